@@ -19,14 +19,12 @@ from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import DuplexDispatcher
+from holdfast.wire.outgoing import Message, call_message, with_progress_token
 from holdfast.wire.rpc import (
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
     Exchange,
-    Message,
     UnusableMessage,
-    call_message,
-    with_progress_token,
 )
 
 pytestmark = pytest.mark.anyio

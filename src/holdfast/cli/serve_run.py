@@ -121,6 +121,11 @@ class ServeOptions:
     """Where the other replicas reach this one."""
 
     @property
+    def is_demo(self) -> bool:
+        """Whether it serves the demo servers; a worker gets their configuration from its supervisor."""
+        return self.config is None or (self.worker is not None and bool(self.worker.task.demo))
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """The host names that requests may use."""
         own = f"[{self.host}]" if ":" in self.host else self.host
@@ -156,10 +161,10 @@ async def _run_http(serving: ServeOptions) -> None:
         admin = admin_of(
             hub,
             url,
-            demo=serving.config is None,
+            demo=serving.is_demo,
             token=serving.control_token,
             callers=tokens,
-            notice=lambda: ids.keys.notice,
+            notice=lambda: " ".join(filter(None, (ids.keys.notice, fleet.notice if fleet is not None else ""))),
             worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed
@@ -541,14 +546,22 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
     """The config to serve, and the file for its state."""
     if serving.config is not None:
         source = serving.config.source
-        yield serving.config, default_state_file(source) if source is not None else None
+        if source is not None and serving.is_demo:
+            yield serving.config, demo_state(source.parent)
+        else:
+            yield serving.config, default_state_file(source) if source is not None else None
         return
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(demo_fleet())
         if url:
             note_running(control, url)
             stack.callback(forget_running)
-        yield load_config(control.config_file), control.folder / "state.sqlite"
+        yield load_config(control.config_file), demo_state(control.folder)
+
+
+def demo_state(folder: Path) -> Path:
+    """The state of the demo ends with it."""
+    return folder / "state.sqlite"
 
 
 def hold_beyond_loopback(hub: Hub, host: str) -> None:

@@ -308,7 +308,8 @@ class Broker:
 
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
-        shared = self.hub.registry.slot(server)
+        registry = self.hub.registry
+        shared = registry.slots.get(server) or registry.slot(server)
         spec = shared.spec
         if not isinstance(spec, ServerSpec) or spec.sharing != "per-client" or not self.is_per_client(server):
             return shared
@@ -341,8 +342,10 @@ class Broker:
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""
-        slot = self.hub.registry.slot(server)
-        per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
+        registry = self.hub.registry
+        slot = registry.slots.get(server) or registry.slot(server)
+        spec = slot.spec
+        per_client = isinstance(spec, ServerSpec) and spec.sharing == "per-client" and spec.enabled
         return per_client and slot.state not in (State.DISABLING, State.DISABLED)
 
     def is_stateless(self, client: Client, server: str) -> bool:

@@ -58,7 +58,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
-from holdfast.wire import SMALL_BYTES
+from holdfast.wire import SMALL_BYTES, RawObject
 
 __all__ = ["HttpSessions"]
 
@@ -497,11 +497,10 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            result = await (
-                self.server.answer(asked)
-                if self.peers is None
-                else self.peers.answer(self.server, asked, request, reply, partial(session.serves, message.key, call))
-            )
+            try:
+                result: RawObject | None = await self.server.answer(asked)
+            except LivesElsewhere as found:
+                result = await self._elsewhere(found, asked, request, reply, partial(session.serves, message.key, call))
             if result is None:
                 stream.done = True
                 return
@@ -542,6 +541,19 @@ class HttpSessions:
             self._idle.set_result(None)
 
     # Requests that belong to another replica.
+
+    async def _elsewhere(
+        self,
+        found: LivesElsewhere,
+        asked: ClientRequest,
+        request: Request,
+        reply: Reply,
+        serves: Callable[[bool], object] = lambda _: None,
+    ) -> RawObject | None:
+        """The result of a request of another replica; None if that one answers. A forwarded one goes no further."""
+        if self.peers is None or request.forwarded:
+            raise found
+        return await self.peers.answer(found, self.server, asked, request, reply, serves)
 
     async def _answered_elsewhere(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A client's answer to a question that was not asked here: the replica that asked takes it."""
@@ -633,9 +645,10 @@ class HttpSessions:
                 principal=principal,
             )
             self.server.check_mirrored(made)
-            result = await (
-                self.server.answer(made) if self.peers is None else self.peers.answer(self.server, made, request, reply)
-            )
+            try:
+                result: RawObject | None = await self.server.answer(made)
+            except LivesElsewhere as found:
+                result = await self._elsewhere(found, made, request, reply)
             if result is None:
                 stream.done = True
                 return

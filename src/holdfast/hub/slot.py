@@ -277,7 +277,7 @@ class Slot:
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""
         if self._context.fence is not None:
-            self._context.fence(self.id)
+            self._context.fence(self.spec.id)
         decision, effects = self.machine.admit(self._context.clock.now())
         if effects:
             self._perform(effects)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -46,18 +46,16 @@ from holdfast.wire.envelope import (
     Fields,
     RawObject,
     RawValue,
-    dumps,
     fields,
     is_object,
     items,
-    join_fields,
     load_object,
     loads,
     read_bytes,
-    text_as_json,
     text_of,
 )
 from holdfast.wire.large import split
+from holdfast.wire.outgoing import Message, notification_message
 from holdfast.wire.progress import AtOnce, Progress, finite, progress_in, usual_progress
 from holdfast.wire.relay import attributed, until_cancelled
 
@@ -71,13 +69,9 @@ __all__ = [
     "RawResult",
     "UnusableMessage",
     "answered_id",
-    "call_message",
     "first_error",
-    "notification_message",
-    "request_message",
     "result_in",
     "value_of",
-    "with_progress_token",
 ]
 
 
@@ -107,8 +101,6 @@ def first_error(exc: ValidationError) -> str:
 
 
 log = logging.getLogger(__name__)
-
-Message: TypeAlias = dict[str, Any]
 
 CANCEL_NOTICE_SECONDS = 5.0
 """How long sending ``notifications/cancelled`` may take; it is sent in the background."""
@@ -141,51 +133,6 @@ ERROR_TEXT_BYTES = 16 * 1024
 
 BURST_SECONDS = 5
 """The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
-
-
-def request_message(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> Message:
-    """A JSON-RPC request; ``params`` is left out where there are none."""
-    message: Message = {"jsonrpc": "2.0", "id": request_id, "method": method}
-    if params:
-        message["params"] = params
-    return message
-
-
-def notification_message(method: str, params: Mapping[str, Any] | None) -> Message:
-    """A JSON-RPC notification."""
-    message: Message = {"jsonrpc": "2.0", "method": method}
-    if params:
-        message["params"] = params
-    return message
-
-
-def with_progress_token(
-    params: Mapping[str, Any] | None, request_id: RequestId, opts: CallOptions
-) -> Mapping[str, Any] | None:
-    """Add our request id as the progress token, where the caller wants progress."""
-    if "on_progress" not in opts:
-        return params
-    params = dict(params or {})
-    params["_meta"] = {**(params.get("_meta") or {}), "progressToken": request_id}
-    return params
-
-
-def call_message(request_id: RequestId, method: str, params: Fields, *, progress: bool) -> bytes:
-    """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
-    raw_id = b"%d" % request_id if isinstance(request_id, int) else dumps(request_id)
-    if progress:
-        meta = _with_token(bytes(params["_meta"]), raw_id) if "_meta" in params else b'{"progressToken":%b}' % raw_id
-        params = {**params, "_meta": meta}
-    if not params:
-        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
-
-
-def _with_token(meta: bytes, token: bytes) -> bytes:
-    """``_meta`` with our progress token; it is not written again where it has none, and none under an escaped name."""
-    if meta.startswith(b'{"') and b"progressToken" not in meta and b"\\" not in meta:
-        return b'{"progressToken":%b,%b' % (token, meta[1:])
-    return join_fields({**fields(meta), "progressToken": token})
 
 
 class UnusableMessage(ValueError):

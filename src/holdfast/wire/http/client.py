@@ -50,18 +50,8 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
-from holdfast.wire.http.connection import (
-    BadEncoding,
-    ConnectFailed,
-    ConnectTimedOut,
-    Disconnected,
-    HttpOrigin,
-    NotHttp,
-    Pool,
-    Proxy,
-    ProxyRefused,
-    Response,
-)
+from holdfast.wire.http.connection import BadEncoding, Disconnected, NotHttp, Response
+from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, HttpOrigin, Pool, Proxy, ProxyRefused
 
 __all__ = [
     "EVENT_STREAM",

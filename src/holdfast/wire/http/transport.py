@@ -55,7 +55,7 @@ from holdfast.wire.envelope import (
     loads,
     read_bytes,
 )
-from holdfast.wire.event_stream import EventReader, ServerEvent
+from holdfast.wire.event_stream import EventReader, ServerEvent, only_event
 from holdfast.wire.http.client import (
     EVENT_STREAM,
     FED_BYTES,
@@ -68,18 +68,8 @@ from holdfast.wire.http.client import (
 )
 from holdfast.wire.http.connection import Response
 from holdfast.wire.large import split, split_answer
-from holdfast.wire.rpc import (
-    LONGEST_ID,
-    Exchange,
-    Message,
-    PendingRequest,
-    call_message,
-    notification_message,
-    request_message,
-    result_in,
-    value_of,
-    with_progress_token,
-)
+from holdfast.wire.outgoing import Message, call_message, notification_message, request_message, with_progress_token
+from holdfast.wire.rpc import LONGEST_ID, Exchange, PendingRequest, result_in, value_of
 from holdfast.wire.tracing import in_headers
 
 __all__ = ["HttpDispatcher"]
@@ -270,11 +260,12 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if method == "initialize":
                 self._begin_session(response)
             kind = response.headers.get("content-type", "")
-            if kind != _JSON and (kind := content_type(response)) != _JSON:
-                if kind == EVENT_STREAM:
-                    return await self._from_stream(response, request_id, waiter, method)
-                raise ServerFailure(_not_mcp(response, kind))
             came = response.whole()
+            if kind != _JSON and (kind := content_type(response)) != _JSON:
+                if kind != EVENT_STREAM:
+                    raise ServerFailure(_not_mcp(response, kind))
+                answer = self._in_one_event(came, request_id)
+                return answer if answer is not None else await self._from_stream(response, request_id, waiter, method)
             if came is None or len(came) > SMALL_BYTES or len(came) > self._peer.limits.message_bytes:
                 return await self._from_body(response, request_id)
             self._exchange.received += len(came)
@@ -323,6 +314,20 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         if not usual and not _is_id(answered, request_id, or_none=True):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
         return result_in(answer)
+
+    def _in_one_event(self, came: bytes | None, request_id: RequestId) -> Bytes | None:
+        """The answer, where a whole stream is here and is nothing but that."""
+        if came is None or len(came) > min(SMALL_BYTES, self._peer.limits.message_bytes):
+            return None
+        data = only_event(came)
+        if not data:
+            return None
+        members = _split(data, stood=self.stood)
+        if "method" in members or "result" not in members or not _is_id(members.get("id"), request_id, or_none=False):
+            return None
+        self._exchange.received += len(data)
+        self._exchange.spoke = True
+        return result_in(members)
 
     async def _from_stream(
         self, response: Response, request_id: RequestId, waiter: PendingRequest, method: str
