@@ -128,8 +128,12 @@ class ServeOptions:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The host names that requests may use."""
-        own = f"[{self.host}]" if ":" in self.host else self.host
-        return (*LOOPBACK_HOSTS, own, *self.callers.hosts)
+        return (*LOOPBACK_HOSTS, *(_in_authority(host) for host in (self.host, *self.callers.hosts)))
+
+
+def _in_authority(host: str) -> str:
+    """A host as requests name it: an IPv6 address has brackets there, and that of a pod has none."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def run(serving: ServeOptions) -> None:
