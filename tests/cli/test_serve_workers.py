@@ -247,6 +247,23 @@ async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: S
         await asked(counted_by_all)
 
 
+@pytest.mark.requirement("FLEET-2", "FLEET-6")
+async def test_every_worker_says_where_a_stdio_server_runs(hub: Served) -> None:
+    homes = set()
+    async with at_each_worker(hub) as clients:
+        for client in clients:
+            homes.add((await client.get("/api/servers/child")).json()["runs_on"])
+            assert (await client.get("/api/servers/it")).json()["runs_on"] == "", "a server over HTTP has no place"
+            metrics = (await client.get("/metrics")).text
+            counted = re.findall(r'^holdfast_fleet_servers{.*replica="([^"]+)"} ([\d.]+)$', metrics, re.MULTILINE)
+            assert {(replica, float(number)) for replica, number in counted if float(number)} == {(*homes, 1.0)}
+            assert re.search(r"^holdfast_fleet_replicas(?:{.*})? 2.0$", metrics, re.MULTILINE)
+    (home,) = homes
+    assert home in {one["id"] for one in await replicas_of(hub)}
+    shown = await anyio.to_thread.run_sync(lambda: run("status", "child", home=hub.home))
+    assert re.search(rf"runs on +replica {re.escape(home)}$", shown.stdout, re.MULTILINE), shown.stdout
+
+
 def list_tools() -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN_META}}
 

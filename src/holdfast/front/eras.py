@@ -7,6 +7,7 @@ endpoint of many servers the resource URIs in results are rewritten so that a cl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mcp import MCPError
@@ -102,8 +103,16 @@ def _legacy(result: RawObject) -> RawObject:
     return result.changed(changes) if changes else result
 
 
+@lru_cache(maxsize=4)
+def _stamped(stamp: bytes) -> tuple[Fields, bytes]:
+    """``_meta`` with the hub's own name and version, as members and written."""
+    lead: Fields = {"_meta": join_fields({SERVER_INFO_META_KEY: stamp})}
+    return lead, join_fields(lead)
+
+
 def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
-    kind = text_of(result.get("resultType")) if "resultType" in result.members else None
+    said = result.get("resultType")
+    kind = None if said is None else "complete" if bytes(said) == COMPLETE else text_of(said)
     lead: Fields = {}
     if method in CACHEABLE_METHODS and kind in (None, "complete"):
         lead |= {"ttlMs": b"0", "cacheScope": b'"private"'}
@@ -111,8 +120,10 @@ def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
         lead["resultType"] = b'"complete"'
         result = result.changed({"resultType": None}) if "resultType" in result.members else result
     meta = result.get("_meta")
+    if meta is None and not lead:
+        return result.led_by(*_stamped(stamp))  # almost every result
     if meta is None or not is_object(meta):
-        lead["_meta"] = b'{"' + SERVER_INFO_META_KEY.encode() + b'":' + stamp + b"}"
+        lead["_meta"] = _stamped(stamp)[0]["_meta"]
         result = result.changed({"_meta": None}) if meta is not None else result
     elif SERVER_INFO_META_KEY not in (members := fields(meta)):
         result = result.changed({"_meta": join_fields({SERVER_INFO_META_KEY: stamp, **members})})

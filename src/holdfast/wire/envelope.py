@@ -144,16 +144,18 @@ class RawObject:
                 members[key] = value
         return self._like(members)
 
-    def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
-        """The same with more members before its own; its own stay as they are."""
-        more = {key: value for key, value in lead.items() if key not in self.members}
+    def led_by(self, lead: Mapping[str, Bytes], written: bytes = b"") -> RawObject:
+        """The same with more members before its own; its own stay as they are. ``written`` is the lead as an object."""
+        own = self.members
+        more = lead if own.keys().isdisjoint(lead) else {key: value for key, value in lead.items() if key not in own}
         if not more:
             return self
-        other = self._like(more | self.members)
-        if self.raw is not None and not self.is_large and self.members:
+        other = self._like({**more, **own})
+        if self.raw is not None and not self.is_large and own:
             rest = bytes(self.raw)
             if rest.startswith(b'{"'):  # nothing of what it has is written again
-                other.raw = b"%b,%b" % (join_fields(more)[:-1], rest[1:])
+                before = written if written and more is lead else join_fields(more)
+                other.raw = b"%b,%b" % (before[:-1], rest[1:])
         return other
 
     def _like(self, members: Fields) -> RawObject:

@@ -137,6 +137,10 @@ def replica_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+MOST_NAMED = 5
+"""Servers that a notice names."""
+
+
 class Fleet:
     """The fleet of this hub."""
 
@@ -157,6 +161,8 @@ class Fleet:
         self.replica = replica or replica_name()
         self.default_placement: PlacementName = "each"
         """Where a stdio server runs that does not say it."""
+        self.is_reachable = True
+        """Whether replicas on other machines can be told how to reach this one."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
@@ -250,6 +256,24 @@ class Fleet:
     def is_placed(self, server: str) -> bool:
         """Whether a server lives on one replica."""
         return server in self.member.placement
+
+    @property
+    def cut_off(self) -> tuple[str, ...]:
+        """Servers that live on one replica: while that is this one, the clients of other replicas cannot use them."""
+        return () if self.is_reachable else tuple(sorted(self.member.placement))
+
+    @property
+    def notice(self) -> str:
+        """What the operator should change; empty if nothing."""
+        names = self.cut_off
+        if not names:
+            return ""
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return (
+            f"{', '.join(names[:MOST_NAMED])}{more}: `placement` is `one`, and this replica was started without "
+            "--advertise. While it runs here, clients of the other replicas cannot use it. Start every replica with "
+            '--advertise tcp://HOST:PORT, or write "placement": "each"'
+        )
 
     def runs(self, server: str) -> bool:
         """Whether this replica may run a server now."""
