@@ -434,6 +434,7 @@ class Slot:
                 )
         finally:
             del self._leases[lease.generation]
+            lease.attempt = None  # it refers to the lease
         if failed is not None and self.machine.dialing == lease.generation:
             self.failed_dials = {lease.generation: failed}
             self.handle(failed.event)

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         CLIENT_REQUESTS as CLIENT_REQUESTS,
         Caller as Caller,
         Relay as Relay,
+        until_cancelled as until_cancelled,
     )
     from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
     from holdfast.wire.session import Connection as Connection, Era as Era
@@ -161,7 +162,7 @@ __getattr__, __dir__ = lazy_exports(
             "keep_reaping",
         ],
         "progress": ["AtOnce"],
-        "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
+        "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay", "until_cancelled"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],
         "tasks": [

@@ -57,7 +57,7 @@ from holdfast.wire.envelope import (
 from holdfast.wire.large import split
 from holdfast.wire.outgoing import Message, notification_message
 from holdfast.wire.progress import AtOnce, Progress, finite, progress_in, usual_progress
-from holdfast.wire.relay import attributed
+from holdfast.wire.relay import attributed, until_cancelled
 
 __all__ = [
     "Exchange",
@@ -325,7 +325,7 @@ class Exchange:
         self._tasks = tasks
         self._on_request = on_request
         self._intercept = intercept
-        tasks.start_soon(self._deliver_notices, on_notify)
+        tasks.start_soon(until_cancelled, self._deliver_notices, on_notify)
 
     def open(self, opts: CallOptions) -> tuple[RequestId, PendingRequest]:
         """Register a request; returns its id, and the waiter for its answer."""
@@ -363,6 +363,11 @@ class Exchange:
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter.put(self.failure())
+
+    def release(self) -> None:
+        """Let go of the transport and the session: all tasks have ended. No collection of cycles has to free them."""
+        self._tasks = self._on_request = self._intercept = None
+        self._send = _unsent
 
     def failure(self) -> ServerFailure:
         """Why the connection is gone, as a new exception: each waiting task raises its own."""
@@ -627,6 +632,10 @@ class Exchange:
                     await on_notify(Inbound(transport=self._context), method, params)
                 except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
+
+
+async def _unsent(message: Message) -> None:
+    """The connection is gone."""
 
 
 def _id_of(raw: Bytes | None) -> RequestId | None:

@@ -188,6 +188,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         finally:
             self._exchange.fail(ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)))
             self.deadlines.cut_all()
+            self._exchange.release()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
         """Read the legacy era's stream of notifications to its end; False if the server offers none."""
@@ -425,9 +426,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             return
         refusal, body = await self._peer.refusal(response)
         if not self._is_http_level(refusal):
-            error = _rpc_error_in(body)
-            if error is not None:
-                raise error
+            _raise_rpc_error(body)
         raise ServerFailure(refusal)
 
     def _is_http_level(self, refusal: HttpStatus) -> bool:
@@ -515,16 +514,15 @@ def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
     return isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(request_id)
 
 
-def _rpc_error_in(body: bytes) -> MCPError | None:
-    """The JSON-RPC error that an HTTP error response carries, if it does."""
+def _raise_rpc_error(body: bytes) -> None:
+    """Raise the JSON-RPC error that an HTTP error response carries, if it does."""
     try:
         parsed = from_json(body)
     except ValueError:
-        return None
+        return
     error = parsed.get("error") if isinstance(parsed, dict) and parsed.get("jsonrpc") == "2.0" else None
-    if not isinstance(error, dict) or not isinstance(error.get("code"), int):
-        return None
-    return MCPError(error["code"], str(error.get("message", "")), error.get("data"))
+    if isinstance(error, dict) and isinstance(error.get("code"), int):
+        raise MCPError(error["code"], str(error.get("message", "")), error.get("data"))
 
 
 def _not_mcp(response: Response, kind: str) -> NotMcp:
