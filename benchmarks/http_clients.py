@@ -57,7 +57,7 @@ async def _serve() -> None:
 
 
 async def _ours(port: int) -> Ask:
-    http1 = importlib.import_module("holdfast.wire.http.connection")
+    http1 = importlib.import_module("holdfast.wire.http.pool")
     pool = http1.Pool(http1.HttpOrigin("127.0.0.1", port, tls=False))
 
     async def ask() -> None:

@@ -37,14 +37,16 @@ class Answers:
         token = (params.get("_meta") or {}).get("progressToken")
         if token is not None:
             yield from _notices(arguments.get("progress", 0), token)
-        result = self._result(message["method"], arguments)
+        result = self._result(message["method"], arguments, modern=_STATED_VERSION in (params.get("_meta") or {}))
         kind = b"result" if result is not None else b"error"
         result = result or b'{"code":-32601,"message":"Method not found"}'
         yield b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (json.dumps(message["id"]).encode(), kind, result)
 
-    def _result(self, method: str, arguments: dict[str, Any]) -> bytes | None:
+    def _result(self, method: str, arguments: dict[str, Any], *, modern: bool) -> bytes | None:
         if method == "tools/call":
-            return _sized(arguments["size"]) if "size" in arguments else _text(arguments.get("text", ""))
+            if "size" in arguments:
+                return _sized(arguments["size"], modern)
+            return _text(arguments.get("text", ""), modern)
         if method == "tools/list":
             return _listing(self._tools)
         unknown = (method == "server/discover" and self._eras == "legacy") or (
@@ -56,6 +58,9 @@ class Answers:
 def _dumped(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
+
+_STATED_VERSION = "io.modelcontextprotocol/protocolVersion"
+"""What a request of the modern era says in its ``_meta``; only such a one gets a result with a type."""
 
 _FIXED = {
     "ping": b"{}",
@@ -85,13 +90,14 @@ def _notices(count: int, token: str | int) -> Iterator[bytes]:
         yield _dumped({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 
 
-def _text(text: str) -> bytes:
-    return b'{"content":[{"type":"text","text":%b}],"resultType":"complete"}' % json.dumps(text).encode()
+def _text(text: str, modern: bool) -> bytes:
+    kind = b',"resultType":"complete"' if modern else b""
+    return b'{"content":[{"type":"text","text":%b}]%b}' % (json.dumps(text).encode(), kind)
 
 
 @functools.lru_cache(maxsize=4)
-def _sized(size: int) -> bytes:
-    return _text("x" * size)
+def _sized(size: int, modern: bool) -> bytes:
+    return _text("x" * size, modern)
 
 
 @functools.lru_cache(maxsize=1)

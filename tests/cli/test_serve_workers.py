@@ -247,6 +247,23 @@ async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: S
         await asked(counted_by_all)
 
 
+@pytest.mark.requirement("FLEET-2", "FLEET-6")
+async def test_every_worker_says_where_a_stdio_server_runs(hub: Served) -> None:
+    homes = set()
+    async with at_each_worker(hub) as clients:
+        for client in clients:
+            homes.add((await client.get("/api/servers/child")).json()["runs_on"])
+            assert (await client.get("/api/servers/it")).json()["runs_on"] == "", "a server over HTTP has no place"
+            metrics = (await client.get("/metrics")).text
+            counted = re.findall(r'^holdfast_fleet_servers{.*replica="([^"]+)"} ([\d.]+)$', metrics, re.MULTILINE)
+            assert {(replica, float(number)) for replica, number in counted if float(number)} == {(*homes, 1.0)}
+            assert re.search(r"^holdfast_fleet_replicas(?:{.*})? 2.0$", metrics, re.MULTILINE)
+    (home,) = homes
+    assert home in {one["id"] for one in await replicas_of(hub)}
+    shown = await anyio.to_thread.run_sync(lambda: run("status", "child", home=hub.home))
+    assert re.search(rf"runs on +replica {re.escape(home)}$", shown.stdout, re.MULTILINE), shown.stdout
+
+
 def list_tools() -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN_META}}
 
@@ -487,6 +504,27 @@ async def test_a_killed_supervisor_takes_its_workers_their_servers_and_the_port_
         assert again.url == hub.url
 
 
+@pytest.mark.long
+async def test_workers_serve_the_demo_servers_which_end_with_their_supervisor(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with served(home, "--workers", "2") as hub:
+        assert hub.err.count("this serves demo servers") == 1, "each worker said it too"
+        shown = await anyio.to_thread.run_sync(lambda: run("status", "--json", home=home))
+        assert json.loads(shown.stdout)["hub"]["demo"] is True
+        assert "rope" in (await hub.call("notes__list_notes")).text
+        healed = await anyio.to_thread.run_sync(lambda: run("demo", "heal", "calendar", home=home))
+        assert healed.returncode == 0, healed.stderr
+        for worker in (1, 2):
+            await hub.said(f"[{worker}] calendar: connected")
+        left = await anyio.to_thread.run_sync(lambda: list(home.glob("**/*.sqlite")))
+        assert left == [], "the state of the demo ends with it"
+        all_of_it = descendants(hub.process.pid)
+        assert len(all_of_it) >= 6, "two workers, two servers over HTTP, and those on stdio"
+        hub.send(signal.SIGKILL)
+        await hub.ended()
+        await all_gone(all_of_it)
+
+
 async def test_a_worker_leaves_when_its_supervisor_is_gone(tmp_path: Path) -> None:
     ours, theirs = channel_pair()
     with socket.socket() as listener, theirs:
@@ -518,6 +556,13 @@ async def never() -> None:
     raise AssertionError("it was not told that another worker takes its place")
 
 
+def test_a_supervisor_imports_neither_the_protocol_nor_a_server() -> None:
+    heavy = "mcp", "mcp_types", "starlette", "uvicorn", "httpx2", "cryptography", "prometheus_client"
+    asks = f"import sys, holdfast.cli.serve, holdfast.cli.supervisor; print(*sorted({{*{heavy}}} & {{*sys.modules}}))"
+    ran = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == [], "each takes megabytes of a process that serves nothing"
+
+
 def test_the_folder_that_a_killed_supervisor_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     left = tmp_path / "holdfast/hubs/4194305.workers"
@@ -537,10 +582,9 @@ def test_a_number_that_makes_no_sense_is_refused_with_a_hint(wrong: str, inside:
     assert "hint: give a number from 1 to 64" in ran.err
 
 
-@pytest.mark.parametrize("other", [("--stdio",), ("--demo",)])
-def test_what_does_not_go_with_workers_is_refused(other: tuple[str], inside: Inside, tmp_path: Path) -> None:
-    given = () if other == ("--demo",) else ("--config", str(config(tmp_path / "mcp.json")))
-    ran = inside("serve", *given, *other, environment={"HOLDFAST_WORKERS": "2"})
+def test_what_does_not_go_with_workers_is_refused(inside: Inside, tmp_path: Path) -> None:
+    given = ("--config", str(config(tmp_path / "mcp.json")), "--stdio")
+    ran = inside("serve", *given, environment={"HOLDFAST_WORKERS": "2"})
     assert ran.code == 2
     assert "--workers does not go with" in ran.err
     assert "hint" in ran.err

@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast.cli.listen import CallerAuth
+from holdfast.cli.serve_run import ServeOptions
+from holdfast.front.access.guard import AccessRules
+from holdfast.front.access.principals import Principal
+from holdfast.hub import PeerAddress
 from tests.cli.balancer import HAPROXY
 from tests.cli.serve_process import run
 from tests.deploy.chart import Refused, by_kind, manifests
@@ -112,6 +117,21 @@ def test_the_ways_in_keep_streams_open_and_the_hub_accepts_their_names() -> None
         "spec"
     ]["ingress"]
     assert narrow["from"][1:] == peers
+
+
+def test_pods_with_ipv6_addresses_listen_advertise_and_are_scraped() -> None:
+    pod = _pod(manifests(*KEYED, "hub.fleet.urlSecret=redis", "hub.host=::"))
+    (container,) = pod["containers"]
+    arguments = [one.replace("$(POD_IP)", "fd00:10:244::1f") for one in container["args"]]
+    assert "--host=::" in arguments
+    (advertised,) = [one.partition("=")[2] for one in arguments if one.startswith("--advertise=")]
+    assert PeerAddress.parse(advertised) == PeerAddress(host="fd00:10:244::1f", port=8766)
+    hosts = tuple(one.partition("=")[2] for one in arguments if one.startswith("--allow-host="))
+    serving = ServeOptions(config=None, listener=None, host="::", callers=CallerAuth(hosts=hosts))
+    guard = AccessRules(None, serving.hosts)
+    for host, accepted in (("[fd00:10:244::1f]:8765", True), ("[fd00:10:244::20]:8765", False)):
+        refused = guard.decide({"host": host}, open_to_all=True)
+        assert isinstance(refused, Principal) is accepted, (host, refused)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ neither does a machine that is busy with something else.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 
 import anyio
 import anyio.lowlevel
+
+from holdfast.cli.collector import COLLECT_AFTER
 
 __all__ = ["LONGEST_STEP", "TRIES", "LoopSteps", "measured_loop"]
 
@@ -72,6 +75,8 @@ def measured_loop() -> Iterator[LoopSteps]:
     """Measure every step of the event loops of this thread in the block."""
     steps = LoopSteps(thread=threading.get_ident())
     original = asyncio.Handle._run
+    thresholds = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER)  # as a served hub does: collections are a part of the steps
     done = threading.Event()
 
     def run(handle: asyncio.Handle) -> None:
@@ -93,6 +98,7 @@ def measured_loop() -> Iterator[LoopSteps]:
         yield steps
     finally:
         asyncio.Handle._run = original  # type: ignore[method-assign]  # as above
+        gc.set_threshold(*thresholds)
         done.set()
         looker.join()
 

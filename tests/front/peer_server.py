@@ -195,6 +195,9 @@ class Origin(Server[Any]):
         )
 
     async def _read(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        if str(params.uri) == "note://cancelled":
+            text = str(self.cancelled.is_set())
+            return types.ReadResourceResult(contents=[types.TextResourceContents(uri=str(params.uri), text=text)])
         if "missing" in str(params.uri):
             raise MCPError(-32002, "Resource not found", {"uri": str(params.uri)})
         return types.ReadResourceResult(

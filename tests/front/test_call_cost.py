@@ -20,15 +20,19 @@ import holdfast
 from tests.front.conftest import front
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
+from tests.front.test_homes import replicas
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
-CALLS = 20
+CALLS, FEW_CALLS = 20, 5
 MANY = 500
 MOST_STEPS = 310
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
 
-_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "_Connection.data_received")
+MOST_STEPS_OF_A_REPLICA = 3
+"""How many more functions a call may enter in a replica: does its server live there, does its client, may it probe."""
+
+_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
 _OURS = str(Path(holdfast.__file__).parent)
 
 
@@ -100,11 +104,15 @@ async def _session(servers: int) -> AsyncIterator[Session]:
 
 async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
     async with _session(servers) as session:
-        cost = Cost()
-        with monkeypatch.context() as patched, cost.counted(patched):
-            for _ in range(CALLS):
-                await _call(session)
-        return cost
+        return await _cost_of(session, CALLS, monkeypatch)
+
+
+async def _cost_of(session: Session, calls: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
+    cost = Cost()
+    with monkeypatch.context() as patched, cost.counted(patched):
+        for _ in range(calls):
+            await _call(session)
+    return cost
 
 
 async def _call(session: Session) -> None:
@@ -138,3 +146,23 @@ async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
             gc.set_debug(0)
             gc.garbage.clear()
     assert left == {}
+
+
+@pytest.mark.requirement("PERF-8")
+async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _session(1) as session:
+        alone = await _cost_of(session, FEW_CALLS, monkeypatch)
+    async with (
+        running("legacy") as origin,
+        httpx2.AsyncClient() as http,
+        replicas({"s0": {"url": origin.url}}, 1) as (replica,),
+        asyncio.timeout(60),
+    ):
+        replica.served.hub.listen(lambda _: None)
+        session = Session(http, replica.url)
+        await session.begin()
+        await _call(session)
+        shared = await _cost_of(session, FEW_CALLS, monkeypatch)
+    assert shared.tasks == []
+    more = shared.steps - alone.steps
+    assert more.total() <= (MOST_STEPS_OF_A_REPLICA + 2) * FEW_CALLS, more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
@@ -46,6 +46,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas find each other sooner."""
+    hurry(monkeypatch)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the times that replicas wait for each other."""
     monkeypatch.setattr(member, "ROSTER_SECONDS", 0.05)
     monkeypatch.setattr(member, "EXCHANGE_SECONDS", 0.05)
     monkeypatch.setattr(homes, "HOME_SECONDS", 1.0)
@@ -90,7 +95,11 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(
-    servers: dict[str, Any], count: int = 2, *, tokens: TokenPolicy | None = None
+    servers: dict[str, Any],
+    count: int = 2,
+    *,
+    tokens: TokenPolicy | None = None,
+    placement: Literal["each", "one"] = "each",
 ) -> AsyncIterator[list[Replica]]:
     """Hubs that share a broker, each of which knows the others."""
     async with AsyncExitStack() as stack:
@@ -99,6 +108,7 @@ async def replicas(
             at = PeerAddress.parse("tcp://127.0.0.1:0")
             peers = Peers(lambda: [KEY], "test", advertise=at)
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
+            fleet.default_placement = placement
             hub = Hub(config(servers), fleet=fleet)
             ids = SessionIds(SessionKeys([KEY], shared=True))
             app = create_app(hub, tokens=tokens, ids=ids)

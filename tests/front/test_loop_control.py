@@ -15,7 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from holdfast.cli.serve_run import keep_collections_short
+from holdfast.cli.collector import keep_collections_short
 from holdfast.core import ChangedTool, Redactor, State, Transition, said
 from holdfast.hub import CallEnded
 from holdfast.hub.hub import Hub
@@ -174,6 +174,8 @@ async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path)
         "other settings": {name: {**OFF, "url": "http://127.0.0.1:10/mcp"} for name in off},
         "broken": {name: {"url": 7} for name in off},
         "removed": {},
+        "added, and all dead": {name: {"url": "http://127.0.0.1:9/mcp"} for name in off},
+        "removed again": {},
         "a long command": {"a": {"command": "true", "args": ["x" * 50] * 50_000, "enabled": False}},
         "a large environment": {
             "a": {
@@ -196,6 +198,7 @@ async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path)
                     settings = {"call": {"queue": 7}} if what == "other settings" else {}
                     await anyio.to_thread.run_sync(write, servers, settings)
                     await reloader.reload()
+                    await hub.ready()
 
                 took[what] = await steps.longest_in(act, tries=1)
     assert _too_long(took) == {}

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.cli.serve_run import keep_collections_short
+from holdfast.cli.collector import keep_collections_short
 from holdfast.errors import LoadFailed
 from holdfast.front.access.jwt import jwt_verifier
 from holdfast.front.access.principals import TokenPolicy

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.cli.serve_run import keep_collections_short
+from holdfast.cli.collector import keep_collections_short
 from holdfast.errors import LoadFailed
 from tests.front.conftest import Served, front
 from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks

@@ -11,7 +11,8 @@ import uvloop
 from anyio._backends import _asyncio as backend
 
 from holdfast.hub.clock import RealClock
-from holdfast.wire.http.connection import IDLE_SECONDS, HttpOrigin, Pool
+from holdfast.wire.http.connection import IDLE_SECONDS
+from holdfast.wire.http.pool import HttpOrigin, Pool
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = pytest.mark.requirement("PERF-4")

@@ -302,7 +302,7 @@ async def test_a_changed_configuration_is_a_record_and_so_is_one_that_cannot_be_
 async def test_records_that_a_slow_listener_lost_are_counted_for_everybody() -> None:
     journal = Journal(FakeClock())
     told: list[HubRecord] = []
-    journal.add_sink(told.append)
+    journal.add_sink(told.append, calls=None)
     slow = journal.records()
     for version in range(BACKLOG + 7):
         journal.write(Published(server="a", version=version, kinds=("tools",), at=0.0))

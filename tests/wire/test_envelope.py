@@ -5,7 +5,18 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.wire.envelope import BadJson, dumps, fields, items, join_fields, join_items, loads, read_bytes, text_of
+from holdfast.wire.envelope import (
+    BadJson,
+    RawObject,
+    dumps,
+    fields,
+    items,
+    join_fields,
+    join_items,
+    loads,
+    read_bytes,
+    text_of,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -63,3 +74,14 @@ def test_text_is_told_from_everything_else() -> None:
     assert text_of(b'"\\ud83d"') == "\ud83d"
     assert text_of(b"1") is None
     assert text_of(None) is None
+
+
+@pytest.mark.requirement("LIFE-28")
+@pytest.mark.parametrize("raw", [b"{}", b'{"a":1.50,"b":"\\ud800"}', b'{ "a" : 1 }', b'{"a":1,"_meta":{"x":2}}'])
+def test_an_object_that_is_led_by_more_keeps_its_own_members_as_they_are_written(raw: bytes) -> None:
+    lead = {"_meta": b'{"y":3}', "kind": b'"k"'}
+    led = RawObject.read(raw).led_by(lead)
+    own = {key: bytes(value) for key, value in fields(raw).items()}
+    for written in (led.written(), b"".join(led.pieces())):
+        assert {key: bytes(value) for key, value in fields(written).items()} == lead | own
+        assert list(fields(written)) == [*(key for key in lead if key not in own), *own]

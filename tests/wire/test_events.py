@@ -10,7 +10,7 @@ from holdfast.config.spec import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, OverBound
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.client import read_events
-from holdfast.wire.http.connection import Response, _Connection
+from holdfast.wire.http.connection import PooledConnection, Response
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ STREAM = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\n
 
 def answer(pieces: Sequence[bytes], *, ends: bool = True) -> Response:
     """A response whose body came in these pieces; then it ends, or stays silent."""
-    response = Response(_Connection(lambda _: None, {}), 200, {"content-type": "text/event-stream"})
+    response = Response(PooledConnection(lambda _: None, {}), 200, {"content-type": "text/event-stream"})
     for piece in pieces:
         response.feed(piece)
     if ends:

@@ -13,16 +13,8 @@ import uvloop
 
 from holdfast.config import CallPolicy
 from holdfast.wire.http import connection as http1, dialing
-from holdfast.wire.http.connection import (
-    BadEncoding,
-    ConnectFailed,
-    Disconnected,
-    HttpOrigin,
-    NotHttp,
-    Pool,
-    Proxy,
-    ProxyRefused,
-)
+from holdfast.wire.http.connection import BadEncoding, Disconnected, NotHttp
+from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
 from tests.peers.tls import Certificates
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +108,7 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used(monkeypatch: 
     async with pool_to(closes_after_each) as pool:
         assert await post(pool) == b"ok"
         idle = pool._idle[0]
-        while not idle.closed and not http1._readable(idle._transport):  # noqa: ASYNC110 - the kernel's matter
+        while not idle.closed and not http1._readable(idle.transport):  # noqa: ASYNC110 - the kernel's matter
             await asyncio.sleep(0)
         assert await post(pool) == b"ok"
     assert server_closes.connections == 2

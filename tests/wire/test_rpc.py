@@ -19,13 +19,12 @@ from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import DuplexDispatcher
+from holdfast.wire.outgoing import Message, call_message, with_progress_token
 from holdfast.wire.rpc import (
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
     Exchange,
-    Message,
     UnusableMessage,
-    with_progress_token,
 )
 
 pytestmark = pytest.mark.anyio
@@ -451,3 +450,29 @@ def test_a_progress_token_is_asked_for_only_where_somebody_listens() -> None:
     assert with_progress_token(params, 7, {}) is params
     asked = with_progress_token(params, 7, {"on_progress": Steps()})
     assert asked == {"name": "x", "_meta": {"trace": "1", "progressToken": 7}}
+
+
+@pytest.mark.requirement("LIFE-28")
+@pytest.mark.parametrize(
+    "meta",
+    [
+        b"{}",
+        b'{"a":1}',
+        b'{ "a" : [1.50] }',
+        b'{"progressToken":"theirs","a":1}',
+        b'{"progress\\u0054oken":"theirs","a":1}',
+        b'{"a":{"progressToken":"theirs"}}',
+    ],
+)
+async def test_a_call_has_our_progress_token_once_and_all_else_of_its_meta(meta: bytes) -> None:
+    pairs: list[tuple[str, Any]] = []
+
+    def noted(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        pairs.extend(members)
+        return dict(members)
+
+    sent = json.loads(call_message(5, "tools/call", {"name": b'"x"', "_meta": meta}, progress=True))["params"]
+    assert sent == {"name": "x", "_meta": {**json.loads(meta), "progressToken": 5}}
+    json.loads(call_message(5, "tools/call", {"_meta": meta}, progress=True), object_pairs_hook=noted)
+    assert [value for key, value in pairs if key == "progressToken" and value != "theirs"] == [5]
+    assert sum(key == "progressToken" for key, _ in pairs) == 1 + (b'{"a":{"progressToken"' in meta)

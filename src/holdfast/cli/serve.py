@@ -34,7 +34,7 @@ from holdfast.cli.listen import (
 from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
 from holdfast.cli.worker_link import WorkerLink
-from holdfast.config import Config
+from holdfast.config import Config, load_config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.core import is_loopback
 from holdfast.errors import ConfigNotFound, UsageError
@@ -274,12 +274,9 @@ def serve(
     )
     if gateway_mtls and tls_client_ca is None:
         raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
-    loaded = None if demo else _load(config)
-    if count > 1 and (stdio or loaded is None):
-        raise UsageError(
-            f"--workers does not go with {'--stdio' if stdio else 'the demo servers'}",
-            hint="several workers serve an mcp.json over HTTP",
-        )
+    loaded = _demo_of(worker) if worker is not None and worker.task.demo else None if demo else _load(config)
+    if count > 1 and stdio:
+        raise UsageError("--workers does not go with --stdio", hint="several workers serve over HTTP")
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain, approvals_lock=approvals_lock)
         return
@@ -308,7 +305,7 @@ def serve(
         who = _local_callers(who, local_token=local_token, told=worker is not None)
     spare = _lame_duck(lame_duck, address)
     with closing(given or bind(host, port)) as listener:
-        if count > 1 and worker is None and loaded is not None:
+        if count > 1 and worker is None:
             _supervise(
                 loaded,
                 listener,
@@ -371,7 +368,7 @@ def _lame_duck(given: float | None, host: str) -> float:
 
 
 def _supervise(
-    config: Config,
+    config: Config | None,
     listener: socket.socket,
     log: Logging,
     *,
@@ -547,6 +544,12 @@ def _jwt(
     return AcceptedJwt(
         issuer=issuer, audience=audience, keys=keys, groups_claim=groups_claim, scopes_claim=scopes_claim
     )
+
+
+def _demo_of(worker: WorkerLink) -> Config:
+    from holdfast.demo import DemoControl  # noqa: PLC0415 - of the demo alone
+
+    return load_config(DemoControl(Path(worker.task.demo)).config_file)
 
 
 def _load(config: Path | None) -> Config | None:

@@ -56,8 +56,12 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
     events = RedisEvents(redis)
     if worker is None:
-        return Fleet(store, peers=peers, events=events)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
+        fleet = Fleet(store, peers=peers, events=events)
+    else:
+        number = (worker.group, worker.number)
+        fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet.is_reachable = serving.advertise is not None
+    return fleet
 
 
 def _with_ca(redis: RedisAddress) -> RedisAddress:
@@ -78,6 +82,7 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     number = (worker.group, worker.number)
     fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
     fleet.default_placement = "one"
+    store.on_change = fleet.store_changed
     return fleet
 
 

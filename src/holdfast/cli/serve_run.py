@@ -9,7 +9,6 @@ listening socket already: connections that are still open are served here until 
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib.util
 import logging
 import os
@@ -31,6 +30,7 @@ import anyio.to_thread
 import uvicorn
 
 from holdfast.cli.announcement import Announcement, keep_state_private
+from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
@@ -40,7 +40,7 @@ from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.cli.worker_link import WorkerLink, WorkerTask
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
-from holdfast.core import State, Transition, is_loopback
+from holdfast.core import is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import (
@@ -65,7 +65,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import ApprovalsLock, Hub, HubRecord, Published, Reloader, default_state_file
+from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -88,9 +88,6 @@ CONNECTED_SECONDS = 0.05
 
 TOKEN_SECONDS = 1.0
 """How often the token file is read. A mounted secret can be replaced while the hub runs."""
-
-COLLECT_AFTER = 10_000
-"""How many more objects may live before the youngest are looked at for cycles; Python's own number is 700."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +121,25 @@ class ServeOptions:
     """Where the other replicas reach this one."""
 
     @property
+    def is_demo(self) -> bool:
+        """Whether it serves the demo servers; a worker gets their configuration from its supervisor."""
+        return self.config is None or (self.worker is not None and bool(self.worker.task.demo))
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """The host names that requests may use."""
-        own = f"[{self.host}]" if ":" in self.host else self.host
-        return (*LOOPBACK_HOSTS, own, *self.callers.hosts)
+        return (*LOOPBACK_HOSTS, *(_in_authority(host) for host in (self.host, *self.callers.hosts)))
+
+
+def _in_authority(host: str) -> str:
+    """A host as requests name it: an IPv6 address has brackets there, and that of a pod has none."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def run(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
     raise_descriptor_limit()
-    # What was imported stays: the collector need not look at it again and again. Calls leave no cycles behind.
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    begin_collections()
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
@@ -161,10 +165,10 @@ async def _run_http(serving: ServeOptions) -> None:
         admin = admin_of(
             hub,
             url,
-            demo=serving.config is None,
+            demo=serving.is_demo,
             token=serving.control_token,
             callers=tokens,
-            notice=lambda: ids.keys.notice,
+            notice=lambda: " ".join(filter(None, (ids.keys.notice, fleet.notice if fleet is not None else ""))),
             worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed
@@ -546,48 +550,28 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
     """The config to serve, and the file for its state."""
     if serving.config is not None:
         source = serving.config.source
-        yield serving.config, default_state_file(source) if source is not None else None
+        if source is not None and serving.is_demo:
+            yield serving.config, demo_state(source.parent)
+        else:
+            yield serving.config, default_state_file(source) if source is not None else None
         return
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(demo_fleet())
         if url:
             note_running(control, url)
             stack.callback(forget_running)
-        yield load_config(control.config_file), control.folder / "state.sqlite"
+        yield load_config(control.config_file), demo_state(control.folder)
 
 
-LARGE_CATALOG = 1_000
-
-FROZEN_TOGETHER = 25
-"""So many servers are looked at by one collection: 500 connected ones would take it about 0.1 s."""
+def demo_state(folder: Path) -> Path:
+    """The state of the demo ends with it."""
+    return folder / "state.sqlite"
 
 
 def hold_beyond_loopback(hub: Hub, host: str) -> None:
     """A hub that others can reach holds changes of servers, unless the configuration says something else (SEC-9)."""
     if not is_loopback(host):
         hub.registry.default_approvals = "hold"
-
-
-def keep_collections_short(hub: Hub) -> None:
-    """Keep what lives long away from the garbage collector: a full collection would hold up the event loop (SEC-7).
-
-    That is the program itself, now; every large catalog when it is published; and the servers, some at a time, when
-    each has its first outcome. References alone free them later.
-    """
-    gc.collect()
-    gc.freeze()
-    seen: set[str] = set()
-
-    def noted(record: HubRecord) -> None:
-        if isinstance(record, Published) and len(hub.catalog.names) > LARGE_CATALOG:
-            gc.freeze()
-        elif isinstance(record, Transition) and record.new is not State.CONNECTING and record.server not in seen:
-            seen.add(record.server)
-            if len(seen) % FROZEN_TOGETHER == 0:
-                gc.collect()
-                gc.freeze()
-
-    hub.registry.journal.add_sink(noted, calls=False)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:

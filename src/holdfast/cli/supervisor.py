@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +47,7 @@ from holdfast.cli.worker_link import (
     read_words,
     tell,
 )
-from holdfast.config import Config, state_folder
+from holdfast.config import Config, load_config, state_folder
 from holdfast.control import SharedSignIns
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
@@ -79,7 +79,8 @@ LONGEST_PATH = 80
 class Supervised:
     """What the workers serve, as far as their supervisor has to know it."""
 
-    config: Config
+    config: Config | None
+    """None for the demo servers, which the supervisor runs."""
     listener: socket.socket
     host: str
     count: int
@@ -148,9 +149,9 @@ class Supervisor:
     def __init__(self, serving: Supervised) -> None:
         self._serving = serving
         self._url = endpoint(serving.host, serving.listener.getsockname()[1], tls=serving.certificate is not None)
-        self._note = Announcement(
-            self._url.removesuffix("/mcp"), serving.config.source, token=serving.token, certificate=serving.certificate
-        )
+        self._note: Announcement
+        self._config: Config
+        self._demo = ""
         self._token = serving.token
         self._key = secrets.token_urlsafe(48)
         self._began = time.time()
@@ -178,19 +179,45 @@ class Supervisor:
             anyio.run(self._run)
 
     async def _run(self) -> None:
-        async with anyio.create_task_group() as self._tasks:
+        async with self._found_config() as self._config, anyio.create_task_group() as self._tasks:
+            serving, source = self._serving, self._config.source
+            base = self._url.removesuffix("/mcp")
+            self._note = Announcement(base, source, token=serving.token, certificate=serving.certificate)
             await self._tasks.start(serve_broker, self._folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
-            async with handing_over(
-                self._serving.listener, state_folder(os.environ) / "hubs", self._succeeded
-            ) as handover:
+            async with self._offered() as handover:
                 with self._note.at(handover):
-                    self._tasks.start_soon(start_successors, os.environ)
                     self._tasks.start_soon(self._follow_token)
                     self._tasks.start_soon(self._roll_when_asked)
                     await self._begin()
                     await self._all_ended()
             self._tasks.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _found_config(self) -> AsyncIterator[Config]:
+        """The configuration; without one, the demo servers run until the end of the block."""
+        if self._serving.config is not None:
+            yield self._serving.config
+            return
+        from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
+
+        async with demo_fleet() as control:
+            self._demo = str(control.folder)
+            note_running(control, self._url)
+            try:
+                yield load_config(control.config_file)
+            finally:
+                forget_running()
+
+    @asynccontextmanager
+    async def _offered(self) -> AsyncIterator[str]:
+        """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
+        if self._demo:
+            yield ""
+            return
+        async with handing_over(self._serving.listener, state_folder(os.environ) / "hubs", self._succeeded) as handover:
+            self._tasks.start_soon(start_successors, os.environ)
+            yield handover
 
     # The start.
 
@@ -224,7 +251,7 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Print the addresses on stdout, because programs wait for them; log the rest."""
-        base, config = self._url.removesuffix("/mcp"), self._serving.config
+        base, config = self._url.removesuffix("/mcp"), self._config
         code = f"#code={self._sign_in_code()}" if sys.stdout.isatty() else ""
         sys.stdout.write(
             f"MCP endpoint: {self._url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
@@ -235,6 +262,8 @@ class Supervisor:
         notify_ready(os.environ)
         log.info("serving %d servers of %s with %d workers", len(config.servers), config.source, self._serving.count)
         log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
+        if self._demo:
+            log.info("to see what a client sees, and to break servers, run: %s demo", typed_command())
         if self._serving.open_to_user:
             log.info("every program of this user may call the hub, and use the credentials in that file")
 
@@ -258,6 +287,7 @@ class Supervisor:
             key=self._key,
             started=self._began,
             place=self._place(number),
+            demo=self._demo,
             waits=waits,
         )
         with theirs:

@@ -66,6 +66,8 @@ class WorkerTask:
     """When the supervisor began."""
     place: int = 0
     """Its place in the file that says how many connections each worker holds."""
+    demo: str = ""
+    """The folder of the demo servers, which the supervisor runs; empty for the servers of a configuration."""
     waits: bool = False
     """Whether it connects its servers before it accepts: others accept meanwhile."""
 

@@ -282,7 +282,8 @@ class ServerFile(_FileModel):
     placement: PlacementField | None = Field(
         default=None,
         description="In a fleet, whether every replica runs its process (`each`) or one does, to which the others "
-        "forward (`one`). Default: `one` among the workers of `serve --workers`, else `each`. For stdio servers.",
+        "forward (`one`). Default: `one` among the workers of `serve --workers` without `--fleet`, else `each`. "
+        "For stdio servers. `one` with `--fleet` needs `--advertise`.",
     )
     prefix: Prefix | None = Field(
         default=None,
@@ -313,7 +314,10 @@ class LoadSettings(_FileModel):
     total_timeout: Timeout = Field(
         default=_LOAD.total_timeout, description="How long all attempts at a server may take together."
     )
-    concurrency: Count = Field(default=_LOAD.concurrency, description="How many servers are loaded at the same time.")
+    concurrency: Count = Field(
+        default=_LOAD.concurrency,
+        description="How many servers are loaded at the same time. Each worker and each replica loads so many.",
+    )
 
 
 class CallSettings(_FileModel):
@@ -325,10 +329,13 @@ class CallSettings(_FileModel):
         default=_CALL.ready_timeout, description="How long a call waits for a server that is starting or reconnecting."
     )
     concurrency: Count = Field(
-        default=_CALL.concurrency, description="How many calls to one server may run at the same time."
+        default=_CALL.concurrency,
+        description="How many calls to one server may run at the same time. It holds for each worker and each replica; "
+        "where one of them runs the server (`placement`), for all together.",
     )
     queue: WholeNumber = Field(
-        default=_CALL.queue, description="How many more calls to one server may wait for their turn."
+        default=_CALL.queue,
+        description="How many more calls to one server may wait for their turn, at each worker and each replica.",
     )
 
 
@@ -377,7 +384,8 @@ class PerClientFile(_FileModel):
 
     connections: Count = Field(
         default=_PER_CLIENT.connections,
-        description="How many clients may have their own connection to the same server at the same time.",
+        description="How many clients may have their own connection to the same server at the same time. It holds for "
+        "each worker and each replica; where one of them runs the server (`placement`), for all together.",
     )
     idle: Timeout = Field(
         default=_PER_CLIENT.idle,
@@ -389,18 +397,28 @@ class QuotasFile(_FileModel):
     """What one principal may use at a time. A hub that asks for no credentials has one principal, `local`."""
 
     sessions: Count = Field(
-        default=_QUOTAS.sessions, description="The most sessions of one principal in memory; idle ones give way."
+        default=_QUOTAS.sessions,
+        description="The most sessions of one principal in memory, of all workers and replicas together; idle ones "
+        "give way.",
     )
-    connections: Count = Field(default=_QUOTAS.connections, description="The most connections of one principal.")
+    connections: Count = Field(
+        default=_QUOTAS.connections,
+        description="The most connections of one principal, at each worker and each replica.",
+    )
     calls_in_flight: Count = Field(
-        default=_QUOTAS.calls_in_flight, description="The most requests of one principal that run at the same time."
+        default=_QUOTAS.calls_in_flight,
+        description="The most requests of one principal that run at the same time, at all workers and replicas "
+        "together.",
     )
     calls_per_minute: Count = Field(
-        default=_QUOTAS.calls_per_minute, description="The most requests of one principal in a minute; not for `local`."
+        default=_QUOTAS.calls_per_minute,
+        description="The most requests of one principal in a minute, at all workers and replicas together; not for "
+        "`local`.",
     )
     client_connections: Count = Field(
         default=_QUOTAS.client_connections,
-        description="The most connections of one principal to one `per-client` server; not for `local`.",
+        description="The most connections of one principal to one `per-client` server, at each worker and each "
+        "replica; not for `local`.",
     )
 
 

@@ -173,6 +173,11 @@ class FleetView(ApiModel):
     not_shared: tuple[str, ...] = Field(
         default=(), description="Servers whose switch or approvals hold on this replica only until the store answers"
     )
+    cut_off: tuple[str, ...] = Field(
+        default=(),
+        description="Servers with `placement: one` on a replica without --advertise: while one runs here, clients of "
+        "the other replicas cannot use it",
+    )
     events_lost: int = Field(default=0, description="Events of sessions that other replicas cannot resume")
     refused: int = Field(default=0, description="Messages of the store with a wrong signature")
     replicas: tuple[Replica, ...] = ()

@@ -342,6 +342,8 @@ class Machine:
     def _lacks_claim(self, now: float) -> bool:
         """Whether an admitted call would try a server that failed, without the right to probe."""
         life = self.life
+        if life.state is State.CONNECTED and self.breaker.state is BreakerState.CLOSED:
+            return False  # most calls
         if life.dial is not None or life.may_probe(now):
             return False
         return self.breaker.would_probe(now) or life.state in _REFUSED_IN

@@ -588,6 +588,13 @@ OTHER = (
         "`holdfast reconnect SERVER` makes the hub try now.",
     ),
     Code(
+        "HF-HUB-ADVERTISE",
+        "warning",
+        "A replica of a fleet runs servers that the other replicas cannot reach",
+        "`placement` is `one`, and the running hub was started with --fleet and without --advertise.",
+        "Start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`.",
+    ),
+    Code(
         "HF-HUB-SILENT",
         "warning",
         "A hub serves this configuration and did not answer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -121,7 +121,7 @@ class Doctor:
             ok=all(server.health != "failed" for server in servers) and all(one.status != "failed" for one in whole),
             file=str(self._source) if self._source is not None else None,
             hub=_hub_seen(hub),
-            checks=(*whole, *([_silent_hub(hub)] if hub is not None and hub.error else [])),
+            checks=(*whole, *(_hub_results(hub) if hub is not None else ())),
             servers=servers,
             repairs=tuple(self._repairs),
             elapsed_ms=_ms(began),
@@ -319,6 +319,17 @@ def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
     if hub is None or hub.view is None:
         return None
     return HubSeen(url=mask_url(hub.found.url), version=hub.view.version, pid=hub.view.pid)
+
+
+def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
+    """What is wrong with the running hub itself."""
+    if hub.error:
+        yield _silent_hub(hub)
+    if hub.view is not None and hub.view.fleet is not None and hub.view.fleet.cut_off:
+        names = ", ".join(hub.view.fleet.cut_off)
+        words = f"`placement` is `one`, and the replica of this machine has no address for the others: {names}"
+        remedy = "start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`"
+        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-ADVERTISE", words, remedy),))
 
 
 def _silent_hub(hub: LiveHub) -> CheckResult:

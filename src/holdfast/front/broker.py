@@ -249,7 +249,7 @@ class Broker:
             self._unsubscribe(client, server, uri)
         if lingering:
             self.hub.registry.clients.linger(client.owner)
-        elif not any(call.client is client for call in self._calls):
+        elif not client.calls:
             self.release(client)
 
     def restore(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
@@ -288,6 +288,7 @@ class Broker:
         served = self._served_by(call.server)
         served.principals.add(call.client.principal)
         self._calls[call] = None
+        call.client.calls += 1
         return served, self.hub.registry.clients.use(call.client.owner, call.server)
 
     def end(self, call: Call, begun: tuple[_Served, object]) -> None:
@@ -297,6 +298,7 @@ class Broker:
             self._served_by(call.server).principals.add(call.client.principal)
         self.hub.registry.clients.unuse(use)
         self._calls.pop(call, None)
+        call.client.calls -= 1
         if self.draining:
             self._quiet.set()
 
@@ -306,7 +308,8 @@ class Broker:
 
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
-        shared = self.hub.registry.slot(server)
+        registry = self.hub.registry
+        shared = registry.slots.get(server) or registry.slot(server)
         spec = shared.spec
         if not isinstance(spec, ServerSpec) or spec.sharing != "per-client" or not self.is_per_client(server):
             return shared
@@ -339,8 +342,10 @@ class Broker:
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""
-        slot = self.hub.registry.slot(server)
-        per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
+        registry = self.hub.registry
+        slot = registry.slots.get(server) or registry.slot(server)
+        spec = slot.spec
+        per_client = isinstance(spec, ServerSpec) and spec.sharing == "per-client" and spec.enabled
         return per_client and slot.state not in (State.DISABLING, State.DISABLED)
 
     def is_stateless(self, client: Client, server: str) -> bool:

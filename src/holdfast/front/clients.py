@@ -8,11 +8,11 @@ not read is bounded by its transport, so a slow client delays no other.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import anyio
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
@@ -57,7 +57,9 @@ class Client:
     """The name of the principal that it acts for."""
     stream_open: Callable[[], bool] | None = None
     """Whether its notification stream is open; None where the connection itself shows that it is there (stdio)."""
-    seen_at: float = field(default_factory=anyio.current_time)
+    calls: int = 0
+    """How many of its calls are in flight."""
+    seen_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When it last sent a request."""
     persistent: bool = False
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
@@ -75,7 +77,7 @@ class Client:
         """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""
         if self.stream_open is None or self.stream_open():
             return True
-        return anyio.current_time() - self.seen_at < ABSENT_SECONDS
+        return asyncio.get_running_loop().time() - self.seen_at < ABSENT_SECONDS
 
     def wants_log(self, level: object) -> bool:
         """Whether it wants a log message of this level."""

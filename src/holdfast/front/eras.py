@@ -7,6 +7,7 @@ endpoint of many servers the resource URIs in results are rewritten so that a cl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mcp import MCPError
@@ -60,16 +61,23 @@ def is_modern(version: str) -> bool:
     return version in MODERN_PROTOCOL_VERSIONS
 
 
-def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: str | None) -> Fields:
-    """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
+def params_for_server(
+    params: Fields, *, meta: Mapping[str, Any], headers: Mapping[str, str], log_level: str | None
+) -> Fields:
+    """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection.
+
+    ``meta`` is the value of ``_meta``.
+    """
     if have_lone_surrogate(params.values()):
         # Servers drop the whole message, and the client would wait for ever.
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")
     if raw is None and log_level is None and "traceparent" not in headers:
         return params
-    meta = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
-    kept = {key: value for key, value in meta.items() if key not in _ENVELOPE}
+    if log_level is None and "traceparent" not in headers and _ENVELOPE.issuperset(meta):
+        return {key: value for key, value in params.items() if key != "_meta"}
+    said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
+    kept = {key: value for key, value in said.items() if key not in _ENVELOPE}
     if log_level is not None and LOG_LEVEL_META_KEY not in kept:
         kept[LOG_LEVEL_META_KEY] = dumps(log_level)
     if kept:
@@ -95,8 +103,16 @@ def _legacy(result: RawObject) -> RawObject:
     return result.changed(changes) if changes else result
 
 
+@lru_cache(maxsize=4)
+def _stamped(stamp: bytes) -> tuple[Fields, bytes]:
+    """``_meta`` with the hub's own name and version, as members and written."""
+    lead: Fields = {"_meta": join_fields({SERVER_INFO_META_KEY: stamp})}
+    return lead, join_fields(lead)
+
+
 def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
-    kind = text_of(result.get("resultType")) if "resultType" in result.members else None
+    said = result.get("resultType")
+    kind = None if said is None else "complete" if bytes(said) == COMPLETE else text_of(said)
     lead: Fields = {}
     if method in CACHEABLE_METHODS and kind in (None, "complete"):
         lead |= {"ttlMs": b"0", "cacheScope": b'"private"'}
@@ -104,8 +120,10 @@ def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
         lead["resultType"] = b'"complete"'
         result = result.changed({"resultType": None}) if "resultType" in result.members else result
     meta = result.get("_meta")
+    if meta is None and not lead:
+        return result.led_by(*_stamped(stamp))  # almost every result
     if meta is None or not is_object(meta):
-        lead["_meta"] = b'{"' + SERVER_INFO_META_KEY.encode() + b'":' + stamp + b"}"
+        lead["_meta"] = _stamped(stamp)[0]["_meta"]
         result = result.changed({"_meta": None}) if meta is not None else result
     elif SERVER_INFO_META_KEY not in (members := fields(meta)):
         result = result.changed({"_meta": join_fields({SERVER_INFO_META_KEY: stamp, **members})})

@@ -66,13 +66,15 @@ _USUAL: Final = {
 }
 """The most frequent methods as they are usually written: they need no further look."""
 
+_VERSION: Final = msgspec.Raw(b'"2.0"')
+
 _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 
 
 class Message:
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("error", "id", "is_request", "key", "method", "params", "result")
+    __slots__ = ("error", "id", "is_request", "key", "members", "meta", "method", "params", "result")
 
     def __init__(self, members: Fields) -> None:
         self.id: Bytes | None = members.get("id")
@@ -82,14 +84,19 @@ class Message:
         usual = _USUAL.get(bytes(method)) if method is not None and len(memoryview(method)) <= LONGEST_ID else None
         self.method: str | None = usual or text_of(method)
         self.params: Bytes | None = members.get("params")
-        self.result: Bytes | None = members.get("result")
-        self.error: Bytes | None = members.get("error")
+        self.members: Fields | None = None
+        """The members of the parameters, once they were read (``params_of``)."""
+        self.meta: Mapping[str, Any] | None = None
+        """``_meta`` as a value, once it was read (``meta_of``)."""
+        self.result: Bytes | None = None
+        self.error: Bytes | None = None
         version = members.get("jsonrpc")
-        if version is None or (bytes(memoryview(version)[:6]) != b'"2.0"' and text_of(version) != "2.0"):
+        if version != _VERSION and text_of(version) != "2.0":
             raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
         if self.id is not None:
             self.key = _key(self.id)
         if method is None:
+            self.result, self.error = members.get("result"), members.get("error")
             if self.id is None or (self.result is None) == (self.error is None):
                 raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
         elif usual is None:
@@ -122,7 +129,7 @@ class ClientRequest:
         self.key = message.key
         self.method = message.method
         self.params = params = params_of(message)
-        self.meta = meta_of(params) if "_meta" in params else _NO_META
+        self.meta = meta_of(message) if "_meta" in params else _NO_META
         self.version = version
         self.client = client
         self.channel = channel
@@ -167,13 +174,13 @@ def _unreadable(exc: BadJson) -> MCPError:
 
 
 def params_of(message: Message) -> Fields:
-    """The members of a message's parameters."""
-    if message.params is None:
-        return {}
-    try:
-        return fields(message.params)
-    except BadJson:
-        raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
+    """The members of a message's parameters; they are read once, and nothing changes them."""
+    if message.members is None:
+        try:
+            message.members = fields(message.params) if message.params is not None else {}
+        except BadJson:
+            raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
+    return message.members
 
 
 def cancelled_id(message: Message) -> str | int | None:
@@ -199,11 +206,16 @@ def _values_of(params: Fields) -> dict[str, Any]:
         raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
 
 
-def meta_of(params: Fields) -> Mapping[str, Any]:
-    """``_meta`` as a value: the hub reads it."""
-    raw = params.get("_meta")
+def meta_of(message: Message) -> Mapping[str, Any]:
+    """``_meta`` as a value: the hub reads it, once."""
+    if message.meta is None:
+        message.meta = _read_meta(params_of(message).get("_meta"))
+    return message.meta
+
+
+def _read_meta(raw: Bytes | None) -> Mapping[str, Any]:
     if raw is None:
-        return {}
+        return _NO_META
     if len(memoryview(raw)) > SMALL_BYTES:
         raise MCPError(INVALID_PARAMS, f"`_meta` has more than {SMALL_BYTES} bytes")
     try:
@@ -229,6 +241,9 @@ def error_of(exc: Exception) -> ErrorData:
 
 def result_message(request_id: Bytes, result: RawObject | bytes) -> bytes:
     """The answer to a request."""
+    raw = result if isinstance(result, bytes) else result.raw
+    if raw is not None:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, raw)
     return b"".join(result_pieces(request_id, result))
 
 

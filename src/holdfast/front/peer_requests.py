@@ -120,24 +120,19 @@ class PeerRequests:
 
     async def answer(
         self,
+        elsewhere: LivesElsewhere,
         server: McpServer,
         asked: ClientRequest,
         request: Request,
         reply: Reply,
         serves: Callable[[bool], object] = lambda _: None,
     ) -> RawObject | None:
-        """The result of a request; None if another replica had it, and has answered.
+        """The result of a request that belongs to another replica; None if that one has answered.
 
-        ``serves`` is told whether it is served here. A request that came from another replica raises instead.
+        ``serves`` is told whether it is served here: the other one may be gone, or have it no more.
         """
         owner = RequestOwner(server.view.server, asked.principal)
-        for _ in range(MOST_TRIES):
-            try:
-                return await server.answer(asked)
-            except LivesElsewhere as found:
-                if request.forwarded:
-                    raise
-                elsewhere = found
+        for left in reversed(range(MOST_TRIES)):
             serves(False)
             try:
                 await self.relay(elsewhere.replica, request, reply, owner)
@@ -151,6 +146,12 @@ class PeerRequests:
                 raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
             else:
                 return None
+            if not left:
+                break
+            try:
+                return await server.answer(asked)
+            except LivesElsewhere as found:
+                elsewhere = found
         raise MCPError(INTERNAL_ERROR, "the replica with the connections of this client was not found; try again")
 
     async def pass_answer(self, message: Message, request: Request, reply: Reply, owner: RequestOwner) -> str | None:

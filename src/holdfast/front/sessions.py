@@ -17,20 +17,14 @@ from typing import Any, Final
 from mcp import MCPError
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    NAME_BEARING_METHODS,
-    InboundLadderRejection,
-    classify_inbound_request,
 )
-from mcp_types import HEADER_MISMATCH, INVALID_REQUEST, ErrorData
+from mcp_types import INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 
 from holdfast.front.access.principals import Principal
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.clients import Client
-from holdfast.front.endpoint_headers import EndpointHeaders, accepted
+from holdfast.front.endpoint_headers import EndpointHeaders
 from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
@@ -39,14 +33,13 @@ from holdfast.front.inbound import (
     cancelled_id,
     error_message,
     error_of,
-    meta_of,
-    params_of,
     read_message,
     read_small,
     result_message,
     result_pieces,
     small_values,
 )
+from holdfast.front.modern_route import route_of
 from holdfast.front.own_answers import (
     ANSWER_LOST,
     CANCELLED,
@@ -65,7 +58,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
-from holdfast.wire import SMALL_BYTES, text_of
+from holdfast.wire import SMALL_BYTES, RawObject
 
 __all__ = ["HttpSessions"]
 
@@ -267,7 +260,7 @@ class HttpSessions:
         if not isinstance(asked, EndpointHeaders):
             asked = request.head.reading = EndpointHeaders(request.headers)
         if asked.modern is not None:
-            return self._serve_modern(request, reply, principal, asked.modern)
+            return self._serve_modern(request, reply, principal, asked, asked.modern)
         return self._serve_legacy(request, reply, principal, asked)
 
     async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: EndpointHeaders) -> None:
@@ -504,11 +497,10 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            result = await (
-                self.server.answer(asked)
-                if self.peers is None
-                else self.peers.answer(self.server, asked, request, reply, partial(session.serves, message.key, call))
-            )
+            try:
+                result: RawObject | None = await self.server.answer(asked)
+            except LivesElsewhere as found:
+                result = await self._elsewhere(found, asked, request, reply, partial(session.serves, message.key, call))
             if result is None:
                 stream.done = True
                 return
@@ -550,6 +542,19 @@ class HttpSessions:
 
     # Requests that belong to another replica.
 
+    async def _elsewhere(
+        self,
+        found: LivesElsewhere,
+        asked: ClientRequest,
+        request: Request,
+        reply: Reply,
+        serves: Callable[[bool], object] = lambda _: None,
+    ) -> RawObject | None:
+        """The result of a request of another replica; None if that one answers. A forwarded one goes no further."""
+        if self.peers is None or request.forwarded:
+            raise found
+        return await self.peers.answer(found, self.server, asked, request, reply, serves)
+
     async def _answered_elsewhere(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A client's answer to a question that was not asked here: the replica that asked takes it."""
         why: str | None = NO_WAY_TO_REPLICAS if self._ids.keys.shared else UNKNOWN_QUESTION
@@ -577,20 +582,22 @@ class HttpSessions:
 
     # The modern era: a request stands alone.
 
-    async def _serve_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> None:
+    async def _serve_modern(
+        self, request: Request, reply: Reply, principal: Principal, asked: EndpointHeaders, version: str
+    ) -> None:
         if request.method != "POST":
             if request.method == "DELETE" and self._forget(request.headers, principal):
                 reply.plain(204, b"", b"")
             else:
                 reply.plain(405, b"", b"allow: POST\r\n")
             return
-        takes_json, takes_events = accepted(request.headers.get("accept", ""))
-        if not takes_json:
+        if not asked.takes_json:
             reply.plain(406, b"", b"")
             return
         try:
-            request.whole = await request.body(self._largest())
-            message = await read_message(request.whole)
+            whole = request.at_hand(self._largest())
+            request.whole = whole = whole if whole is not None else await request.body(self._largest())
+            message = read_small(whole) if len(whole) <= SMALL_BYTES else await read_message(whole)
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
@@ -599,13 +606,15 @@ class HttpSessions:
         if not message.is_request:
             acknowledge(reply, version)
             return
-        if message.method == "subscriptions/listen" and not takes_events:
+        if message.method == "subscriptions/listen" and not asked.takes_events:
             reply.plain(406, b"", b"")
             return
-        reply.streams = takes_events
-        await self._request_modern(message, request, reply, principal)
+        reply.streams = asked.takes_events
+        await self._request_modern(message, request, reply, principal, asked)
 
-    async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
+    async def _request_modern(
+        self, message: Message, request: Request, reply: Reply, principal: Principal, asked: EndpointHeaders
+    ) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
         counted = not listens and not request.forwarded  # the replica that it came in at counts it
@@ -619,16 +628,27 @@ class HttpSessions:
         client: Client | None = None
         self._posts += 1
         try:
-            client, version = self._modern_client(message, request, stream, principal)
-            asked = ClientRequest(
-                message, version=version, client=client, channel=stream, headers=request.headers, principal=principal
+            route = route_of(message, request, asked)
+            client = self.server.new_client(
+                channel=stream,
+                capabilities=route.capabilities,
+                principal=principal,
+                headers=request.headers,
+                meta=route.meta,
             )
-            self.server.check_mirrored(asked)
-            result = await (
-                self.server.answer(asked)
-                if self.peers is None
-                else self.peers.answer(self.server, asked, request, reply)
+            made = ClientRequest(
+                message,
+                version=route.version,
+                client=client,
+                channel=stream,
+                headers=request.headers,
+                principal=principal,
             )
+            self.server.check_mirrored(made)
+            try:
+                result: RawObject | None = await self.server.answer(made)
+            except LivesElsewhere as found:
+                result = await self._elsewhere(found, made, request, reply)
             if result is None:
                 stream.done = True
                 return
@@ -651,31 +671,6 @@ class HttpSessions:
                 self.server.detach(client)
             self._one_less()
 
-    def _modern_client(
-        self, message: Message, request: Request, stream: MessageStream, principal: Principal
-    ) -> tuple[Client, str]:
-        """Check that the request agrees with itself; the client that it is of, and its version."""
-        if (twice := _repeated(request)) is not None:
-            raise MCPError(HEADER_MISMATCH, f"{twice} header appears more than once")
-        params = params_of(message)
-        meta = meta_of(params)
-        read: dict[str, Any] = {"_meta": meta} if "_meta" in params else {}
-        key = NAME_BEARING_METHODS.get(message.method or "")
-        if key is not None and key in params:
-            read[key] = text_of(params[key])
-        route = classify_inbound_request({"method": message.method, "params": read}, headers=request.headers)
-        if isinstance(route, InboundLadderRejection):
-            raise MCPError(route.code, route.message, route.data)
-        capabilities = route.client_capabilities
-        client = self.server.new_client(
-            channel=stream,
-            capabilities=capabilities if isinstance(capabilities, dict) else {},
-            principal=principal,
-            headers=request.headers,
-            meta=meta,
-        )
-        return client, route.protocol_version
-
 
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
     for one in work:
@@ -688,8 +683,3 @@ def _client_info(info: object) -> dict[str, str]:
 
 
 _CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-_ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
-
-
-def _repeated(request: Request) -> str | None:
-    return next((name for name in _ROUTING if name in request.head.repeated), None)

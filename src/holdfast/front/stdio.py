@@ -373,7 +373,7 @@ class PipeServer:
                 "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
                 data | ({"requested": asked} if asked is not None else {}),
             )
-        meta = meta_of(params)
+        meta = meta_of(message)
         route = classify_inbound_request(
             {"method": message.method, "params": {"_meta": meta} if "_meta" in params else {}}
         )
@@ -391,7 +391,7 @@ def _request_of(message: Message, client: Client, channel: PipeServer, version: 
 def _has_envelope(message: Message) -> bool:
     """Whether a request says its protocol version itself, as the modern era has it."""
     try:
-        return message.method != "initialize" and PROTOCOL_VERSION_META_KEY in meta_of(params_of(message))
+        return message.method != "initialize" and PROTOCOL_VERSION_META_KEY in meta_of(message)
     except MCPError:
         return False
 

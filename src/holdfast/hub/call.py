@@ -325,7 +325,7 @@ class HubCall:
         if trace is not None:
             trace.end(ended)
         if not elsewhere:
-            hub.journal.write(ended)
+            hub.journal.write_call(ended)
 
     def _expire(self, generation: int) -> None:
         """The server no longer knows the session of the connection that was used."""

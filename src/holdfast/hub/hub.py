@@ -65,7 +65,7 @@ class Hub:
             fleet=fleet,
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""
-        self.registry.journal.add_sink(WarningSink(on_warning, self.server_health), calls=False)
+        self.registry.journal.add_sink(WarningSink(on_warning, self.server_health), calls=None)
         self._called: dict[str, _CalledTool] = {}
         self._called_in: Catalog | None = None
 
@@ -155,7 +155,7 @@ class Hub:
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Call ``sink`` with every record at once, those of calls too; it must not wait. The result ends it."""
-        return self.registry.journal.add_sink(sink)
+        return self.registry.journal.add_sink(sink, calls=sink)
 
     # What callers ask.
 

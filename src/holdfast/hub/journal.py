@@ -24,6 +24,7 @@ from holdfast.hub.records import (
     BreakerChanged,
     CallEnded,
     CallOutcome,
+    CallSink,
     CloseFailed,
     ConfigApplied,
     ConfigRefused,
@@ -307,22 +308,22 @@ class Journal:
         self.clock = clock
         self._listeners: set[_Listener] = set()
         self._sinks: tuple[Sink, ...] = (write_to_log,)
-        self._sinks_of_calls: tuple[Sink, ...] = (write_to_log,)
+        self._sinks_of_calls: tuple[CallSink, ...] = ()
         self._stderr_readers: list[OnStderr] = []
         self._closed = False
 
-    def add_sink(self, sink: Sink, *, calls: bool = True) -> Callable[[], None]:
+    def add_sink(self, sink: Sink, *, calls: CallSink | None) -> Callable[[], None]:
         """Call a function with every record at once; it must not wait. The result ends it.
 
-        A sink that does nothing with the records of calls is added without them: there is one for each call.
+        The records of calls go to ``calls``: there is one for each call. A sink that does nothing with them has None.
         """
         self._sinks = (*self._sinks, sink)
-        if calls:
-            self._sinks_of_calls = (*self._sinks_of_calls, sink)
+        if calls is not None:
+            self._sinks_of_calls = (*self._sinks_of_calls, calls)
 
         def forget() -> None:
             self._sinks = tuple(one for one in self._sinks if one is not sink)
-            self._sinks_of_calls = tuple(one for one in self._sinks_of_calls if one is not sink)
+            self._sinks_of_calls = tuple(one for one in self._sinks_of_calls if one is not calls)
 
         return forget
 
@@ -337,7 +338,7 @@ class Journal:
 
     def reads_calls(self, outcome: CallOutcome) -> bool:
         """Whether the record of a call that ended so has a reader: where it has none, it is not made."""
-        return len(self._sinks_of_calls) > 1 or log.isEnabledFor(_LEVELS.get(outcome, logging.DEBUG))
+        return bool(self._sinks_of_calls) or log.isEnabledFor(_LEVELS.get(outcome, logging.DEBUG))
 
     def write(self, record: HubRecord) -> None:
         """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.
@@ -345,12 +346,23 @@ class Journal:
         They would push the rest out of a backlog.
         """
         if isinstance(record, CallEnded):
-            self._tell(self._sinks_of_calls, record)
+            self.write_call(record)
             return
-        self._tell(self._sinks, record)
+        for sink in self._sinks:
+            _tell(sink, record)
         if not isinstance(record, AccessRefused):
             for listener in self._listeners:
                 listener.put(record)
+
+    def write_call(self, ended: CallEnded) -> None:
+        """Pass the record of a call to the sinks of calls."""
+        if log.isEnabledFor(_LEVELS.get(ended.outcome, logging.DEBUG)):
+            write_to_log(ended)
+        for sink in self._sinks_of_calls:
+            try:
+                sink(ended)
+            except Exception as exc:  # noqa: BLE001 - as in _tell
+                _report(exc)
 
     def records(self) -> AsyncIterator[HubRecord]:
         """Every record except those of calls, from now on (not from the first read), until the hub is closed."""
@@ -363,25 +375,30 @@ class Journal:
             while not self._closed or listener.waiting:
                 for record in listener.take():
                     if isinstance(record, Missed):
-                        self._tell(self._sinks, record)
+                        for sink in self._sinks:
+                            _tell(sink, record)
                     yield record
                 if not self._closed:
                     await listener.came.wait()
         finally:
             self._listeners.discard(listener)
 
-    def _tell(self, sinks: tuple[Sink, ...], record: HubRecord) -> None:
-        for sink in sinks:
-            try:
-                sink(record)
-            except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub
-                log.warning("a listener of the hub's records failed: %s", type(exc).__name__)
-
     def close(self) -> None:
         """No more records will come."""
         self._closed = True
         for listener in self._listeners:
             listener.came.set()
+
+
+def _tell(sink: Sink, record: HubRecord) -> None:
+    try:
+        sink(record)
+    except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub
+        _report(exc)
+
+
+def _report(exc: Exception) -> None:
+    log.warning("a listener of the hub's records failed: %s", type(exc).__name__)
 
 
 class _Listener:

@@ -46,6 +46,7 @@ from holdfast.wire import (
     Starting,
     apply_desired_state,
     evidence_in,
+    until_cancelled,
     watch_connection,
 )
 
@@ -358,7 +359,9 @@ class Connector:
             async with anyio.create_task_group() as beside:
                 if connection.era == "modern" and spec.era == "auto":
                     lease.other = OtherEra()
-                    beside.start_soon(lease.other.run, lambda: self._legacy(spec, lease, noticed), changed)
+                    beside.start_soon(
+                        until_cancelled, lease.other.run, lambda: self._legacy(spec, lease, noticed), changed
+                    )
                 stands(lease.listing)
                 try:
                     gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
@@ -383,7 +386,7 @@ class Connector:
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
     """Wait until a connection is lost; meanwhile, bring the server to the state that clients want."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(apply_desired_state, connection, desired)
+        tasks.start_soon(until_cancelled, apply_desired_state, connection, desired)
         seen = await watch_connection(connection, changed)
         tasks.cancel_scope.cancel()
     return seen

@@ -33,7 +33,7 @@ from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
-from holdfast.wire import Attempt, Connection, Dialer, Starting, ToolInfo, Warden, evidence_in
+from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, ToolInfo, Warden, evidence_in
 
 __all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
 
@@ -245,7 +245,7 @@ class Loader:
             if not isinstance(found, Verdict):
                 return self._available(server, found, attempts=attempt, elapsed=elapsed)
             pause = self._pause(attempt, found)
-            if pause is None or anyio.current_time() + pause >= deadline:
+            if pause is None or anyio.current_time() + pause >= deadline - SHORTEST_DIAL:
                 return _failed(server.id, found, attempts=attempt, elapsed=elapsed)
             await self._sleep(pause)
         raise AssertionError("the loop ends by returning")

@@ -32,6 +32,7 @@ __all__ = [
     "BreakerChanged",
     "CallEnded",
     "CallOutcome",
+    "CallSink",
     "CloseFailed",
     "ConfigApplied",
     "ConfigRefused",
@@ -217,6 +218,9 @@ HubRecord: TypeAlias = (
 RECORDS: tuple[type[HubRecord], ...] = get_args(HubRecord)
 Sink: TypeAlias = Callable[[HubRecord], None]
 """Called with every record at once; it must not wait."""
+
+CallSink: TypeAlias = Callable[[CallEnded], None]
+"""Called with the record of every call at once; it is on the path of the call."""
 
 
 def config_applied(before: Config, after: Config, *, at: float) -> ConfigApplied:

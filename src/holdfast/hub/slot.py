@@ -225,7 +225,9 @@ class Slot:
     @property
     def lease(self) -> Lease | None:
         """The live connection for new calls, if there is one."""
-        return None if self._is_held else self.standing
+        if self._is_held or (stands := self.machine.life.lease) is None:
+            return None
+        return self._leases.get(stands.generation)
 
     @property
     def standing(self) -> Lease | None:
@@ -275,7 +277,7 @@ class Slot:
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""
         if self._context.fence is not None:
-            self._context.fence(self.id)
+            self._context.fence(self.spec.id)
         decision, effects = self.machine.admit(self._context.clock.now())
         if effects:
             self._perform(effects)
@@ -432,6 +434,7 @@ class Slot:
                 )
         finally:
             del self._leases[lease.generation]
+            lease.attempt = None  # it refers to the lease
         if failed is not None and self.machine.dialing == lease.generation:
             self.failed_dials = {lease.generation: failed}
             self.handle(failed.event)

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.wire.attempt import Attempt as Attempt, Starting as Starting, evidence_in as evidence_in
+    from holdfast.wire.attempt import (
+        SHORTEST_DIAL as SHORTEST_DIAL,
+        Attempt as Attempt,
+        Starting as Starting,
+        evidence_in as evidence_in,
+    )
     from holdfast.wire.descriptors import (
         descriptor_shortage as descriptor_shortage,
         raise_descriptor_limit as raise_descriptor_limit,
@@ -88,6 +93,7 @@ if TYPE_CHECKING:
         CLIENT_REQUESTS as CLIENT_REQUESTS,
         Caller as Caller,
         Relay as Relay,
+        until_cancelled as until_cancelled,
     )
     from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
     from holdfast.wire.session import Connection as Connection, Era as Era
@@ -105,7 +111,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "attempt": ["Attempt", "Starting", "evidence_in"],
+        "attempt": ["SHORTEST_DIAL", "Attempt", "Starting", "evidence_in"],
         "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
         "dial": ["DialHooks", "Dialer"],
         "envelope": [
@@ -156,7 +162,7 @@ __getattr__, __dir__ = lazy_exports(
             "keep_reaping",
         ],
         "progress": ["AtOnce"],
-        "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
+        "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay", "until_cancelled"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],
         "tasks": [

@@ -25,7 +25,7 @@ from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection, Era
 from holdfast.wire.stdio import StdioDispatcher
 
-__all__ = ["Attempt", "Limit", "Starting", "evidence_in"]
+__all__ = ["SHORTEST_DIAL", "Attempt", "Limit", "Starting", "evidence_in"]
 
 T = TypeVar("T")
 

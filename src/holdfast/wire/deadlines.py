@@ -76,11 +76,13 @@ class Deadline:
 class Deadlines:
     """The time limits of all requests of one connection."""
 
-    __slots__ = ("_emptied", "_loop", "_timer", "in_flight")
+    __slots__ = ("_emptied", "_looks_at", "_loop", "_timer", "in_flight")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
+        """When the timer comes."""
         self._emptied: asyncio.Future[None] | None = None
         self.in_flight: set[Deadline] = set()
 
@@ -92,7 +94,8 @@ class Deadlines:
         """A request begins; end it with ``end``."""
         deadline = Deadline(self, idle=idle, within=within, now=self._loop.time())
         self.in_flight.add(deadline)
-        self.look_at(deadline.due)
+        if deadline.due < self._looks_at:
+            self.look_at(deadline.due)
         return deadline
 
     def end(self, deadline: Deadline) -> None:
@@ -131,18 +134,18 @@ class Deadlines:
 
     def look_at(self, due: float) -> None:
         """See that the timer does not come later than this."""
-        timer = self._timer
-        if due != math.inf and (timer is None or timer.when() > due):
-            if timer is not None:
-                timer.cancel()
+        if due < self._looks_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._looks_at = due
             self._timer = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
-        self._timer = None
+        self._timer, self._looks_at = None, math.inf
         now = self._loop.time()
         for deadline in list(self.in_flight):
             if deadline.due <= now:
                 deadline.cancel()
         left = [deadline.due for deadline in self.in_flight if not deadline.expired]
-        if left and (soonest := min(left)) != math.inf:
-            self._timer = self._loop.call_at(soonest, self._look)
+        if left:
+            self.look_at(min(left))

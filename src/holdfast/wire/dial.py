@@ -115,9 +115,11 @@ class Dialer:
     ) -> Connection:
         closers = AsyncExitStack()
 
+        readers: list[Callable[[str], None]] = []  # emptied at the end: the session refers to this function
+
         async def _noticed(message: IncomingMessage) -> None:
-            if not isinstance(message, Exception) and not _of_one_resource(message):
-                connection.noticed(message.method, hooks.on_notice)
+            if readers and not isinstance(message, Exception) and not _of_one_resource(message):
+                readers[0](message.method)
 
         try:
             wire = await self._open(closers, spec, redactor, hooks)
@@ -125,6 +127,8 @@ class Dialer:
             relayed = RelayDispatcher(wire, spec.id, hooks.relay)
             session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
             connection = Connection(session, wire, relayed, self._limits, closers)
+            readers.append(partial(connection.noticed, pass_on=hooks.on_notice))
+            closers.callback(readers.clear)
             await session.__aenter__()
         except BaseException:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):

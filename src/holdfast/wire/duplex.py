@@ -22,16 +22,8 @@ from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import Bytes, Fields, dump_object, dumps
-from holdfast.wire.rpc import (
-    Exchange,
-    Message,
-    PendingRequest,
-    call_message,
-    notification_message,
-    request_message,
-    value_of,
-    with_progress_token,
-)
+from holdfast.wire.outgoing import Message, call_message, notification_message, request_message, with_progress_token
+from holdfast.wire.rpc import Exchange, PendingRequest, value_of
 from holdfast.wire.tracing import in_headers
 
 __all__ = ["DuplexDispatcher"]

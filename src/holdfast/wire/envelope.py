@@ -113,11 +113,12 @@ def is_dense(data: Bytes | bytearray) -> bool:
 class RawObject:
     """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
 
-    __slots__ = ("_raw", "get", "is_large", "members")
+    __slots__ = ("get", "is_large", "members", "raw")
 
     def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
         self.members = members
-        self._raw = raw
+        self.raw = raw
+        """The bytes that it came in; None if it was changed."""
         self.get: Callable[[str], Bytes | None] = members.get
         """One member."""
         self.is_large = raw is not None and len(memoryview(raw)) > SMALL_BYTES
@@ -143,10 +144,19 @@ class RawObject:
                 members[key] = value
         return self._like(members)
 
-    def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
-        """The same with more members before its own; its own stay as they are."""
-        more = {key: value for key, value in lead.items() if key not in self.members}
-        return self._like(more | self.members) if more else self
+    def led_by(self, lead: Mapping[str, Bytes], written: bytes = b"") -> RawObject:
+        """The same with more members before its own; its own stay as they are. ``written`` is the lead as an object."""
+        own = self.members
+        more = lead if own.keys().isdisjoint(lead) else {key: value for key, value in lead.items() if key not in own}
+        if not more:
+            return self
+        other = self._like({**more, **own})
+        if self.raw is not None and not self.is_large and own:
+            rest = bytes(self.raw)
+            if rest.startswith(b'{"'):  # nothing of what it has is written again
+                before = written if written and more is lead else join_fields(more)
+                other.raw = b"%b,%b" % (before[:-1], rest[1:])
+        return other
 
     def _like(self, members: Fields) -> RawObject:
         """Another object of much the same size."""
@@ -156,11 +166,11 @@ class RawObject:
 
     def written(self) -> bytes:
         """As it goes over the wire."""
-        return bytes(self._raw) if self._raw is not None else join_fields(self.members)
+        return bytes(self.raw) if self.raw is not None else join_fields(self.members)
 
     def pieces(self) -> list[Bytes]:
         """The same in pieces, which are not copied: a large one is joined once with what is around it."""
-        return [self._raw] if self._raw is not None else _pieces(self.members)
+        return [self.raw] if self.raw is not None else _pieces(self.members)
 
     @property
     def size(self) -> int:
@@ -188,14 +198,17 @@ def read_bytes(data: bytes) -> bytes:
     return data
 
 
+_OBJECT_BEGINS, _ARRAY_BEGINS = b"{["
+
+
 def is_object(data: Bytes | None) -> bool:
     """Whether these bytes, which are JSON, are an object."""
-    return data is not None and bytes(memoryview(data)[:1]) == b"{"
+    return False if not data else memoryview(data)[0] == _OBJECT_BEGINS
 
 
 def is_array(data: Bytes | None) -> bool:
     """Whether these bytes, which are JSON, are an array."""
-    return data is not None and bytes(memoryview(data)[:1]) == b"["
+    return False if not data else memoryview(data)[0] == _ARRAY_BEGINS
 
 
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")

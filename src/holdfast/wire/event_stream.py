@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-__all__ = ["EventReader", "EventTooLarge", "ServerEvent"]
+__all__ = ["EventReader", "EventTooLarge", "ServerEvent", "only_event"]
 
 
 LINE_COST = 64
@@ -40,8 +40,14 @@ LONGEST_SKIP = 8
 
 
 _USUAL = re.compile(
-    rb"(?:id: (?P<id>[^\x00\r\n]{1,%d})\n)?(?:event: message\n)?data: (?P<data>[^\r\n]*)\n\n" % LONGEST_NAME
+    rb"(?:id: (?P<id>[^\x00\r\n]{1,%d})\r?\n)?(?:event: message\r?\n)?data: (?P<data>[^\r\n]*)\r?\n\r?\n" % LONGEST_NAME
 )
+
+
+def only_event(stream: bytes) -> bytes | None:
+    """The data of a whole stream that is one event, as most servers write it; None for any other stream."""
+    found = _USUAL.fullmatch(stream)
+    return found["data"] if found is not None else None
 
 
 class EventReader:

@@ -69,6 +69,12 @@ class _Stream:
     async def hold(self) -> Evidence:
         """Keep a stream open; returns the evidence when no stream can be opened any more."""
         self._connection.on_stream = self._opened
+        try:
+            return await self._hold()
+        finally:
+            self._connection.on_stream = _ignore  # else the two keep each other
+
+    async def _hold(self) -> Evidence:
         while True:
             began, self._open = anyio.current_time(), False
             try:
@@ -109,6 +115,10 @@ class _Stream:
         self._short_ones = 0 if lasted >= SOUND_SECONDS else self._short_ones + 1
         if self._short_ones > 1:
             await anyio.sleep(min(PAUSE_SECONDS * 2.0 ** min(self._short_ones - 2, 10), LONGEST_PAUSE_SECONDS))
+
+
+def _ignore() -> None:
+    """No stream is kept open any more."""
 
 
 def _not_found(seen: Evidence) -> bool:

@@ -7,9 +7,11 @@ no caller; the relay decides where it goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
@@ -28,6 +30,7 @@ __all__ = [
     "RelayDispatcher",
     "attributed",
     "current_caller",
+    "until_cancelled",
 ]
 
 CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
@@ -178,7 +181,7 @@ class RelayDispatcher(Dispatcher[TransportContext]):
             self.told(method, params)
             return False
 
-        await self._wire.run(asked, told, received, task_status=task_status)
+        await until_cancelled(partial(self._wire.run, asked, told, received, task_status=task_status))
 
     def told(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Pass on a notification that belongs to no call."""
@@ -198,6 +201,16 @@ class RelayDispatcher(Dispatcher[TransportContext]):
         finally:
             for pause in pauses:
                 pause.__exit__(None, None, None)
+
+
+async def until_cancelled(work: Callable[..., Awaitable[object]], *args: object) -> None:
+    """The work of a task whose group ends it by a cancellation: the task then ends without an exception.
+
+    A task that ends as cancelled is kept in a cycle with its group, by the traceback, until a collection frees it. With
+    it stays all that the group has to do with: a whole connection.
+    """
+    with suppress(asyncio.CancelledError):
+        await work(*args)
 
 
 def _declaring(method: str, params: Mapping[str, Any], relay: Relay) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -46,20 +46,18 @@ from holdfast.wire.envelope import (
     Fields,
     RawObject,
     RawValue,
-    dumps,
     fields,
     is_object,
     items,
-    join_fields,
     load_object,
     loads,
     read_bytes,
-    text_as_json,
     text_of,
 )
 from holdfast.wire.large import split
+from holdfast.wire.outgoing import Message, notification_message
 from holdfast.wire.progress import AtOnce, Progress, finite, progress_in, usual_progress
-from holdfast.wire.relay import attributed
+from holdfast.wire.relay import attributed, until_cancelled
 
 __all__ = [
     "Exchange",
@@ -71,13 +69,9 @@ __all__ = [
     "RawResult",
     "UnusableMessage",
     "answered_id",
-    "call_message",
     "first_error",
-    "notification_message",
-    "request_message",
     "result_in",
     "value_of",
-    "with_progress_token",
 ]
 
 
@@ -107,8 +101,6 @@ def first_error(exc: ValidationError) -> str:
 
 
 log = logging.getLogger(__name__)
-
-Message: TypeAlias = dict[str, Any]
 
 CANCEL_NOTICE_SECONDS = 5.0
 """How long sending ``notifications/cancelled`` may take; it is sent in the background."""
@@ -141,47 +133,6 @@ ERROR_TEXT_BYTES = 16 * 1024
 
 BURST_SECONDS = 5
 """The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
-
-
-def request_message(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> Message:
-    """A JSON-RPC request; ``params`` is left out where there are none."""
-    message: Message = {"jsonrpc": "2.0", "id": request_id, "method": method}
-    if params:
-        message["params"] = params
-    return message
-
-
-def notification_message(method: str, params: Mapping[str, Any] | None) -> Message:
-    """A JSON-RPC notification."""
-    message: Message = {"jsonrpc": "2.0", "method": method}
-    if params:
-        message["params"] = params
-    return message
-
-
-def with_progress_token(
-    params: Mapping[str, Any] | None, request_id: RequestId, opts: CallOptions
-) -> Mapping[str, Any] | None:
-    """Add our request id as the progress token, where the caller wants progress."""
-    if "on_progress" not in opts:
-        return params
-    params = dict(params or {})
-    params["_meta"] = {**(params.get("_meta") or {}), "progressToken": request_id}
-    return params
-
-
-def call_message(request_id: RequestId, method: str, params: Fields, *, progress: bool) -> bytes:
-    """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
-    raw_id = b"%d" % request_id if isinstance(request_id, int) else dumps(request_id)
-    if progress:
-        if "_meta" in params:
-            meta = join_fields({**fields(params["_meta"]), "progressToken": raw_id})
-        else:
-            meta = b'{"progressToken":%b}' % raw_id
-        params = {**params, "_meta": meta}
-    if not params:
-        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
 
 
 class UnusableMessage(ValueError):
@@ -374,7 +325,7 @@ class Exchange:
         self._tasks = tasks
         self._on_request = on_request
         self._intercept = intercept
-        tasks.start_soon(self._deliver_notices, on_notify)
+        tasks.start_soon(until_cancelled, self._deliver_notices, on_notify)
 
     def open(self, opts: CallOptions) -> tuple[RequestId, PendingRequest]:
         """Register a request; returns its id, and the waiter for its answer."""
@@ -412,6 +363,11 @@ class Exchange:
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter.put(self.failure())
+
+    def release(self) -> None:
+        """Let go of the transport and the session: all tasks have ended. No collection of cycles has to free them."""
+        self._tasks = self._on_request = self._intercept = None
+        self._send = _unsent
 
     def failure(self) -> ServerFailure:
         """Why the connection is gone, as a new exception: each waiting task raises its own."""
@@ -676,6 +632,10 @@ class Exchange:
                     await on_notify(Inbound(transport=self._context), method, params)
                 except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
+
+
+async def _unsent(message: Message) -> None:
+    """The connection is gone."""
 
 
 def _id_of(raw: Bytes | None) -> RequestId | None:

@@ -18,19 +18,12 @@ import anyio.abc
 import mcp_types as types
 from mcp import ClientSession, MCPError
 from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
     NAME_BEARING_METHODS,
-    encode_header_value,
     mcp_param_headers,
 )
 from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
     HEADER_MISMATCH,
     METHOD_NOT_FOUND,
-    PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_types.methods import validate_server_result
@@ -70,12 +63,12 @@ from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool
 from holdfast.wire.progress import AtOnce
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
+from holdfast.wire.stamp import RequestStamp
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.tasks import (
     TASK_METHODS,
     call_as_task,
     task_support,
-    without_task_capabilities,
 )
 from holdfast.wire.tracing import trace_headers
 
@@ -343,7 +336,7 @@ class Connection:
         self._limits = limits
         self._closers = closers
         self.era: Era = "legacy"
-        self._stamp: Fields | None = None
+        self._stamp: RequestStamp | None = None
         self._header_maps: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._task_tools: frozenset[str] | None = None
         self._listed: Offers | None = None
@@ -608,25 +601,17 @@ class Connection:
         self, method: str, params: Fields, headers: dict[str, str], caller: Caller | None
     ) -> tuple[Fields, dict[str, str]]:
         """A modern request: it says in ``_meta`` and in headers what a legacy session says once."""
-        if self._stamp is None:
-            info = types.Implementation(name="holdfast", version=__version__)
-            self._stamp = {
-                PROTOCOL_VERSION_META_KEY: dumps(self.protocol_version),
-                CLIENT_INFO_META_KEY: dumps(info.model_dump(by_alias=True, mode="json", exclude_none=True)),
-            }
-        can = caller.capabilities if caller is not None else {}
-        if caller is not None and caller.era == "legacy":
-            can = without_task_capabilities(can)  # such a client cannot follow a modern task
-        meta: Fields = {**fields(params["_meta"])} if "_meta" in params else {}
-        meta |= {**self._stamp, CLIENT_CAPABILITIES_META_KEY: dumps(dict(can))}
-        headers |= {MCP_PROTOCOL_VERSION_HEADER: self.protocol_version, MCP_METHOD_HEADER: method}
+        if self._stamp is None or self._stamp.version != self.protocol_version:
+            self._stamp = RequestStamp(self.protocol_version)
+        stamp = self._stamp.meta(caller)
+        raw = params.get("_meta")
+        meta = stamp if raw is None else join_fields({**fields(raw), **fields(stamp)})
         named = "taskId" if method in TASK_METHODS else NAME_BEARING_METHODS.get(method)
         name = text_of(params.get(named)) if named is not None else None
-        if name is not None:
-            headers[MCP_NAME_HEADER] = encode_header_value(name)
+        routing = self._stamp.headers(method, name)
         if method == "tools/call" and name is not None:
             headers |= self._mirrored_arguments(name, params)
-        return {**params, "_meta": join_fields(meta)}, headers
+        return {**params, "_meta": meta}, {**headers, **routing} if headers else routing
 
     def _mirrored_arguments(self, name: str, params: Fields) -> dict[str, str]:
         """The arguments that a tool wants as headers too; they are read for such a tool alone."""

@@ -17,8 +17,8 @@ from holdfast.hub.records import CallEnded, CallOutcome
 def test_calls_fall_into_the_step_in_which_they_ended() -> None:
     tally = Tally()
     for at, seconds in ((0.1, 0.010), (0.2, 0.030), (0.3, 0.020), (STEP_SECONDS + 0.1, 0.5)):
-        tally.count(at, seconds=seconds, error=False)
-    tally.count(STEP_SECONDS + 0.2, seconds=None, error=True)
+        tally.add(at, 1, 0, (seconds,))
+    tally.add(STEP_SECONDS + 0.2, 1, 1, ())
     picture = tally.activity(STEP_SECONDS + 1)
     assert picture is not None
     assert (picture.calls[-2:], picture.errors[-2:]) == ((3, 2), (0, 1))
@@ -30,9 +30,9 @@ def test_calls_fall_into_the_step_in_which_they_ended() -> None:
 @pytest.mark.requirement("HUB-5")
 def test_the_step_that_runs_is_drawn_anew_with_each_call() -> None:
     tally = Tally()
-    tally.count(0.1, seconds=0.010, error=False)
+    tally.add(0.1, 1, 0, (0.010,))
     first = tally.activity(1.0)
-    tally.count(0.2, seconds=0.030, error=False)
+    tally.add(0.2, 1, 0, (0.030,))
     second = tally.activity(1.0)
     assert first is not None
     assert second is not None
@@ -43,7 +43,7 @@ def test_the_step_that_runs_is_drawn_anew_with_each_call() -> None:
 def test_what_is_long_past_is_not_drawn() -> None:
     tally = Tally()
     assert tally.activity(0.0) is None
-    tally.count(1.0, seconds=0.1, error=False)
+    tally.add(1.0, 1, 0, (0.1,))
     assert tally.activity(1.0 + (STEPS - 1) * STEP_SECONDS) is not None
     assert tally.activity(1.0 + STEPS * STEP_SECONDS) is None
 

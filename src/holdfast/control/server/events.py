@@ -22,7 +22,6 @@ from holdfast.errors import UnknownServer
 from holdfast.hub import (
     AccessChanged,
     BreakerChanged,
-    CallEnded,
     CloseFailed,
     HubRecord,
     Published,
@@ -77,12 +76,7 @@ class EventStream:
 
     def handle(self, record: HubRecord) -> None:
         """Send a record to every follower."""
-        if not self._followers:
-            return
-        if isinstance(record, CallEnded):
-            for follower in self._followers:
-                follower.called(record.server)
-        elif (event := event_for(record, self._wall())) is not None:
+        if self._followers and (event := event_for(record, self._wall())) is not None:
             server, name, data = event
             for follower in self._followers:
                 follower.put(name, json.dumps(data, separators=(",", ":")))
@@ -94,7 +88,7 @@ class EventStream:
             follower.gone(server)
 
     def called(self, server: str) -> None:
-        """Calls of a server ended in another worker."""
+        """Calls of a server ended, here or in another worker."""
         for follower in self._followers:
             follower.called(server)
 

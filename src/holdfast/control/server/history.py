@@ -24,7 +24,7 @@ SAMPLES = 64
 """Durations kept for each step; more would not visibly change its median."""
 
 
-class _Step:
+class ActivityStep:
     """One step of time."""
 
     __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
@@ -48,18 +48,18 @@ class Tally:
     """The last steps with calls."""
 
     def __init__(self) -> None:
-        self._steps: deque[_Step] = deque(maxlen=STEPS)
+        self._steps: deque[ActivityStep] = deque(maxlen=STEPS)
 
-    def count(self, at: float, *, seconds: float | None, error: bool) -> None:
-        """Count a call that ended at this time; ``seconds`` is its duration, if it completed."""
-        self.add(at, 1, int(error), (seconds,) if seconds is not None else ())
+    def step(self, at: float) -> ActivityStep:
+        """Return the step of this time, or the latest one if that is later."""
+        number = int(at // STEP_SECONDS)
+        if not self._steps or self._steps[-1].number < number:
+            self._steps.append(ActivityStep(number))
+        return self._steps[-1]
 
     def add(self, at: float, calls: int, errors: int, times: Iterable[float]) -> None:
         """Count calls that ended at this time, with the durations of some of them."""
-        number = int(at // STEP_SECONDS)
-        if not self._steps or self._steps[-1].number < number:
-            self._steps.append(_Step(number))
-        step = self._steps[-1]
+        step = self.step(at)
         step.calls += calls
         step.errors += errors
         step.times.extend(times)
@@ -128,10 +128,15 @@ class ServerHistory:
 
     def called(self, record: CallEnded, at: float) -> None:
         """Take the end of a call."""
-        error, seconds, reason = counts_as(record)
+        step = self.tally.step(at)
+        step.calls += 1
         self.calls += 1
+        if record.outcome in _ANSWERED:
+            step.times.append(record.seconds)
+            return
+        error, _, reason = counts_as(record)
+        step.errors += error
         self.errors += error
-        self.tally.count(at, seconds=seconds, error=error)
         if reason:
             self.last_error = LastError(at=at, text=reason)
 
@@ -158,9 +163,13 @@ class History:
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
         if isinstance(record, CallEnded):
-            self.of(record.server).called(record, self._wall())
+            self.called(record)
         elif isinstance(record, Transition):
             self.of(record.server).moved(record, self._wall())
+
+    def called(self, record: CallEnded) -> None:
+        """Take the end of a call."""
+        (self._servers.get(record.server) or self.of(record.server)).called(record, self._wall())
 
     def of(self, server: str) -> ServerHistory:
         """Return a server's history; an empty one if there is no record of it."""

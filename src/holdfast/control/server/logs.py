@@ -26,6 +26,7 @@ from holdfast.hub import (
     AccessChanged,
     BreakerChanged,
     CallEnded,
+    CallOutcome,
     CloseFailed,
     HubRecord,
     RetryPlanned,
@@ -40,6 +41,7 @@ from holdfast.hub import (
 from holdfast.wire import LONGEST_LINE, LONGEST_SECRET
 
 __all__ = [
+    "LOGGED_OUTCOMES",
     "WINDOW_SECONDS",
     "ConsoleFormatter",
     "JsonFormatter",
@@ -52,6 +54,9 @@ __all__ = [
 
 WINDOW_SECONDS = 30.0
 """How long repetitions of a line are counted instead of written."""
+
+LOGGED_OUTCOMES: frozenset[CallOutcome] = frozenset({"denied", "timed_out"})
+"""The outcomes of calls that have a line of their own."""
 
 MOST_COUNTED = 500
 """How many different lines are counted at a time; over it, the oldest count is written early."""
@@ -392,7 +397,7 @@ class LogBuffer:
 def log_text(record: HubRecord) -> tuple[str, str, str] | None:
     """Return the server, level and text of the hub's line about a record; the texts in records are masked already."""
     if isinstance(record, CallEnded):
-        if record.outcome not in ("denied", "timed_out"):
+        if record.outcome not in LOGGED_OUTCOMES:
             return None
         return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     match record:

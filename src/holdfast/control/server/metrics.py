@@ -406,7 +406,7 @@ class Metrics:
         self._group: WorkerGroup | None = None
         self.loop = LoopLag()
         self._process = ProcessCollector(registry=None)
-        hub.listen(self._take)
+        hub.registry.journal.add_sink(self._take, calls=self._count_call)
 
     async def text(self) -> bytes:
         """Return the text: the sample is one short step, and the writing runs in a thread."""
@@ -436,9 +436,6 @@ class Metrics:
     # Counters.
 
     def _take(self, record: HubRecord) -> None:
-        if isinstance(record, CallEnded):
-            _count_call(self._of(record.server), record)
-            return
         match record:
             case OneClientRecord(server=server, record=Transition(new=state)):
                 self._of(server).own_states[state.value] += 1
@@ -451,6 +448,13 @@ class Metrics:
                 self._forget_removed()
             case Transition() | RetryPlanned() | CloseFailed() | BreakerChanged():
                 _count_change(self._of(record.server), record)
+
+    def _count_call(self, ended: CallEnded) -> None:
+        counts, outcome = self._servers.get(ended.server) or self._of(ended.server), ended.outcome
+        counts.calls[ended.method if ended.method in METHODS else "other", outcome] += 1
+        counts.waits.observe(ended.waited)
+        if outcome != "refused":
+            counts.seconds.observe(ended.seconds)
 
     def _of(self, server: str) -> Counts:
         counts = self._servers.get(server)
@@ -529,14 +533,6 @@ def metrics_route(metrics: Metrics, *, read_by: ReadBy | None = None) -> Route:
         return Response(await metrics.whole_text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return Route("/metrics", show, methods=["GET"])
-
-
-def _count_call(counts: Counts, ended: CallEnded) -> None:
-    method = ended.method if ended.method in METHODS else "other"
-    counts.calls[method, ended.outcome] += 1
-    counts.waits.observe(ended.waited)
-    if ended.outcome != "refused":
-        counts.seconds.observe(ended.seconds)
 
 
 def _count_change(counts: Counts, record: Transition | RetryPlanned | CloseFailed | BreakerChanged) -> None:

@@ -83,14 +83,17 @@ class SharedHistory:
         own = self._own.get(record.server)
         if own is None:
             own = self._own[record.server] = _OwnCalls()
-        error, seconds, reason = counts_as(record)
         own.calls += 1
+        self._changed.add(record.server)
+        if record.outcome == "completed":  # most calls
+            own.times.append(record.seconds)
+            return
+        error, seconds, reason = counts_as(record)
         own.errors += error
         if seconds is not None:
             own.times.append(seconds)
         if reason:
             own.last_error = reason
-        self._changed.add(record.server)
 
     def add_stderr(self, server: str, line: bytes, _: Redactor) -> None:
         """A server that runs here wrote a line."""

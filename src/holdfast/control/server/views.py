@@ -144,6 +144,7 @@ class Views:
             not_shared_since=fleet.not_shared_since,
             problem=fleet.problem,
             not_shared=fleet.not_shared[:MOST_HELD],
+            cut_off=fleet.cut_off[:MOST_HELD],
             events_lost=fleet.events_lost(),
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(

@@ -17,7 +17,7 @@ on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, KeysView
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2s
@@ -113,6 +113,11 @@ class Placement:
         self._promises_at = 0.0
         self.retired = False
         """Whether this replica leaves: it takes nothing any more."""
+
+    @property
+    def servers(self) -> KeysView[str]:
+        """The servers that live on one replica, as they are at each look."""
+        return self._places.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)

@@ -251,6 +251,7 @@ class TokenPolicy:
 
 
 CLIENT_HEADER = "Holdfast-Client"
+_CLIENT_HEADER_LOWER = CLIENT_HEADER.lower()
 CLIENT_META_KEY = "holdfast/client"
 
 HOW_TO_BE_KNOWN = (
@@ -274,10 +275,10 @@ def client_key_in(
     headers: Mapping[str, str], principal: Principal, meta: Mapping[str, Any] | None = None
 ) -> ClientKey | None:
     """Return the client key in the headers of a request, or in its ``_meta``; None if it has none."""
-    said = (headers.get(CLIENT_HEADER.lower()), (meta or {}).get(CLIENT_META_KEY))
-    keys = {str(key) for key in said if key is not None}
-    if not keys:
+    said = (headers.get(_CLIENT_HEADER_LOWER), meta.get(CLIENT_META_KEY) if meta is not None else None)
+    if said == (None, None):
         return None
+    keys = {str(key) for key in said if key is not None}
     key = keys.pop()
     if keys or not _KEY.fullmatch(key):
         raise MCPError(

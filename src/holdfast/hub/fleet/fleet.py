@@ -137,6 +137,10 @@ def replica_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+MOST_NAMED = 5
+"""Servers that a notice names."""
+
+
 class Fleet:
     """The fleet of this hub."""
 
@@ -157,6 +161,8 @@ class Fleet:
         self.replica = replica or replica_name()
         self.default_placement: PlacementName = "each"
         """Where a stdio server runs that does not say it."""
+        self.is_reachable = True
+        """Whether replicas on other machines can be told how to reach this one."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
@@ -171,6 +177,7 @@ class Fleet:
             **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
+        self._placed = self.member.placement.servers
         self.problem = ""
         """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
         self.not_shared_since: float | None = None
@@ -250,6 +257,24 @@ class Fleet:
         """Whether a server lives on one replica."""
         return server in self.member.placement
 
+    @property
+    def cut_off(self) -> tuple[str, ...]:
+        """Servers that live on one replica: while that is this one, the clients of other replicas cannot use them."""
+        return () if self.is_reachable else tuple(sorted(self.member.placement))
+
+    @property
+    def notice(self) -> str:
+        """What the operator should change; empty if nothing."""
+        names = self.cut_off
+        if not names:
+            return ""
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return (
+            f"{', '.join(names[:MOST_NAMED])}{more}: `placement` is `one`, and this replica was started without "
+            "--advertise. While it runs here, clients of the other replicas cannot use it. Start every replica with "
+            '--advertise tcp://HOST:PORT, or write "placement": "each"'
+        )
+
     def runs(self, server: str) -> bool:
         """Whether this replica may run a server now."""
         if server not in self.member.placement:
@@ -267,6 +292,8 @@ class Fleet:
 
     def check_lease(self, server: str) -> None:
         """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
+        if server not in self._placed:
+            return  # every call asks: most servers run on each replica, and have no lease
         self._note_suspension()
         if self.member.placement.is_over(server, self._now()):
             self._apply(self.member.tick(self._now()))
@@ -505,6 +532,11 @@ class Fleet:
                 with anyio.move_on_after(LEAVE_SECONDS, shield=True):
                     await self._leave()
                 tasks.cancel_scope.cancel()
+
+    def store_changed(self) -> None:
+        """The store says that another replica changed something."""
+        self.member.store_changed()
+        self._wake.set()
 
     async def _turn(self, clock: Clock) -> None:
         self._wake = anyio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerPlaces"]
 
+log = logging.getLogger("holdfast.fleet")
+
 LOOK_SECONDS = 0.02
 """Between two looks whether calls and processes have ended: the path of a call tells no one."""
 
@@ -30,15 +33,25 @@ class ServerPlaces:
         self._registry = registry
         self._fleet = fleet
         self._held = HeldServers(registry, self._runs, fleet)
+        self._is_open = False
 
     def open(self) -> None:
         """Let other replicas use the servers that run here."""
         if self._fleet.peers is not None:
             self._held.serve(self._fleet.peers)
+        self._warn()
 
     def configured(self, server: ServerSpec | BadServer) -> None:
         """A server is new, or its definition changed."""
+        known = self._fleet.is_placed(server.id)
         self._fleet.place(server.id, wanted=self._lives_on_one(server))
+        if self._is_open and self._fleet.is_placed(server.id) and not known:
+            self._warn()
+
+    def _warn(self) -> None:
+        self._is_open = True
+        if self._fleet.notice:
+            log.warning("%s", self._fleet.notice)
 
     def removed(self, server: str) -> None:
         """A server is not configured any more."""

@@ -50,18 +50,8 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
-from holdfast.wire.http.connection import (
-    BadEncoding,
-    ConnectFailed,
-    ConnectTimedOut,
-    Disconnected,
-    HttpOrigin,
-    NotHttp,
-    Pool,
-    Proxy,
-    ProxyRefused,
-    Response,
-)
+from holdfast.wire.http.connection import BadEncoding, Disconnected, NotHttp, Response
+from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, HttpOrigin, Pool, Proxy, ProxyRefused
 
 __all__ = [
     "EVENT_STREAM",
@@ -250,6 +240,8 @@ class HttpPeer:
         self._pools: dict[HttpOrigin, Pool] = {}
         self._own_pool: Pool | None = None
         self._heads: dict[tuple[object, ...], bytes] = {}
+        self._latest: tuple[Mapping[str, str], str | None, bytes] = ({}, None, b"")
+        """The headers, the token and the head of the latest POST to the endpoint: most have the same headers."""
         self._cookies: dict[str, str] = {}
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
@@ -338,6 +330,9 @@ class HttpPeer:
 
     def _head(self, pool: Pool, asked: _Asked, own: Mapping[str, str], token: str | None) -> bytes:
         """The head of a request. Most requests to a server have the same one."""
+        usual = own is self._static and asked.url is self.url and asked.method == "POST" and not self._cookies
+        if usual and asked.headers is self._latest[0] and token == self._latest[1]:
+            return self._latest[2]
         given = (None if own is self._static else tuple(own.items()), tuple(asked.headers.items()))
         key = (
             asked.method,
@@ -353,6 +348,8 @@ class HttpPeer:
             if len(self._heads) >= KNOWN_HEADS:
                 self._heads.clear()
             self._heads[key] = head
+        if usual:
+            self._latest = asked.headers, token, head
         return head
 
     def _merged(self, asked: Mapping[str, str], own: Mapping[str, str], token: str | None) -> dict[str, str]:

@@ -1,38 +1,25 @@
-"""HTTP/1.1 over connections that stay open: one origin, one pool, no retry of its own.
+"""One HTTP/1.1 connection to a server, and the answer that it carries: one request at a time, written once.
 
-A request is written once. A connection that turns out to be closed before anything was written gives way to
-another one; after the first byte left, every failure belongs to the caller, because the server may have acted.
-Exceptions of the network pass as they are (``OSError``, ``ssl.SSLError``); the module adds those below. It does
-not follow redirects, keeps no credentials and reads no environment: callers decide that.
+Exceptions of the network pass as they are (``OSError``, ``ssl.SSLError``); the module adds those below.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import select
-import ssl
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 import httptools
 
-from holdfast.wire.http.dialing import dial
-
 __all__ = [
     "BadEncoding",
-    "ConnectFailed",
-    "ConnectTimedOut",
     "Disconnected",
-    "HttpOrigin",
+    "KnownHead",
     "NotHttp",
-    "Pool",
-    "Proxy",
-    "ProxyRefused",
+    "PooledConnection",
     "Response",
 ]
 
@@ -48,10 +35,6 @@ LARGE_BYTES: Final = 128 * 1024
 BUFFERED_BYTES: Final = 256 * 1024
 """How much of a body waits for its reader before the socket is no longer read."""
 
-IDLE_CONNECTIONS: Final = 64
-"""Unused connections that are kept: as many as calls may run at the same time by default. With fewer, calls that end
-together close connections which the next ones open again."""
-
 IDLE_SECONDS: Final = 4.0
 """How long an unused connection is kept. Common servers close theirs after 5 s, and a request must not meet that."""
 
@@ -61,30 +44,9 @@ SUSPECT_SECONDS: Final = 0.02
 The event loop tells of a close in its next turn. Only a close within the present turn is not known, and a loop that
 turns faster than this has told of all others."""
 
-CLOSING_SECONDS: Final = 60.0
-"""After a kept connection met its end under a request, no connection to that peer is kept for so long.
-
-Some servers close after each answer and do not say so."""
-
 KNOWN_HEADS: Final = 16
 KNOWN_HEAD_BYTES: Final = 2048
 """Heads of answers that are remembered: most answers of a server have the same head, apart from the date."""
-
-
-class ConnectFailed(OSError):
-    """No connection came to stand; the cause says why."""
-
-
-class ConnectTimedOut(TimeoutError):
-    """No connection came to stand in time."""
-
-
-class ProxyRefused(ConnectFailed):
-    """The proxy answered, and did not connect us."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the proxy answered {status}")
-        self.status = status
 
 
 class Disconnected(ConnectionError):
@@ -99,39 +61,7 @@ class BadEncoding(Exception):
     """The body is not compressed as its header says."""
 
 
-@dataclass(frozen=True)
-class Proxy:
-    """An HTTP proxy on the way."""
-
-    host: str
-    port: int
-    tls: bool = False
-    authorization: str = field(default="", repr=False)
-
-    @classmethod
-    def at(cls, host: str, port: int, *, tls: bool, userinfo: str = "") -> Proxy:
-        """A proxy by the parts of its URL."""
-        user, _, password = userinfo.partition(":")
-        pair = f"{unquote(user)}:{unquote(password)}".encode()
-        return cls(host, port, tls, f"Basic {base64.b64encode(pair).decode()}" if userinfo else "")
-
-
-@dataclass(frozen=True)
-class HttpOrigin:
-    """Where requests go."""
-
-    host: str
-    port: int
-    tls: bool
-
-    @property
-    def authority(self) -> str:
-        """As the Host header says it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
-
-
-class _KnownHead(NamedTuple):
+class KnownHead(NamedTuple):
     """What the head of an answer says that has a body of known length, on a connection that is kept."""
 
     status: int
@@ -149,7 +79,7 @@ class Response:
     )  # fmt: skip
 
     def __init__(
-        self, connection: _Connection | None, status: int, headers: Mapping[str, str], body: bytes | None = None
+        self, connection: PooledConnection | None, status: int, headers: Mapping[str, str], body: bytes | None = None
     ) -> None:
         self._connection = connection
         self.status = status
@@ -183,7 +113,7 @@ class Response:
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _received(self, connection: _Connection) -> bytearray:
+    async def _received(self, connection: PooledConnection) -> bytearray:
         """The whole body, whose length is known and not too large."""
         came = self._size
         body = bytearray(came + connection.left)
@@ -268,16 +198,16 @@ class Response:
             self._waiter.set_result(None)
 
 
-class _Connection(asyncio.Protocol):
+class PooledConnection(asyncio.Protocol):
     """One connection; it carries one request at a time."""
 
-    def __init__(self, released: Callable[[_Connection], None], known: dict[bytes, _KnownHead]) -> None:
+    def __init__(self, released: Callable[[PooledConnection], None], known: dict[bytes, KnownHead]) -> None:
         self._loop = asyncio.get_running_loop()
         self._released = released
         self._known = known
         self._first: bytes | None = None
         """The head that is being read, if it came in one piece."""
-        self._transport: Any = None
+        self.transport: Any = None
         self._parser: httptools.HttpResponseParser | None = None
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
@@ -299,9 +229,9 @@ class _Connection(asyncio.Protocol):
         head: asyncio.Future[Response] = self._loop.create_future()
         self._head = head
         if len(body) > 1 << 16:
-            self._transport.writelines((request, body))
+            self.transport.writelines((request, body))
         else:
-            self._transport.write(request + body)
+            self.transport.write(request + body)
         return head
 
     def give_up(self, head: asyncio.Future[Response]) -> None:
@@ -325,15 +255,15 @@ class _Connection(asyncio.Protocol):
         """Let another protocol have the bytes that come. uvloop asks which one it is when it begins to read."""
         if not self.closed:
             self.pause()
-            self._transport.set_protocol(protocol)
+            self.transport.set_protocol(protocol)
             self.resume()
 
     def usable(self, now: float) -> bool:
         """Whether nothing says that the peer has closed it."""
-        if self.closed or self._transport.is_closing():
+        if self.closed or self.transport.is_closing():
             return False
         idle = now - self.idle_since
-        return idle < self.keep_for and (idle < SUSPECT_SECONDS or not _readable(self._transport))
+        return idle < self.keep_for and (idle < SUSPECT_SECONDS or not _readable(self.transport))
 
     def abandon(self, response: Response) -> None:
         """The reader of this answer went away."""
@@ -343,26 +273,26 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it now."""
         self.closed = True
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def pause(self) -> None:
         """Read no more until the reader has caught up."""
         if not self._paused and not self.closed:
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
         if self._paused and not self.closed:
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     # The event loop's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It stands."""
-        self._transport = transport
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
@@ -416,12 +346,12 @@ class _Connection(asyncio.Protocol):
 
     def _free(self, keep_for: float) -> None:
         """The answer is complete: another request may use the connection, if all of this one was sent."""
-        if self._transport.get_write_buffer_size() == 0 and not self.closed:
+        if self.transport.get_write_buffer_size() == 0 and not self.closed:
             self.keep_for = keep_for
             self._released(self)
         else:
             self.closed = True
-            self._transport.close()
+            self.transport.close()
 
     def eof_received(self) -> bool:
         """The peer sends no more."""
@@ -505,7 +435,7 @@ class _Connection(asyncio.Protocol):
             self._free(keep_for)
         else:
             self.closed = True
-            self._transport.close()
+            self.transport.close()
 
     def _remember(self, response: Response, keep_for: float) -> None:
         """Remember a head; only one after which as many bytes follow as it says."""
@@ -516,13 +446,13 @@ class _Connection(asyncio.Protocol):
             return
         if len(self._known) >= KNOWN_HEADS:
             self._known.clear()
-        self._known[first] = _KnownHead(response.status, response.headers, int(length), keep_for)
+        self._known[first] = KnownHead(response.status, response.headers, int(length), keep_for)
 
 
 class _BodyReceiver(asyncio.BufferedProtocol):
     """Has the bytes of a connection written to where they stay, until a body is complete."""
 
-    def __init__(self, connection: _Connection, rest: memoryview) -> None:
+    def __init__(self, connection: PooledConnection, rest: memoryview) -> None:
         self._connection = connection
         self._rest = rest
 
@@ -543,216 +473,6 @@ class _BodyReceiver(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._connection.connection_lost(exc)
-
-
-class Pool:
-    """The connections to one origin."""
-
-    def __init__(
-        self,
-        origin: HttpOrigin,
-        *,
-        tls: ssl.SSLContext | None = None,
-        proxy: Proxy | None = None,
-        connect_within: float = 10.0,
-        keep: int = IDLE_CONNECTIONS,
-    ) -> None:
-        self.origin = origin
-        self._tls = tls
-        self._proxy = proxy
-        self._connect_within = connect_within
-        self._keep = keep
-        self._loop = asyncio.get_running_loop()
-        self._known: dict[bytes, _KnownHead] = {}
-        self._idle: deque[_Connection] = deque()
-        self._all: set[_Connection] = set()
-        self._closed = False
-        self._keep_none_until = 0.0
-        self._sweeper: asyncio.TimerHandle | None = None
-
-    async def request(
-        self,
-        method: str,
-        target: str,
-        headers: Iterable[tuple[str, str]],
-        body: bytes | None = None,
-        *,
-        on_sending: Callable[[], None] | None = None,
-    ) -> Response:
-        """Send one request; the answer's head. ``on_sending`` is told when a connection stands."""
-        if body is None and method == "POST":
-            body = b""  # a POST without a length is refused by some servers
-        return await self.send(self.head(method, target, headers), body, on_sending)
-
-    async def send(
-        self,
-        head: bytes,
-        body: bytes | None = None,
-        on_sending: Callable[[], None] | None = None,
-        *,
-        again: bool = False,
-    ) -> Response:
-        """The same for a request whose ``head`` is made already.
-
-        A peer may close a kept connection while the next request is on its way. With ``again``, a request that met
-        such an end is sent once more: only for those that a server may get twice.
-        """
-        whole = head + b"\r\n" if body is None else b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
-        connection = self._free()
-        kept = connection is not None
-        while True:
-            if connection is None:
-                connection = await self._connected()
-            if on_sending is not None:
-                on_sending()
-            answer = connection.begin(whole, body or b"")
-            try:
-                return await answer
-            except BaseException as exc:
-                connection.give_up(answer)
-                if not kept or not isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError):
-                    raise
-                self._keep_none_until = self._loop.time() + CLOSING_SECONDS
-                if not again:
-                    raise
-            connection, kept = None, False
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for connection in list(self._all):
-            connection.abort()
-        self._all.clear()
-        self._idle.clear()
-
-    def head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
-        """The head of a request, without the length of its body."""
-        proxy = self._proxy
-        if proxy is not None and not self.origin.tls:
-            target = f"http://{self.origin.authority}{target}"
-        given = list(headers)
-        lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if not any(name.lower() == "host" for name, _ in given):  # a definition may name another Host
-            lines.append(f"host: {self.origin.authority}\r\n")
-        lines += [f"{name}: {value}\r\n" for name, value in given]
-        if proxy is not None and proxy.authorization and not self.origin.tls:
-            lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
-        return "".join(lines).encode("latin-1")
-
-    def _free(self) -> _Connection | None:
-        """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
-        now = self._loop.time()
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable(now):
-                return connection
-            self._drop(connection)
-        return None
-
-    def _release(self, connection: _Connection) -> None:
-        connection.idle_since = self._loop.time()
-        if self._closed or connection.idle_since < self._keep_none_until:
-            self._drop(connection)
-            return
-        self._idle.append(connection)
-        if len(self._idle) > self._keep:
-            self._drop(self._idle.popleft())
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_at(_next_sweep(connection.idle_since), self._sweep)
-
-    def _sweep(self) -> None:
-        """Close connections that were idle for long; one timer for all connections, and none where nothing is idle."""
-        now = self._loop.time()
-        while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
-            self._drop(self._idle.popleft())
-        self._sweeper = self._loop.call_at(_next_sweep(now), self._sweep) if self._idle else None
-
-    def _drop(self, connection: _Connection) -> None:
-        self._all.discard(connection)
-        connection.abort()
-
-    async def _connected(self) -> _Connection:
-        try:
-            async with asyncio.timeout(self._connect_within):
-                connection = await self._connect()
-        except TimeoutError as exc:
-            raise ConnectTimedOut from exc
-        except ConnectFailed:
-            raise
-        except (OSError, ssl.SSLError, UnicodeError) as exc:
-            raise ConnectFailed(*exc.args) from exc
-        self._all = {one for one in self._all if not one.closed}
-        self._all.add(connection)
-        return connection
-
-    async def _connect(self) -> _Connection:
-        proxy, origin = self._proxy, self.origin
-        host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
-        first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
-        connection = await dial(lambda: _Connection(self._release, self._known), host, port, first_tls)
-        if proxy is not None and origin.tls:
-            try:
-                await self._tunnel(connection, proxy)
-            except BaseException:
-                connection.abort()
-                raise
-        return connection
-
-    async def _tunnel(self, connection: _Connection, proxy: Proxy) -> None:
-        """Have the proxy connect us, then speak TLS with the origin through it."""
-        loop, origin = asyncio.get_running_loop(), self.origin
-        host = f"[{origin.host}]" if ":" in origin.host else origin.host
-        credentials = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
-        waiting = _Tunnel()
-        transport = connection._transport  # noqa: SLF001 - the same module
-        transport.set_protocol(waiting)
-        transport.write(
-            f"CONNECT {host}:{origin.port} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n{credentials}\r\n".encode(
-                "latin-1"
-            )
-        )
-        status = await waiting.status
-        if not 200 <= status < 300:
-            raise ProxyRefused(status)
-        assert self._tls is not None  # noqa: S101 - an origin with TLS has a context
-        secure = await loop.start_tls(transport, connection, self._tls, server_hostname=origin.host)
-        connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
-
-
-class _Tunnel(asyncio.Protocol):
-    """Reads a proxy's answer to CONNECT."""
-
-    def __init__(self) -> None:
-        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._came = b""
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; nothing follows it before we speak."""
-        self._came += data
-        if b"\r\n\r\n" not in self._came and len(self._came) < HEAD_BYTES:
-            return
-        if not self.status.done():
-            parts = self._came.split(b" ", 2)
-            known = self._came.startswith(b"HTTP/1.") and len(parts) > 1 and parts[1][:3].isdigit()
-            if known:
-                self.status.set_result(int(parts[1][:3]))
-            else:
-                self.status.set_exception(ConnectFailed("the proxy does not speak HTTP"))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The proxy hung up."""
-        if not self.status.done():
-            self.status.set_exception(exc or ConnectFailed("the proxy closed the connection"))
-
-
-def _next_sweep(now: float) -> float:
-    """When a connection that is idle from now on may be closed. All pools use the same times.
-
-    So five hundred servers that are listed one after the other wake the event loop once to close what they used.
-    """
-    return (now // IDLE_SECONDS + 2) * IDLE_SECONDS
 
 
 def _readable(transport: Any) -> bool:

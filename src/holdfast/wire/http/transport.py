@@ -55,7 +55,7 @@ from holdfast.wire.envelope import (
     loads,
     read_bytes,
 )
-from holdfast.wire.event_stream import EventReader, ServerEvent
+from holdfast.wire.event_stream import EventReader, ServerEvent, only_event
 from holdfast.wire.http.client import (
     EVENT_STREAM,
     FED_BYTES,
@@ -68,18 +68,8 @@ from holdfast.wire.http.client import (
 )
 from holdfast.wire.http.connection import Response
 from holdfast.wire.large import split, split_answer
-from holdfast.wire.rpc import (
-    LONGEST_ID,
-    Exchange,
-    Message,
-    PendingRequest,
-    call_message,
-    notification_message,
-    request_message,
-    result_in,
-    value_of,
-    with_progress_token,
-)
+from holdfast.wire.outgoing import Message, call_message, notification_message, request_message, with_progress_token
+from holdfast.wire.rpc import LONGEST_ID, Exchange, PendingRequest, result_in, value_of
 from holdfast.wire.tracing import in_headers
 
 __all__ = ["HttpDispatcher"]
@@ -198,6 +188,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         finally:
             self._exchange.fail(ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)))
             self.deadlines.cut_all()
+            self._exchange.release()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
         """Read the legacy era's stream of notifications to its end; False if the server offers none."""
@@ -269,11 +260,12 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if method == "initialize":
                 self._begin_session(response)
             kind = response.headers.get("content-type", "")
-            if kind != _JSON and (kind := content_type(response)) != _JSON:
-                if kind == EVENT_STREAM:
-                    return await self._from_stream(response, request_id, waiter, method)
-                raise ServerFailure(_not_mcp(response, kind))
             came = response.whole()
+            if kind != _JSON and (kind := content_type(response)) != _JSON:
+                if kind != EVENT_STREAM:
+                    raise ServerFailure(_not_mcp(response, kind))
+                answer = self._in_one_event(came, request_id)
+                return answer if answer is not None else await self._from_stream(response, request_id, waiter, method)
             if came is None or len(came) > SMALL_BYTES or len(came) > self._peer.limits.message_bytes:
                 return await self._from_body(response, request_id)
             self._exchange.received += len(came)
@@ -322,6 +314,20 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         if not usual and not _is_id(answered, request_id, or_none=True):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
         return result_in(answer)
+
+    def _in_one_event(self, came: bytes | None, request_id: RequestId) -> Bytes | None:
+        """The answer, where a whole stream is here and is nothing but that."""
+        if came is None or len(came) > min(SMALL_BYTES, self._peer.limits.message_bytes):
+            return None
+        data = only_event(came)
+        if not data:
+            return None
+        members = _split(data, stood=self.stood)
+        if "method" in members or "result" not in members or not _is_id(members.get("id"), request_id, or_none=False):
+            return None
+        self._exchange.received += len(data)
+        self._exchange.spoke = True
+        return result_in(members)
 
     async def _from_stream(
         self, response: Response, request_id: RequestId, waiter: PendingRequest, method: str
@@ -420,9 +426,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             return
         refusal, body = await self._peer.refusal(response)
         if not self._is_http_level(refusal):
-            error = _rpc_error_in(body)
-            if error is not None:
-                raise error
+            _raise_rpc_error(body)
         raise ServerFailure(refusal)
 
     def _is_http_level(self, refusal: HttpStatus) -> bool:
@@ -510,16 +514,15 @@ def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
     return isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(request_id)
 
 
-def _rpc_error_in(body: bytes) -> MCPError | None:
-    """The JSON-RPC error that an HTTP error response carries, if it does."""
+def _raise_rpc_error(body: bytes) -> None:
+    """Raise the JSON-RPC error that an HTTP error response carries, if it does."""
     try:
         parsed = from_json(body)
     except ValueError:
-        return None
+        return
     error = parsed.get("error") if isinstance(parsed, dict) and parsed.get("jsonrpc") == "2.0" else None
-    if not isinstance(error, dict) or not isinstance(error.get("code"), int):
-        return None
-    return MCPError(error["code"], str(error.get("message", "")), error.get("data"))
+    if isinstance(error, dict) and isinstance(error.get("code"), int):
+        raise MCPError(error["code"], str(error.get("message", "")), error.get("data"))
 
 
 def _not_mcp(response: Response, kind: str) -> NotMcp:

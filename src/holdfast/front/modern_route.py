@@ -1,0 +1,72 @@
+"""What a modern request over HTTP says of itself, in its headers and in ``_meta``: both must agree.
+
+A client says the same with each of its calls. So what was checked once is known by the head of the request and the
+bytes of its ``_meta``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from mcp import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    InboundLadderRejection,
+    classify_inbound_request,
+)
+from mcp_types import HEADER_MISMATCH
+
+from holdfast.front.endpoint_headers import EndpointHeaders
+from holdfast.front.inbound import Message, meta_of, params_of
+from holdfast.front.requests import Request
+from holdfast.wire import text_of
+
+__all__ = ["ModernRoute", "route_of"]
+
+KNOWN_META_BYTES: Final = 2048
+"""How large a ``_meta`` may be that is remembered."""
+
+_ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
+
+
+class ModernRoute(NamedTuple):
+    """What was checked."""
+
+    raw: bytes
+    """The ``_meta`` that it was read from."""
+    method: str
+    name: str | None
+    version: str
+    capabilities: Mapping[str, Any]
+    meta: Mapping[str, Any]
+
+
+def route_of(message: Message, request: Request, asked: EndpointHeaders) -> ModernRoute:
+    """Check that a request agrees with itself; raises ``MCPError`` where it does not."""
+    params, method = params_of(message), message.method or ""
+    key = NAME_BEARING_METHODS.get(method)
+    name = text_of(params.get(key)) if key is not None else None
+    given = params.get("_meta")
+    raw = bytes(given) if given is not None and len(memoryview(given)) <= KNOWN_META_BYTES else b""
+    known = asked.route
+    if raw and isinstance(known, ModernRoute) and raw == known.raw and method == known.method and name == known.name:
+        message.meta = known.meta
+        return known
+    if (twice := next((one for one in _ROUTING if one in request.head.repeated), None)) is not None:
+        raise MCPError(HEADER_MISMATCH, f"{twice} header appears more than once")
+    meta = meta_of(message)
+    read: dict[str, Any] = {"_meta": meta} if given is not None else {}
+    if key is not None and key in params:
+        read[key] = name
+    found = classify_inbound_request({"method": message.method, "params": read}, headers=request.headers)
+    if isinstance(found, InboundLadderRejection):
+        raise MCPError(found.code, found.message, found.data)
+    can = found.client_capabilities
+    route = ModernRoute(raw, method, name, found.protocol_version, can if isinstance(can, dict) else {}, meta)
+    if raw:
+        asked.route = route
+    return route

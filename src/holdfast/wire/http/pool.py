@@ -1,0 +1,296 @@
+"""The connections to one origin, which stay open for a while: one pool, no retry of its own.
+
+A request is written once. A connection that turns out to be closed before anything was written gives way to
+another one; after the first byte left, every failure belongs to the caller, because the server may have acted.
+It does not follow redirects, keeps no credentials and reads no environment: callers decide that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+from holdfast.wire.http.connection import (
+    HEAD_BYTES,
+    IDLE_SECONDS,
+    Disconnected,
+    KnownHead,
+    PooledConnection,
+    Response,
+)
+from holdfast.wire.http.dialing import dial
+
+__all__ = ["ConnectFailed", "ConnectTimedOut", "HttpOrigin", "Pool", "Proxy", "ProxyRefused"]
+
+IDLE_CONNECTIONS: Final = 64
+"""Unused connections that are kept: as many as calls may run at the same time by default. With fewer, calls that end
+together close connections which the next ones open again."""
+
+CLOSING_SECONDS: Final = 60.0
+"""After a kept connection met its end under a request, no connection to that peer is kept for so long.
+
+Some servers close after each answer and do not say so."""
+
+
+class ConnectFailed(OSError):
+    """No connection came to stand; the cause says why."""
+
+
+class ConnectTimedOut(TimeoutError):
+    """No connection came to stand in time."""
+
+
+class ProxyRefused(ConnectFailed):
+    """The proxy answered, and did not connect us."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the proxy answered {status}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy on the way."""
+
+    host: str
+    port: int
+    tls: bool = False
+    authorization: str = field(default="", repr=False)
+
+    @classmethod
+    def at(cls, host: str, port: int, *, tls: bool, userinfo: str = "") -> Proxy:
+        """A proxy by the parts of its URL."""
+        user, _, password = userinfo.partition(":")
+        pair = f"{unquote(user)}:{unquote(password)}".encode()
+        return cls(host, port, tls, f"Basic {base64.b64encode(pair).decode()}" if userinfo else "")
+
+
+@dataclass(frozen=True)
+class HttpOrigin:
+    """Where requests go."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        """As the Host header says it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+class Pool:
+    """The connections to one origin."""
+
+    def __init__(
+        self,
+        origin: HttpOrigin,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
+        connect_within: float = 10.0,
+        keep: int = IDLE_CONNECTIONS,
+    ) -> None:
+        self.origin = origin
+        self._tls = tls
+        self._proxy = proxy
+        self._connect_within = connect_within
+        self._keep = keep
+        self._loop = asyncio.get_running_loop()
+        self._known: dict[bytes, KnownHead] = {}
+        self._idle: deque[PooledConnection] = deque()
+        self._all: set[PooledConnection] = set()
+        self._closed = False
+        self._keep_none_until = 0.0
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def request(
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None = None,
+        *,
+        on_sending: Callable[[], None] | None = None,
+    ) -> Response:
+        """Send one request; the answer's head. ``on_sending`` is told when a connection stands."""
+        if body is None and method == "POST":
+            body = b""  # a POST without a length is refused by some servers
+        return await self.send(self.head(method, target, headers), body, on_sending)
+
+    async def send(
+        self,
+        head: bytes,
+        body: bytes | None = None,
+        on_sending: Callable[[], None] | None = None,
+        *,
+        again: bool = False,
+    ) -> Response:
+        """The same for a request whose ``head`` is made already.
+
+        A peer may close a kept connection while the next request is on its way. With ``again``, a request that met
+        such an end is sent once more: only for those that a server may get twice.
+        """
+        whole = head + b"\r\n" if body is None else b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
+        connection = self._free()
+        kept = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connected()
+            if on_sending is not None:
+                on_sending()
+            answer = connection.begin(whole, body or b"")
+            try:
+                return await answer
+            except BaseException as exc:
+                connection.give_up(answer)
+                if not kept or not isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError):
+                    raise
+                self._keep_none_until = self._loop.time() + CLOSING_SECONDS
+                if not again:
+                    raise
+            connection, kept = None, False
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._all):
+            connection.abort()
+        self._all.clear()
+        self._idle.clear()
+
+    def head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head of a request, without the length of its body."""
+        proxy = self._proxy
+        if proxy is not None and not self.origin.tls:
+            target = f"http://{self.origin.authority}{target}"
+        given = list(headers)
+        lines = [f"{method} {target} HTTP/1.1\r\n"]
+        if not any(name.lower() == "host" for name, _ in given):  # a definition may name another Host
+            lines.append(f"host: {self.origin.authority}\r\n")
+        lines += [f"{name}: {value}\r\n" for name, value in given]
+        if proxy is not None and proxy.authorization and not self.origin.tls:
+            lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
+        return "".join(lines).encode("latin-1")
+
+    def _free(self) -> PooledConnection | None:
+        """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
+        now = self._loop.time()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable(now):
+                return connection
+            self._drop(connection)
+        return None
+
+    def _release(self, connection: PooledConnection) -> None:
+        connection.idle_since = self._loop.time()
+        if self._closed or connection.idle_since < self._keep_none_until:
+            self._drop(connection)
+            return
+        self._idle.append(connection)
+        if len(self._idle) > self._keep:
+            self._drop(self._idle.popleft())
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_at(_next_sweep(connection.idle_since), self._sweep)
+
+    def _sweep(self) -> None:
+        """Close connections that were idle for long; one timer for all connections, and none where nothing is idle."""
+        now = self._loop.time()
+        while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
+            self._drop(self._idle.popleft())
+        self._sweeper = self._loop.call_at(_next_sweep(now), self._sweep) if self._idle else None
+
+    def _drop(self, connection: PooledConnection) -> None:
+        self._all.discard(connection)
+        connection.abort()
+
+    async def _connected(self) -> PooledConnection:
+        try:
+            async with asyncio.timeout(self._connect_within):
+                connection = await self._connect()
+        except TimeoutError as exc:
+            raise ConnectTimedOut from exc
+        except ConnectFailed:
+            raise
+        except (OSError, ssl.SSLError, UnicodeError) as exc:
+            raise ConnectFailed(*exc.args) from exc
+        self._all = {one for one in self._all if not one.closed}
+        self._all.add(connection)
+        return connection
+
+    async def _connect(self) -> PooledConnection:
+        proxy, origin = self._proxy, self.origin
+        host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
+        first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
+        connection = await dial(lambda: PooledConnection(self._release, self._known), host, port, first_tls)
+        if proxy is not None and origin.tls:
+            try:
+                await self._tunnel(connection, proxy)
+            except BaseException:
+                connection.abort()
+                raise
+        return connection
+
+    async def _tunnel(self, connection: PooledConnection, proxy: Proxy) -> None:
+        """Have the proxy connect us, then speak TLS with the origin through it."""
+        loop, origin = asyncio.get_running_loop(), self.origin
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        credentials = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        waiting = _Tunnel()
+        transport = connection.transport
+        transport.set_protocol(waiting)
+        transport.write(
+            f"CONNECT {host}:{origin.port} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n{credentials}\r\n".encode(
+                "latin-1"
+            )
+        )
+        status = await waiting.status
+        if not 200 <= status < 300:
+            raise ProxyRefused(status)
+        assert self._tls is not None  # noqa: S101 - an origin with TLS has a context
+        secure = await loop.start_tls(transport, connection, self._tls, server_hostname=origin.host)
+        connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
+
+
+class _Tunnel(asyncio.Protocol):
+    """Reads a proxy's answer to CONNECT."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._came = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer; nothing follows it before we speak."""
+        self._came += data
+        if b"\r\n\r\n" not in self._came and len(self._came) < HEAD_BYTES:
+            return
+        if not self.status.done():
+            parts = self._came.split(b" ", 2)
+            known = self._came.startswith(b"HTTP/1.") and len(parts) > 1 and parts[1][:3].isdigit()
+            if known:
+                self.status.set_result(int(parts[1][:3]))
+            else:
+                self.status.set_exception(ConnectFailed("the proxy does not speak HTTP"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The proxy hung up."""
+        if not self.status.done():
+            self.status.set_exception(exc or ConnectFailed("the proxy closed the connection"))
+
+
+def _next_sweep(now: float) -> float:
+    """When a connection that is idle from now on may be closed. All pools use the same times.
+
+    So five hundred servers that are listed one after the other wake the event loop once to close what they used.
+    """
+    return (now // IDLE_SECONDS + 2) * IDLE_SECONDS

@@ -1,0 +1,165 @@
+"""How often the event loop turns for one call, counted: each turn is a wait of the system, each step a callback.
+
+The client and the server run elsewhere, so every turn is the hub's own. What the hub does beside calls comes into some
+counts; the number that most calls took leaves it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import statistics
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import anyio.to_thread
+import pytest
+
+from benchmarks.processes import stdio_server, upstream
+from tests.clients.raw import MODERN_META, initialize
+from tests.front.conftest import front
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
+
+Era = Literal["legacy", "modern"]
+VERSIONS: dict[Era, str] = {"legacy": "2025-11-25", "modern": "2026-07-28"}
+CALLS = 40
+MANY = 500
+
+
+class Turns(NamedTuple):
+    """The number that most calls took."""
+
+    turns: int
+    steps: int
+
+
+MOST = {"http": Turns(turns=4, steps=4), "stdio": Turns(turns=6, steps=6)}
+"""By what is behind: over stdio, the reader of the pipe is a task of its own."""
+
+
+class Counts:
+    """What one loop did so far."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turns = self.steps = 0
+        loop: Any = asyncio.get_running_loop()
+        turn, run, thread = loop._run_once, asyncio.Handle._run, threading.get_ident()
+
+        def counted_turn() -> None:
+            self.turns += 1
+            turn()
+
+        def counted_step(handle: asyncio.Handle) -> None:
+            self.steps += threading.get_ident() == thread
+            run(handle)
+
+        monkeypatch.setattr(loop, "_run_once", counted_turn)
+        monkeypatch.setattr(asyncio.Handle, "_run", counted_step)
+
+    def of_each(self, call: Callable[[], object]) -> Turns:
+        """What each call took, from another thread."""
+        seen = [(self.turns, self.steps)]
+        for _ in range(CALLS):
+            call()
+            seen.append((self.turns, self.steps))
+        turns, steps = zip(*seen, strict=True)
+        return Turns(_usual(turns), _usual(steps))
+
+
+def _usual(counts: tuple[int, ...]) -> int:
+    return statistics.mode(after - before for before, after in pairwise(counts))
+
+
+class Client:
+    """One connection, by hand and blocking. Each request is one write, so that it comes in one piece."""
+
+    def __init__(self, base: str, era: Era, tool: str) -> None:
+        host, port = base.removeprefix("http://").split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._headers = (
+            f"host: {host}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n"
+        )
+        self._headers += f"mcp-protocol-version: {VERSIONS[era]}\r\n"
+        params: dict[str, Any] = {"name": tool, "arguments": {"text": "said"}}
+        if era == "modern":
+            params["_meta"] = MODERN_META
+            self._headers += f"mcp-method: tools/call\r\nmcp-name: {tool}\r\n"
+        else:
+            head, _ = self._answer(self._request(initialize()))
+            self._headers += f"mcp-session-id: {head.partition('mcp-session-id: ')[2].partition(chr(13))[0]}\r\n"
+            self._answer(self._request({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        self._call = self._request({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params})
+
+    def call(self) -> None:
+        """Call the tool."""
+        assert b"said" in self._answer(self._call)[1]
+
+    def _request(self, message: dict[str, Any]) -> bytes:
+        body = json.dumps(message).encode()
+        return f"POST /mcp HTTP/1.1\r\n{self._headers}content-length: {len(body)}\r\n\r\n".encode() + body
+
+    def _answer(self, request: bytes) -> tuple[str, bytes]:
+        self._socket.sendall(request)
+        came = b""
+        while b"\r\n\r\n" not in came:
+            came += self._received()
+        head, _, body = came.partition(b"\r\n\r\n")
+        text = head.decode().lower()
+        assert text.startswith(("http/1.1 200", "http/1.1 202")), came
+        length = int(text.partition("content-length: ")[2].partition("\r")[0] or 0)
+        while len(body) < length:
+            body += self._received()
+        return head.decode(), body
+
+    def _received(self) -> bytes:
+        piece = self._socket.recv(1 << 16)
+        assert piece, "the hub closed the connection"
+        return piece
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+async def _turns(ports: dict[Era, int], others: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Turns]:
+    """What a call takes with each server behind, by a client of the same era."""
+    off = {"url": "http://127.0.0.1:9/mcp", "enabled": False}
+    servers: dict[str, Any] = {f"off-{number}": off for number in range(others)}
+    for era, port in ports.items():
+        command, *args = stdio_server("--eras", era)
+        servers[f"http-{era}"] = {"url": f"http://127.0.0.1:{port}/mcp"}
+        servers[f"stdio-{era}"] = {"command": command, "args": args}
+
+    def work(base: str, server: str, era: Era) -> Turns:
+        with closing(Client(base, era, f"{server}__echo")) as client:
+            client.call()
+            return counts.of_each(client.call)
+
+    async with front(servers) as served:
+        with monkeypatch.context() as patched:
+            counts = Counts(patched)
+            return {
+                f"{behind}-{era}": await anyio.to_thread.run_sync(work, served.base, f"{behind}-{era}", era)
+                for era in ports
+                for behind in MOST
+            }
+
+
+async def test_a_call_takes_few_turns_of_the_event_loop_and_as_many_with_many_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ExitStack() as stack:
+        ports: dict[Era, int] = {}
+        for era in VERSIONS:
+            _, (ports[era],) = await anyio.to_thread.run_sync(stack.enter_context, upstream("--eras", era))
+        few, many = await _turns(ports, 0, monkeypatch), await _turns(ports, MANY, monkeypatch)
+    assert few == many
+    for server, took in few.items():
+        most = MOST[server.partition("-")[0]]
+        assert (took.turns <= most.turns, took.steps <= most.steps) == (True, True), (server, took)
