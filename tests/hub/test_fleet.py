@@ -226,6 +226,9 @@ async def test_without_the_store_hubs_go_on_and_a_switch_is_for_this_replica_onl
         await first.toggle("one", enabled=False)
         assert await first.registry.scope("one") == "this replica only"
         await until(lambda: fleet_of(first).not_shared_since is not None)
+        exchanges = fleet_of(first).exchanges
+        assert await first.registry.scope("one") == "this replica only"
+        assert fleet_of(first).exchanges == exchanges, "it is known, and nothing is waited for"
         assert (await second.call_tool("one__a")).text == "1"
         await store.start()
         await reaches(second, "one", State.DISABLED)

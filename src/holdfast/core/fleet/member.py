@@ -210,16 +210,14 @@ class FleetMember:
         self._tokens: dict[str, int] = {}
         self._definitions: dict[str, str] = {}
         self._next_exchange = 0.0
-        self._last_exchange = float("-inf")
-        self._last_roster = float("-inf")
+        self._last_exchange = self._last_roster = float("-inf")
         self._last_good: float | None = None
         self._first_try: float | None = None
-        self._failing = False
-        """Whether the last exchange failed."""
         self._store_clock: tuple[float, float] | None = None
         """The clock of the store and that of this replica when the last answer came."""
         self._found_at: float | None = None
-        self._urgent = False
+        self._urgent = self._failing = False
+        """Whether the next exchange cannot wait, and whether the last one failed."""
         self._store_tells = False
         """Whether the store says by itself that another replica changed something."""
         self._joined_at: float | None = None
