@@ -55,7 +55,7 @@ class SharedHistory:
         self._called = called
         self._told: dict[str, _OwnCalls] = {}
         self._busy: set[str] = set()
-        """The servers of which the others were told that calls are under way here."""
+        """The servers that have calls under way here, as the others were told."""
         self._stderr: deque[tuple[str, bytes]] = deque()
         self._stderr_bytes = 0
         self._known: dict[str, dict[str, tuple[int, int]]] = {}
