@@ -556,6 +556,13 @@ async def never() -> None:
     raise AssertionError("it was not told that another worker takes its place")
 
 
+def test_a_supervisor_imports_neither_the_protocol_nor_a_server() -> None:
+    heavy = "mcp", "mcp_types", "starlette", "uvicorn", "httpx2", "cryptography", "prometheus_client"
+    asks = f"import sys, holdfast.cli.serve, holdfast.cli.supervisor; print(*sorted({{*{heavy}}} & {{*sys.modules}}))"
+    ran = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == [], "each takes megabytes of a process that serves nothing"
+
+
 def test_the_folder_that_a_killed_supervisor_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     left = tmp_path / "holdfast/hubs/4194305.workers"

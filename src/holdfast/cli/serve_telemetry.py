@@ -14,11 +14,13 @@ import anyio
 from holdfast._version import __version__
 from holdfast.control import ConsoleFormatter, JsonFormatter, LogHandler
 from holdfast.errors import UsageError
-from holdfast.hub import ConfigApplied, Hub, HubRecord
+from holdfast.hub import ConfigApplied, HubRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+
+    from holdfast.hub import Hub
 
 __all__ = ["keep_log", "log_to_stderr", "mask_in_log", "traced"]
 

@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from holdfast.core import Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetRecord, FleetReply
 
 __all__ = ["FleetStore", "SignedStore", "StoreUnavailable", "exchange_from", "exchange_to", "reply_from", "reply_to"]
@@ -185,4 +182,8 @@ class SignedStore:
 
 
 def _derived(key: bytes) -> bytes:
+    # The broker of workers signs nothing, and the supervisor that runs it stays small.
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - see above
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - the same
+
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast fleet messages").derive(key)
