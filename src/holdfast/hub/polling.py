@@ -41,11 +41,11 @@ async def stamps(*files: Path | None) -> Stamps:
     loop = asyncio.get_running_loop()
     look = _looks.get(loop)
     if look is None:
-        look = _looks[loop] = _Look(loop)
+        look = _looks[loop] = _FileLook(loop)
     return await look.at(files)
 
 
-class _Look:
+class _FileLook:
     """One look at the files that several polls ask for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,7 +76,7 @@ class _Look:
             self._found.set_result(look.result())
 
 
-_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Look] = WeakKeyDictionary()
+_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, _FileLook] = WeakKeyDictionary()
 """The looks that have not begun."""
 
 
