@@ -26,6 +26,7 @@ from holdfast.hub import (
     StoreUnavailable,
     serve_broker,
 )
+from holdfast.hub.fleet import local_store
 from holdfast.testing import StdioServer
 from tests.front.peer_server import running as changing_peer
 from tests.hub.open_hubs import PATIENCE, reaches, running
@@ -135,6 +136,15 @@ async def test_the_broker_of_workers_does_the_same(tmp_path: Path) -> None:
             assert comparable(await real.exchange(asked)) == comparable(simulated.exchange(asked, number * 0.001))
         await real.close()
         tasks.cancel_scope.cancel()
+
+
+async def test_a_broker_that_does_not_answer_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_store, "EXCHANGE_SECONDS", 0.05)
+    async with await anyio.create_unix_listener(tmp_path / "stopped"):
+        real = LocalStore(tmp_path / "stopped")
+        with pytest.raises(StoreUnavailable, match=r"no answer within 0\.05 s"):
+            await real.exchange(FleetExchange(replica="r"))
+        await real.close()
 
 
 @pytest.mark.requirement("FLEET-2")
