@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from statistics import median
+from typing import Any
 
 from holdfast.control.models import Activity, Change, LastError
 from holdfast.core import State, Transition, shown_state
@@ -22,6 +24,9 @@ STEPS = 60
 
 SAMPLES = 64
 """Durations kept for each step; more would not visibly change its median."""
+
+TOLD_SAMPLES = 8
+"""Durations of a step that another worker is told."""
 
 
 class ActivityStep:
@@ -63,6 +68,17 @@ class Tally:
         step.calls += calls
         step.errors += errors
         step.times.extend(times)
+
+    def told(self) -> list[list[Any]]:
+        """What another worker needs to go on with it."""
+        return [[one.number, one.calls, one.errors, list(one.times)[-TOLD_SAMPLES:]] for one in self._steps]
+
+    def inherit(self, told: Iterable[Sequence[Any]]) -> None:
+        """Begin with the steps of another worker; own ones are added to them."""
+        own, self._steps = self._steps, deque(maxlen=STEPS)
+        both: list[Sequence[Any]] = [*told, *([one.number, one.calls, one.errors, one.times] for one in own)]
+        for number, calls, errors, times in sorted(both, key=itemgetter(0)):
+            self.add(int(number) * STEP_SECONDS, int(calls), int(errors), map(float, times))
 
     def activity(self, now: float) -> Activity | None:
         """Return the recent activity; None if there were no calls."""
@@ -148,6 +164,27 @@ class ServerHistory:
         self.tally.add(at, calls, errors, times)
         if error and (self.last_error is None or self.last_error.text != error):
             self.last_error = LastError(at=at, text=error)
+
+    def told(self) -> dict[str, Any]:
+        """What another worker needs to go on with it."""
+        return {
+            "calls": self.calls,
+            "errors": self.errors,
+            "reconnects": self.reconnects,
+            "timeline": [change.model_dump() for change in self.timeline],
+            "last_error": self.last_error.model_dump() if self.last_error is not None else None,
+            "steps": self.tally.told(),
+        }
+
+    def inherit(self, told: Mapping[str, Any], *, calls: int, errors: int) -> None:
+        """Go on with the history of another worker; ``calls`` and ``errors`` are those of this one."""
+        self.calls, self.errors = int(told["calls"]) + calls, int(told["errors"]) + errors
+        self.reconnects += int(told["reconnects"])
+        before = [Change.model_validate(change) for change in told["timeline"]]
+        self.timeline = deque([*before, *self.timeline], maxlen=KEPT)
+        if self.last_error is None and told["last_error"] is not None:
+            self.last_error = LastError.model_validate(told["last_error"])
+        self.tally.inherit(told["steps"])
 
 
 class History:
