@@ -153,11 +153,15 @@ def wait_until(url: str, process: subprocess.Popen[Any] | None = None, *, second
 def started(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path = ROOT, pipe: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """A program in a process group of its own, until the end of the block. Its errors go into its `log` attribute."""
+    """A program in a process group of its own, until the end of the block. Its errors go into its `log` attribute.
+
+    All programs stay in the session of the benchmark. Linux gives each session the same share of a core (autogroup):
+    two workers in one session would have half the share of two hubs in two sessions, and be interrupted more often.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if pipe else log, stderr=log, text=True, cwd=cwd,
-            env={**os.environ, **(env or {})}, start_new_session=True,
+            env={**os.environ, **(env or {})}, process_group=0,
         )  # fmt: skip
         try:
             yield process

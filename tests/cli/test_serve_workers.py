@@ -323,9 +323,9 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
     assert len(children(hub.process.pid)) == 2
 
     async def counted() -> bool:
-        # A worker that ends under load may not tell the calls of its last second.
+        # Calls of the second before may be told late, and those of a worker's last second not at all.
         counted = (await shown(hub, "it"))["calls_total"] - seen["calls_total"]
-        return bool(load.answered - 15 <= counted <= load.answered)
+        return abs(counted - load.answered) <= 15
 
     await asked(counted)
     now = await shown(hub, "it")

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from holdfast.core import FleetExchange
+from holdfast.core import FleetExchange, FleetRecord
 from holdfast.core.fleet.store import Claim
 from holdfast.hub import LocalEvents, LocalStore, LogWrite, serve_broker
 from holdfast.hub.fleet import local_store
@@ -102,6 +102,37 @@ async def test_a_broker_that_ends_ends_its_connections_and_logs_nothing(tmp_path
             tasks.cancel_scope.cancel()
         assert asyncio.all_tasks() == before
         await store.close()
+
+
+@pytest.mark.requirement("FLEET-8", "PERF-8")
+async def test_a_worker_is_told_once_of_what_the_others_change_until_it_asks(tmp_path: Path) -> None:
+    path = tmp_path / "broker"
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
+        one, other, earlier = (LocalStore(path) for _ in range(3))
+        heard: list[str] = []
+        one.on_change, other.on_change = (lambda: heard.append("one")), (lambda: heard.append("other"))
+        for store in (one, other, earlier):
+            stack.push_async_callback(store.close)
+
+        async def asks(store: LocalStore, replica: str, *records: FleetRecord, leaving: bool = False) -> list[str]:
+            """What the workers heard because of an exchange."""
+            heard.clear()
+            await store.exchange(FleetExchange(replica=replica, nonce="n", records=records, leaving=leaving))
+            await turns(10)
+            return list(heard)
+
+        assert await asks(one, "one") == ["one"], "the first answer says that this broker tells"
+        assert await asks(other, "other") == ["other"]
+        assert await asks(earlier, "earlier") == [], "a worker of an earlier release would take it for an answer"
+        assert await asks(one, "one") == await asks(earlier, "earlier") == []
+        assert await asks(one, "one", FleetRecord("a", "1", "{}")) == ["other"]
+        assert await asks(earlier, "earlier", FleetRecord("a", "2", "{}")) == ["one"], "the other one knows already"
+        assert await asks(earlier, "earlier", FleetRecord("a", "2", "{}")) == []
+        assert await asks(other, "other") == await asks(one, "one") == []
+        assert await asks(earlier, "earlier", leaving=True) == ["one", "other"]
 
 
 WORKER = """

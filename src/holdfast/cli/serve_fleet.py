@@ -82,6 +82,7 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     number = (worker.group, worker.number)
     fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
     fleet.default_placement = "one"
+    store.on_change = fleet.store_changed
     return fleet
 
 

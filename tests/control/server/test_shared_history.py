@@ -23,7 +23,7 @@ class Group:
         self.own = own
         self._workers = workers
         self.others: tuple[str, ...] = ()
-        self.speaker: str | None = None
+        self.oldest: str | None = None
         self.is_known = True
 
     @property
@@ -85,7 +85,7 @@ async def test_totals_and_timelines_go_on_when_all_workers_are_replaced() -> Non
     old2.calls(4)
     await old1.tell()
     new1 = Worker("new1", workers)
-    new1.group.speaker = "old2"
+    new1.group.oldest = "old2"
     new1.calls(1)
     old1.group.others = old2.group.others = ("old2", "new1")
     old1.calls(5)

@@ -77,6 +77,13 @@ class WorkerGroup:
         return frozenset(one.replica for one in self._fleet.replicas if one.group == self._own.group)
 
     @property
+    def oldest(self) -> str | None:
+        """The worker that has been here longest, also one that leaves; None if it is this one."""
+        ours = [one for one in self._fleet.replicas if one.group == self._own.group]
+        oldest = min(ours, key=lambda one: (one.started, one.worker), default=self._own)
+        return None if oldest.here else oldest.replica
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The names of the other members."""
         return tuple(one.replica for one in self.members if not one.here)

@@ -3,7 +3,7 @@
 Once a second a worker tells the others its own totals, of the servers that changed. The others add the difference to
 their history. A message that is lost costs nothing: the next one has the totals again.
 
-A worker that starts takes over the history of the worker that answers for all, with the totals of each worker that it
+A worker that starts takes over the history of the worker that was here first, with the totals of each worker that it
 contains. So totals and timelines go on when all workers are replaced.
 """
 
@@ -132,11 +132,11 @@ class SharedHistory:
                 await self._tell()  # the calls of the last second
 
     async def _take_past(self) -> None:
-        """Take over the history of the worker that answers for all, a server at a time; the rest is asked for later."""
+        """Take over the history of the worker that was here first, a server at a time; the rest is asked for later."""
         if self._no_past is None and self._group.is_known:
             self._no_past = set(self._hub.config.servers)
         while self._no_past:
-            oldest = self._group.speaker
+            oldest = self._group.oldest
             if oldest is None:
                 self._no_past.clear()  # none was here before
                 return

@@ -47,6 +47,8 @@ __all__ = [
 
 EXCHANGE_SECONDS = 0.25
 """Between two exchanges: a decision is known everywhere within a second."""
+QUIET_SECONDS = 0.75
+"""Between two exchanges with a store that tells of every change, while nothing changes."""
 ROSTER_SECONDS = 1.0
 """How often a replica asks who is present."""
 SOONEST_SECONDS = 0.02
@@ -216,6 +218,8 @@ class FleetMember:
         """The clock of the store and that of this replica when the last answer came."""
         self._found_at: float | None = None
         self._urgent = False
+        self._store_tells = False
+        """Whether the store says by itself that another replica changed something."""
         self._joined_at: float | None = None
         self._watching_tickets = 0.0
 
@@ -269,6 +273,7 @@ class FleetMember:
     def watch_tickets(self, until: float) -> None:
         """Somebody waits for a ticket until then: ask who has seen what more often."""
         self._watching_tickets = max(self._watching_tickets, until)
+        self._urgent = self._urgent or self._store_tells
 
     def purge(self, wall: float) -> None:
         """Forget the records that are over, here and in the store. A lone replica keeps them: none tells it again."""
@@ -418,12 +423,22 @@ class FleetMember:
             at = min(at, self._first_ask())
         return max(at, self._last_exchange + SOONEST_SECONDS)
 
+    def store_changed(self) -> None:
+        """The store says that another replica changed something. From now on it always does, until it fails."""
+        self._store_tells = self._urgent = True
+        self._last_roster = float("-inf")  # a replica may have left
+
+    def _pause(self, now: float) -> float:
+        """How long until the next exchange, if nothing happens here or elsewhere."""
+        waits = self._wants or self._held or self._unsent or self._drops or now < self._watching_tickets
+        return QUIET_SECONDS if self._store_tells and self.is_settled(now) and not waits else EXCHANGE_SECONDS
+
     def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
         """The next exchange. ``chance`` in [0, 1) spreads the replicas; ``nonce`` names an epoch."""
         if self._first_try is None:
             self._first_try = now
         self._last_exchange = now
-        self._next_exchange = now + EXCHANGE_SECONDS * (0.75 + 0.5 * chance)
+        self._next_exchange = now + self._pause(now) * (0.75 + 0.5 * chance)
         self._urgent = False
         joining = self._joined_at is None or now - self._joined_at < JOIN_SECONDS
         watching = joining or now < self._watching_tickets
@@ -527,6 +542,9 @@ class FleetMember:
         happened += [event for record in reply.records for event in self._merge(record)]
         for record in reply.records:
             self._arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
+        # Others may wait to hear that something new was seen here.
+        news = self._store_tells and reply.cursor != self._cursor
+        self._next_exchange = min(self._next_exchange, began + EXCHANGE_SECONDS if news else math.inf)
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
@@ -607,7 +625,8 @@ class FleetMember:
     def failed(self, now: float) -> tuple[Happening, ...]:
         """An exchange failed, or took too long."""
         happened: list[Happening] = []
-        self._next_exchange = max(self._next_exchange, now + RETRY_SECONDS)
+        self._next_exchange = now + RETRY_SECONDS
+        self._store_tells = False
         self._urgent, self._failing = False, True
         self.placement.settled()
         since = self._last_good if self._last_good is not None else self._first_try

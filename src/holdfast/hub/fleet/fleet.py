@@ -533,6 +533,11 @@ class Fleet:
                     await self._leave()
                 tasks.cancel_scope.cancel()
 
+    def store_changed(self) -> None:
+        """The store says that another replica changed something."""
+        self.member.store_changed()
+        self._wake.set()
+
     async def _turn(self, clock: Clock) -> None:
         self._wake = anyio.Event()
         tick = self.member.next_tick()

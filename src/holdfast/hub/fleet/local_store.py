@@ -2,6 +2,9 @@
 
 The broker runs ``SharedStore``, the same code as the simulation. A message is its length in four bytes and JSON. The
 folder of the socket is private to the user, so that no signature is needed.
+
+An empty message is a notice: another worker changed something. So workers need not ask all the time. A broker that
+sends them begins with one, because a worker may be of a later release than its supervisor.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ EXIT_SECONDS = 0.5
 ENDED_SECONDS = 2.0
 """The warden of a worker that was killed ends its children within this time."""
 LARGEST = 64 * 1024 * 1024
+NOTICE = b"\0\0\0\0"
 
 
 async def serve_broker(
@@ -42,11 +46,25 @@ async def serve_broker(
 ) -> None:
     """Serve until cancelled."""
     store, events = SharedStore(settled=True), MemoryEvents(clock=clock)
+    told: dict[asyncio.StreamWriter, bool] = {}
+    """The workers that take notices, and whether they got one since their last exchange."""
 
-    def exchanged(read: Any, replicas: set[str]) -> object:
-        asked = exchange_from(read)
+    def tell_others(own: asyncio.StreamWriter | None = None) -> None:
+        for writer, already in told.items():
+            if writer is not own and not already:
+                told[writer] = True
+                writer.write(NOTICE)
+
+    def exchanged(read: Any, replicas: set[str], writer: asyncio.StreamWriter) -> None:
+        asked, before = exchange_from(read), store.sequence
         replicas.add(asked.replica)
-        return reply_to(store.exchange(asked, clock()))
+        writer.write(_framed(reply_to(store.exchange(asked, clock()))))
+        if read.get("takes_notices"):
+            if writer not in told:
+                writer.write(NOTICE)
+            told[writer] = False
+        if store.sequence != before or asked.leaving:
+            tell_others(writer)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         replicas: set[str] = set()
@@ -56,15 +74,20 @@ async def serve_broker(
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 read = json.loads(await reader.readexactly(min(size, LARGEST)))
-                writer.write(_framed(_event_reply(events, read) if "events" in read else exchanged(read, replicas)))
+                if "events" in read:
+                    writer.write(_framed(_event_reply(events, read)))
+                else:
+                    exchanged(read, replicas, writer)
                 await writer.drain()
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # it left, or it is not one of our workers
         finally:
+            told.pop(writer, None)
             writer.close()
         if replicas and pid is not None and not await _is_alive(pid):
             for replica in replicas:
                 store.died(replica, clock(), within=ENDED_SECONDS)
+            tell_others()
 
     # The group owns the connections. A task that asyncio makes for each would be cut by the end of the loop alone.
     async with anyio.create_task_group() as connections:
@@ -108,29 +131,76 @@ def _event_reply(events: MemoryEvents, read: Mapping[str, Any]) -> object:
     return [base64.b64encode(blob).decode() for blob in events.blobs(log)] if log is not None else []
 
 
-class _BrokerClient:
-    """One connection to the broker: a message, and its answer.
+class _BrokerConnection(asyncio.Protocol):
+    """One connection to the broker: a message at a time and its answer, and notices."""
 
-    It uses asyncio's streams: a Unix stream of anyio that is cancelled while an answer arrives logs an
-    ``InvalidStateError``.
-    """
+    def __init__(self, noticed: Callable[[], None]) -> None:
+        self._noticed = noticed
+        self._transport: Any = None
+        self._came = bytearray()
+        self._answer: asyncio.Future[bytes] | None = None
+        self._lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The broker is there."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of an answer, or a notice."""
+        self._came += data
+        while len(self._came) >= len(NOTICE):
+            size = int.from_bytes(self._came[:4], "big")
+            if size > LARGEST:
+                self._transport.abort()
+                return
+            if len(self._came) < 4 + size:
+                return
+            message = bytes(self._came[4 : 4 + size])
+            del self._came[: 4 + size]
+            if not message:
+                self._noticed()
+            elif self._answer is not None and not self._answer.done():
+                self._answer.set_result(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The broker is gone."""
+        self._lost = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or EOFError("the broker closed the connection"))
+
+    async def ask(self, message: object) -> bytes:
+        """The answer."""
+        if self._lost:
+            raise EOFError("the broker closed the connection")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(_framed(message))
+        return await self._answer
+
+    def abort(self) -> None:
+        """Close it now."""
+        self._transport.abort()
+
+
+class _BrokerClient:
+    """The way to the broker, over a connection that is made when it is needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._connection: _BrokerConnection | None = None
         self.connections = 0
+        self.on_change: Callable[[], None] | None = None
+        """Called when the broker tells that another worker changed something. It tells that at the start too."""
 
     async def ask(self, message: object) -> Any:
         """The answer of the broker; ``StoreUnavailable`` if it failed."""
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
-                if self._streams is None:
-                    self._streams = await asyncio.open_unix_connection(self._path)
+                if self._connection is None:
+                    loop = asyncio.get_running_loop()
+                    made = await loop.create_unix_connection(lambda: _BrokerConnection(self._noticed), str(self._path))
+                    self._connection = made[1]
                     self.connections += 1
-                reader, writer = self._streams
-                writer.write(_framed(message))
-                await writer.drain()
-                return json.loads(await _message(reader))
+                return json.loads(await self._connection.ask(message))
         except (OSError, TimeoutError, ValueError, EOFError) as exc:
             self._drop()
             raise StoreUnavailable(f"{type(exc).__name__}: {exc}"[:200]) from exc
@@ -144,10 +214,14 @@ class _BrokerClient:
         with anyio.CancelScope(shield=True):
             await anyio.lowlevel.checkpoint()  # asyncio closes the socket in the next turn of the loop
 
+    def _noticed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
     def _drop(self) -> None:
-        streams, self._streams = self._streams, None
-        if streams is not None:
-            streams[1].transport.abort()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
 
 
 class LocalStore(_BrokerClient):
@@ -160,7 +234,7 @@ class LocalStore(_BrokerClient):
 
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         """One exchange; ``StoreUnavailable`` if it failed."""
-        return reply_from(await self.ask(exchange_to(asked)))
+        return reply_from(await self.ask({**exchange_to(asked), "takes_notices": self.on_change is not None}))
 
 
 class LocalEvents:
@@ -193,10 +267,3 @@ class LocalEvents:
 def _framed(value: object) -> bytes:
     text = json.dumps(value).encode()
     return len(text).to_bytes(4, "big") + text
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > LARGEST:
-        raise ValueError("the message is too large")
-    return await reader.readexactly(size)

@@ -1,0 +1,92 @@
+"""How often a replica asks its store: seldom where the store tells of changes, and soon where something waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core import FleetMember, SharedStore
+from holdfast.core.fleet.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS, SOONEST_SECONDS
+
+pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
+
+SETTLED = 10.0
+
+
+class Asking:
+    """One replica and its store, in virtual time."""
+
+    def __init__(self, store: SharedStore, name: str = "a") -> None:
+        self.store = store
+        self.member = FleetMember(name)
+        self.now = 0.0
+
+    def turn(self) -> None:
+        """The next exchange, when it is due."""
+        self.now = max(self.now, self.member.due())
+        asked = self.member.request(self.now, chance=0.5, nonce="n")
+        self.member.receive(asked, self.store.exchange(asked, self.now), self.now)
+
+    def until(self, end: float) -> int:
+        """Exchange until that time; how often that was."""
+        count = 0
+        while self.member.due() <= end:
+            self.turn()
+            count += 1
+        self.now = end
+        return count
+
+
+def test_a_replica_asks_seldom_where_its_store_tells_of_changes() -> None:
+    asking, told = Asking(SharedStore(settled=True)), Asking(SharedStore(settled=True))
+    told.turn()
+    told.member.store_changed()
+    for one in (asking, told):
+        one.until(SETTLED)
+    assert asking.until(SETTLED + 60) == pytest.approx(60 / EXCHANGE_SECONDS, abs=2)
+    assert told.until(SETTLED + 60) == pytest.approx(60 / QUIET_SECONDS, abs=2)
+    assert 1.25 * QUIET_SECONDS < ALONE_SECONDS - 1.0, "an exchange may fail once, after a second, and it is not alone"
+
+
+def test_a_change_is_asked_for_at_once_and_its_sight_told_soon() -> None:
+    store = SharedStore(settled=True)
+    told, writer = Asking(store), Asking(store, "b")
+    told.turn()
+    told.member.store_changed()
+    told.until(SETTLED)
+    writer.until(SETTLED)
+    written = writer.member.write("switch/x", {"off": True}, 1.0)
+    assert written is not None
+    writer.turn()
+    told.member.store_changed()
+    told.turn()
+    assert told.now <= SETTLED + QUIET_SECONDS
+    assert told.member.value("switch/x") == {"off": True}
+    before = told.now
+    told.turn()
+    assert told.now <= before + EXCHANGE_SECONDS
+    writer.member.watch_tickets(writer.now + 2)
+    writer.now = told.now
+    writer.turn()
+    assert writer.member.is_everywhere(written, writer.now)
+
+
+def test_a_store_that_failed_is_asked_as_often_as_one_that_tells_nothing() -> None:
+    told = Asking(SharedStore(settled=True))
+    told.turn()
+    told.member.store_changed()
+    told.until(SETTLED)
+    told.member.failed(told.now)
+    told.until(SETTLED + 10)
+    before = told.now
+    assert told.until(before + 10) == pytest.approx(10 / EXCHANGE_SECONDS, abs=2)
+
+
+def test_a_replica_that_waits_for_a_right_asks_often() -> None:
+    told = Asking(SharedStore(settled=True))
+    told.turn()
+    told.member.store_changed()
+    told.until(SETTLED)
+    told.member.want_probe("x", told.now + 100, 1, told.now)
+    told.turn()
+    assert told.until(told.now + 10) == pytest.approx(10 / EXCHANGE_SECONDS, abs=2)
+    assert SOONEST_SECONDS < EXCHANGE_SECONDS < QUIET_SECONDS
