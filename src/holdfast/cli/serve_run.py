@@ -65,7 +65,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
+from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file, sleep_until_poll
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -368,10 +368,16 @@ class SecretFiles:
         self._problems: dict[Path, str] = {}
 
     async def run(self) -> None:
-        """Look at the files until cancelled."""
-        while True:
-            await anyio.sleep(TOKEN_SECONDS)
+        """Look at the files until cancelled; without any there is nothing to do."""
+        while self._has_files:
+            await sleep_until_poll(TOKEN_SECONDS)
             await self.refresh()
+
+    @property
+    def _has_files(self) -> bool:
+        callers = self._serving.callers
+        named = callers.gateway.secret_file if callers.gateway is not None else None
+        return any(one is not None for one in (callers.token_file, self._serving.control_token_file, named, self._tls))
 
     async def refresh(self) -> None:
         """Look at the files now."""
@@ -461,6 +467,7 @@ class _HubServer(uvicorn.Server):
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
+        self._ended = anyio.Event()
         self._acceptors: list[Acceptor] = []
 
     @contextlib.contextmanager
@@ -482,8 +489,13 @@ class _HubServer(uvicorn.Server):
     def _made(self) -> HttpConnection:
         return HttpConnection(self.config, self.server_state, self.lifespan.state)
 
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn looks ten times a second, for a header that we do not use and for signals."""
+        await self._ended.wait()
+
     def end(self) -> None:
         self.should_exit = True
+        self._ended.set()
 
     def stop_accepting(self) -> None:
         """Close the listening socket; connections that are open, or were accepted, stay."""

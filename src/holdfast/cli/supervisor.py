@@ -52,7 +52,7 @@ from holdfast.control import SharedSignIns
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.front import ConnectionShares
-from holdfast.hub import serve_broker
+from holdfast.hub import serve_broker, sleep_until_poll
 
 __all__ = ["Reports", "Supervised", "Supervisor", "private_place"]
 
@@ -457,7 +457,7 @@ class Supervisor:
         """Commands find the hub by the note of this process: it must have the token that the workers accept."""
         file = self._serving.token_file
         while file is not None:
-            await anyio.sleep(TOKEN_SECONDS)
+            await sleep_until_poll(TOKEN_SECONDS)
             with suppress(HoldfastError):
                 token = await anyio.to_thread.run_sync(read_token, file)
                 if token != self._token:

@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.files import FileStamp, file_stamp, private_folder, set_aside_once
+from holdfast.hub import sleep_until_poll, stamps
 
 __all__ = ["NOTE_SECONDS", "MemorySessions", "SessionRecord", "SessionStore", "SqliteSessions"]
 
@@ -151,13 +152,13 @@ class SqliteSessions:
         """Report sessions that another hub ended, until cancelled."""
         stamp: FileStamp = None
         while True:
-            now = await anyio.to_thread.run_sync(file_stamp, self._file)
+            (now,) = await stamps(self._file)
             if now != stamp and (ended := await anyio.to_thread.run_sync(self._all_ended)) is not None:
                 stamp = now
                 for session in ended - self._ended:
                     on_ended(session)
                 self._ended = ended
-            await anyio.sleep(POLL_SECONDS)
+            await sleep_until_poll(POLL_SECONDS)
 
     def _load(self, session: bytes) -> SessionRecord | None:
         seen = file_stamp(self._file)

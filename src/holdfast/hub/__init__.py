@@ -52,6 +52,11 @@ if TYPE_CHECKING:
         get_tools_with_resilience as get_tools_with_resilience,
         load as load,
     )
+    from holdfast.hub.polling import (
+        next_poll as next_poll,
+        sleep_until_poll as sleep_until_poll,
+        stamps as stamps,
+    )
     from holdfast.hub.records import (
         AccessChanged as AccessChanged,
         AccessRefused as AccessRefused,
@@ -108,6 +113,7 @@ __getattr__, __dir__ = lazy_exports(
         "lease": ["is_shown"],
         "limits": ["DialLimit"],
         "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],
+        "polling": ["next_poll", "sleep_until_poll", "stamps"],
         "records": [
             "AccessRefused",
             "BreakerChanged",

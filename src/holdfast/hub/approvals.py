@@ -431,6 +431,11 @@ class Approvals:
         self._unread = False
         self._take(known)
 
+    @property
+    def file(self) -> Path | None:
+        """Where they are kept."""
+        return self._path
+
     def stamp(self) -> FileStamp:
         """Changes when a hub writes the file."""
         return file_stamp(self._path) if self._path is not None else None

@@ -46,6 +46,7 @@ from holdfast.hub.fleet.places import ServerPlaces
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
+from holdfast.hub.polling import sleep_until_poll
 from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store, written_prefixes
@@ -645,7 +646,7 @@ async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> Non
         for name, login in known.items():
             if login != before.get(name):
                 registry.logged_in(name)
-        await anyio.sleep(LOGIN_PERIOD)
+        await sleep_until_poll(LOGIN_PERIOD)
 
 
 def _logins(registry: SlotRegistry) -> Mapping[str, str]:

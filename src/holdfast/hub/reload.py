@@ -20,6 +20,7 @@ from holdfast.config import BadServer, Config, ServerSpec, TrustStore, read_file
 from holdfast.errors import ConfigError, Problem
 from holdfast.files import FileStamp, file_stamp
 from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.polling import next_poll, stamps
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 
 if TYPE_CHECKING:
@@ -63,16 +64,16 @@ class Reloader:
         await self.reload()
         while True:
             await self.look()
-            await self._clock.wait(anyio.Event(), self._clock.now() + RELOAD_PERIOD)
+            await self._clock.wait(anyio.Event(), next_poll(self._clock.now(), RELOAD_PERIOD))
 
     async def reload(self) -> tuple[ConfigRecord, ...]:
         """Read the file now, whether it changed or not. The result is what was recorded."""
-        self._applied = self._seen = await anyio.to_thread.run_sync(_stamp, self._watched)
+        self._applied = self._seen = await stamps(*self._watched)
         return await self._take()
 
     async def look(self) -> tuple[ConfigRecord, ...]:
         """Poll once. A change is used when two polls in a row see the same, so that no half-written file is read."""
-        stamp = await anyio.to_thread.run_sync(_stamp, self._watched)
+        stamp = await stamps(*self._watched)
         settled, self._seen = stamp == self._seen, stamp
         if stamp == self._applied or not settled:
             return ()

@@ -27,6 +27,7 @@ from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
 from holdfast.hub.approvals import Approvals
+from holdfast.hub.polling import sleep_until_poll, stamps
 
 __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
 
@@ -147,6 +148,11 @@ class Store:
     def followed(self, server: str, *, disabled: bool) -> None:
         """This hub did what another one had written: to do the opposite is a switch of its own from now on."""
         self._own[server] = disabled
+
+    @property
+    def file(self) -> Path:
+        """Where it is kept."""
+        return self._file
 
     def stamp(self) -> FileStamp:
         """Changes when a hub writes the file."""
@@ -347,11 +353,11 @@ class StateWriter:
             return
         switches, approvals = self._store.stamp(), self._approvals.stamp()
         while True:
-            await anyio.sleep(POLL_SECONDS)
+            await sleep_until_poll(POLL_SECONDS)
             async with self._writing:
-                now = await anyio.to_thread.run_sync(self._store.stamp)
+                before = approvals
+                now, approvals = await stamps(self._store.file, self._approvals.file)
                 changed = await anyio.to_thread.run_sync(self._store.switches) if now != switches else {}
-                before, approvals = approvals, self._approvals.stamp()
                 if changed is not None:
                     switches = now
                 for server, disabled in (changed or {}).items():

@@ -1,4 +1,4 @@
-"""What workers tell each other about their calls: each call counts once, also while workers are replaced."""
+"""What workers tell each other about their calls: totals that both count once, and nothing of what they were told."""
 
 from __future__ import annotations
 
@@ -8,120 +8,131 @@ from typing import Any
 
 import pytest
 
+from holdfast.control.server import shared_history
 from holdfast.control.server.history import History
 from holdfast.control.server.shared_history import SharedHistory
-from holdfast.core import State, Transition
-from holdfast.hub import CallEnded, PeerRequest
+from holdfast.hub import CallOutcome, PeerRequest
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
-
-
-class Group:
-    """The workers of a supervisor, as one of them knows them."""
-
-    def __init__(self, own: str, workers: dict[str, Worker]) -> None:
-        self.own = own
-        self._workers = workers
-        self.others: tuple[str, ...] = ()
-        self.oldest: str | None = None
-        self.is_known = True
-
-    @property
-    def present(self) -> frozenset[str]:
-        return frozenset(self._workers)
-
-    async def ask(self, replica: str, operation: str, about: dict[str, Any], *, within: float) -> bytes | None:
-        return await self._workers[replica].asked(self.own, operation, about, b"")
-
-    async def ask_all(self, operation: str, *, body: bytes) -> None:
-        for replica in self.others:
-            await self._workers[replica].asked(self.own, operation, {}, body)
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8", "HUB-5")]
 
 
 class Worker:
-    """A worker without its hub."""
+    """One of two workers; what it tells reaches the other one at once."""
 
-    def __init__(self, name: str, workers: dict[str, Worker]) -> None:
-        workers[name] = self
-        self.group = Group(name, workers)
-        self.handlers: dict[str, Any] = {}
-        self.history = History(wall=lambda: 100.0)
-        slots = {"s": SimpleNamespace(machine=SimpleNamespace(life=SimpleNamespace(calls=0)))}
-        hub: Any = SimpleNamespace(config=SimpleNamespace(servers={"s": None}), registry=SimpleNamespace(slots=slots))
-        peers: Any = SimpleNamespace(handle=self.handlers.__setitem__)
-        group: Any = self.group
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.history = History(wall=lambda: 1.0)
+        self.slot = SimpleNamespace(machine=SimpleNamespace(life=SimpleNamespace(calls=0)), redactor=None)
+        self.others: tuple[str, ...] = ()
+        self.present = frozenset({"one", "other"})
+        self.other: Worker
+        self.told: list[dict[str, Any]] = []
+        hub: Any = SimpleNamespace(
+            registry=SimpleNamespace(slots={"x": self.slot}), config=SimpleNamespace(servers={"x": None})
+        )
+        peers: Any = SimpleNamespace(handle=lambda name, handler: setattr(self, name, handler))
+        group: Any = self
         logs: Any = None
-        self.shared = SharedHistory(hub, group, peers, history=self.history, logs=logs, called=lambda _: None)
+        self.touched: list[str] = []
+        self.shared = SharedHistory(hub, group, peers, history=self.history, logs=logs, called=self.touched.append)
 
-    async def asked(self, sender: str, operation: str, about: dict[str, Any], body: bytes) -> bytes:
-        answers: list[bytes] = []
-        reply = SimpleNamespace(answer=lambda about=None, body=b"": answers.append(body))
-        await self.handlers[operation](PeerRequest(sender, operation, about, body), reply)
-        return answers[0] if answers else b""
+    async def ask_all(self, operation: str, *, body: bytes) -> None:
+        """As the group has it."""
+        self.told.append(json.loads(body)["servers"])
+        seen: Any = vars(self.other)["seen"]
+        await seen(PeerRequest(self.name, operation, {}, body), None)
 
-    def calls(self, number: int) -> None:
-        for _ in range(number):
-            record = CallEnded(
-                server="s", method="tools/call", outcome="completed", waited=0.0, seconds=0.01, at=0.0, error="",
-                reason="", principal="",
-            )  # fmt: skip
-            self.history.called(record)
-            self.shared.called(record)
+    def calls(self, outcome: CallOutcome, *seconds: float, reason: str = "") -> None:
+        for each in seconds:
+            ended: Any = SimpleNamespace(server="x", outcome=outcome, seconds=each, reason=reason)
+            self.history.called(ended)
 
-    async def tell(self) -> None:
-        await self.shared._tell()
+    async def tells(self, *, everything: bool = False) -> dict[str, Any] | None:
+        """What it told; None if it had nothing to tell."""
+        self.told.clear()
+        await self.shared._tell(everything=everything)
+        return self.told[0] if self.told else None
 
     @property
-    def total(self) -> int:
-        return self.history.of("s").calls
+    def total(self) -> tuple[int, int]:
+        seen = self.history.of("x")
+        return seen.calls, seen.errors
 
 
-async def test_totals_and_timelines_go_on_when_all_workers_are_replaced() -> None:
-    workers: dict[str, Worker] = {}
-    old1, old2 = Worker("old1", workers), Worker("old2", workers)
-    old1.group.others, old2.group.others = ("old2",), ("old1",)
-    old2.history(Transition(server="s", old=State.CONNECTING, new=State.CONNECTED, cause="", at=0.0, generation=1))
-    old1.calls(3)
-    old2.calls(4)
-    await old1.tell()
-    new1 = Worker("new1", workers)
-    new1.group.oldest = "old2"
-    new1.calls(1)
-    old1.group.others = old2.group.others = ("old2", "new1")
-    old1.calls(5)
-    await old1.tell()  # before the new one asks: it is in what the new one is told
-    await new1.shared._take_past()
-    old1.calls(2)
-    await old1.tell()
-    assert new1.total == 1 + 3 + 4 + 5 + 2
-    del workers["old1"]
-    old2.group.others = ("new1",)
-    old2.calls(6)
-    await old2.tell()
-    assert new1.total == 1 + 10 + 10
-    assert [change.new for change in new1.history.of("s").timeline] == ["connected"]
-    activity = new1.history.of("s").tally.activity(100.0)
-    assert activity is not None
-    assert sum(activity.calls) == 1 + 4, "its own, and what the old one had counted itself"
+@pytest.fixture
+def workers() -> tuple[Worker, Worker]:
+    one, other = Worker("one"), Worker("other")
+    one.other, other.other = other, one
+    one.others, other.others = ("other",), ("one",)
+    return one, other
 
 
-async def test_a_worker_that_is_being_replaced_counts_once() -> None:
-    workers: dict[str, Worker] = {}
-    old, other, new = (Worker(name, workers) for name in ("old", "other", "new"))
-    old.group.others = new.group.others = ("other",)
-    other.group.others = ("new",)  # the newest of each number
-    old.calls(10)
-    await old.tell()
-    new.calls(1)
-    await new.tell()
-    old.calls(2)
-    await old.tell()
-    assert other.total == 13
+async def test_each_worker_counts_all_calls_once_and_tells_its_own(workers: tuple[Worker, Worker]) -> None:
+    one, other = workers
+    one.calls("completed", 0.1, 0.2)
+    other.calls("failed", 0.3, reason="it broke")
+    for _ in range(2):
+        for worker in workers:
+            await worker.tells()
+    assert one.total == other.total == (3, 1)
+    assert await one.tells() is None
+    assert await other.tells() is None, "what it was told is not its own"
+    one.calls("completed", 0.4)
+    told = await one.tells()
+    assert told == {"x": {"calls": 3, "errors": 0, "times": [0.4], "error": "", "in_flight": 0}}
+    assert other.total == one.total == (4, 1)
+    error = one.history.of("x").last_error
+    assert error is not None
+    assert error.text == "it broke"
+    assert other.touched == ["x", "x"]
 
 
-async def test_the_first_worker_has_no_past() -> None:
-    first = Worker("first", {})
-    await first.shared._take_past()
-    assert first.shared._no_past == set()
-    assert json.loads(await first.asked("x", "past", {"server": "s"}, b""))["of"] == {"first": [0, 0]}
-    assert await first.asked("x", "past", {"server": "gone"}, b"") == b""
+async def test_a_worker_that_joined_is_told_everything_and_counts_nothing_twice(
+    workers: tuple[Worker, Worker],
+) -> None:
+    one, other = workers
+    one.calls("completed", 0.1)
+    await one.tells()
+    assert await one.tells() is None
+    told = await one.tells(everything=True)
+    assert told is not None
+    assert told["x"]["calls"] == 1
+    assert other.total == (1, 0)
+
+
+async def test_calls_under_way_are_told_and_once_more_when_they_are_at_rest(workers: tuple[Worker, Worker]) -> None:
+    one, other = workers
+    one.calls("completed", 0.1)
+    one.slot.machine.life.calls = 2
+    for _ in range(2):
+        assert await one.tells() is not None
+        assert other.shared.in_flight("x") == 2
+    one.slot.machine.life.calls = 0
+    assert await one.tells() is not None
+    assert other.shared.in_flight("x") == 0
+    assert await one.tells() is None
+
+
+async def test_only_some_durations_are_told_and_none_twice(workers: tuple[Worker, Worker]) -> None:
+    one, _ = workers
+    one.calls("completed", *(number / 100 for number in range(40)))
+    told = await one.tells()
+    assert told is not None
+    assert told["x"]["times"] == [number / 100 for number in range(40 - shared_history.TOLD_TIMES, 40)]
+    one.calls("failed", 0.5, reason="why")
+    told = await one.tells()
+    assert told is not None
+    assert told["x"]["times"] == []
+
+
+async def test_a_server_that_was_removed_and_added_again_is_counted_from_its_new_beginning(
+    workers: tuple[Worker, Worker],
+) -> None:
+    one, other = workers
+    one.calls("completed", 0.1, 0.1, 0.1)
+    await one.tells()
+    for worker in workers:
+        worker.history.forget("x")
+    one.calls("completed", 0.1)
+    await one.tells()
+    assert other.total == one.total == (1, 0)

@@ -46,6 +46,7 @@ from holdfast.hub import (
     RefusalKind,
     RetryPlanned,
     Transition,
+    next_poll,
 )
 
 __all__ = [
@@ -376,10 +377,10 @@ class LoopLag:
     async def run(self) -> None:
         """Measure until cancelled."""
         while True:
-            before = anyio.current_time()
-            await anyio.sleep(LAG_STEP_SECONDS)
+            due = next_poll(anyio.current_time(), LAG_STEP_SECONDS)
+            await anyio.sleep(due - anyio.current_time())
             now = anyio.current_time()
-            self.add(now, now - before - LAG_STEP_SECONDS)
+            self.add(now, now - due)
 
     def add(self, now: float, lag: float) -> None:
         """Take one measurement."""
@@ -390,7 +391,9 @@ class LoopLag:
             self._windows[-1] = window, max(self._windows[-1][1], lag)
 
 
-LAG_STEP_SECONDS = 0.25
+LAG_STEP_SECONDS = 0.5
+"""As often as the files are polled: the hub wakes once for both."""
+
 LAG_WINDOW_SECONDS = 30.0
 
 

@@ -1,0 +1,84 @@
+"""Polls of files: all at the same times, and all in one thread. So a hub that has nothing to do wakes rarely.
+
+The files are polled and not watched by the system: a change behind a link, on a network or in a container is seen too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from holdfast.files import FileStamp, file_stamp
+
+__all__ = ["next_poll", "sleep_until_poll", "stamps"]
+
+EARLY = 0.01
+"""A timer may come a moment too early: what is so near is not waited for a second time."""
+
+Stamps: TypeAlias = tuple[FileStamp, ...]
+
+
+def next_poll(now: float, period: float) -> float:
+    """The next time that all polls of this period share."""
+    return ((now + EARLY) // period + 1) * period
+
+
+async def sleep_until_poll(period: float) -> None:
+    """Wait for that time."""
+    now = anyio.current_time()
+    await anyio.sleep(next_poll(now, period) - now)
+
+
+async def stamps(*files: Path | None) -> Stamps:
+    """The states of some files; None has none.
+
+    A thread looks, because a disk may hang: once for all that ask in the same turn.
+    """
+    loop = asyncio.get_running_loop()
+    look = _looks.get(loop)
+    if look is None:
+        look = _looks[loop] = _FileLook(loop)
+    return await look.at(files)
+
+
+class _FileLook:
+    """One look at the files that several polls ask for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._files: list[Path | None] = []
+        self._found: asyncio.Future[Stamps] = loop.create_future()
+        loop.call_soon(self._begin)
+
+    async def at(self, files: tuple[Path | None, ...]) -> Stamps:
+        """The states of these among them."""
+        first = len(self._files)
+        self._files += files
+        found = await asyncio.shield(self._found)  # the others wait for it too
+        return found[first : first + len(files)]
+
+    def _begin(self) -> None:
+        _looks.pop(self._loop, None)
+        self._loop.run_in_executor(None, _stamps_of, self._files).add_done_callback(self._end)
+
+    def _end(self, look: asyncio.Future[Stamps]) -> None:
+        if self._found.done():
+            return
+        if look.cancelled():
+            self._found.cancel()
+        elif (failure := look.exception()) is not None:
+            self._found.set_exception(failure)
+        else:
+            self._found.set_result(look.result())
+
+
+_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, _FileLook] = WeakKeyDictionary()
+"""The looks that have not begun."""
+
+
+def _stamps_of(files: list[Path | None]) -> Stamps:
+    return tuple(file_stamp(file) if file is not None else None for file in files)

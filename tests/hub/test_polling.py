@@ -1,0 +1,90 @@
+"""The polls of a hub come together: one wake-up and one thread for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.control.server.metrics import LoopLag
+from holdfast.files import FileStamp, file_stamp
+from holdfast.front import SqliteSessions
+from holdfast.hub import Hub, next_poll, polling, stamps
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
+
+
+@pytest.mark.parametrize(("now", "due"), [(0.0, 0.5), (0.2, 0.5), (0.5, 1.0), (0.4995, 1.0), (7.99, 8.5), (7.98, 8.0)])
+def test_polls_of_one_period_share_their_times_and_one_that_woke_early_does_not_wake_twice(
+    now: float, due: float
+) -> None:
+    assert next_poll(now, 0.5) == due
+
+
+async def test_all_that_ask_in_one_turn_are_answered_by_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[tuple[int, list[Path | None]]] = []
+    real = polling._stamps_of
+
+    def counted(files: list[Path | None]) -> tuple[FileStamp, ...]:
+        looks.append((threading.get_ident(), files))
+        return real(files)
+
+    monkeypatch.setattr(polling, "_stamps_of", counted)
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "two").write_text("22")
+    one, two, none = tmp_path / "one", tmp_path / "two", tmp_path / "none"
+    with anyio.fail_after(5):
+        found = await asyncio.gather(stamps(one), stamps(two, None, none), stamps())
+    assert list(found) == [(file_stamp(one),), (file_stamp(two), None, None), ()]
+    assert [files for _, files in looks] == [[one, two, None, none]]
+    assert looks[0][0] != threading.get_ident()
+    assert await stamps(one) == (file_stamp(one),)
+    assert len(looks) == 2
+
+
+async def test_one_that_no_longer_waits_takes_the_look_from_no_other(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1")
+    with anyio.fail_after(5):
+        first = asyncio.create_task(stamps(tmp_path / "one"))
+        second = asyncio.create_task(stamps(tmp_path / "one"))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == (file_stamp(tmp_path / "one"),)
+    assert first.cancelled()
+
+
+async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wake-up of an idle hub serves all of them."""
+    due: dict[str, float] = {}
+    came = anyio.Event()
+
+    async def noted(delay: float) -> None:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "sleep_until_poll" and caller.f_back is not None:
+            caller = caller.f_back
+        due[caller.f_globals["__name__"]] = anyio.current_time() + delay
+        if len(due) == 4:
+            came.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(anyio, "sleep", noted)
+    hub = Hub.from_config({"mcpServers": {}}, state_file=tmp_path / "state.sqlite")
+    async with hub, anyio.create_task_group() as tasks:
+        tasks.start_soon(SqliteSessions(tmp_path / "sessions.sqlite").run, lambda _: None)
+        tasks.start_soon(LoopLag().run)
+        with anyio.fail_after(5):
+            await came.wait()
+        tasks.cancel_scope.cancel()
+    assert due.keys() == {
+        "holdfast.hub.store",
+        "holdfast.hub.registry",
+        "holdfast.front.session_store",
+        "holdfast.control.server.metrics",
+    }
+    assert all(when % 0.5 == pytest.approx(0, abs=0.02) or when % 0.5 > 0.48 for when in due.values()), due
