@@ -325,7 +325,7 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
     async def counted() -> bool:
         # Calls of the second before may be told late, and those of a worker's last second not at all.
         counted = (await shown(hub, "it"))["calls_total"] - seen["calls_total"]
-        return abs(counted - load.answered) <= 15
+        return bool(abs(counted - load.answered) <= 15)
 
     await asked(counted)
     now = await shown(hub, "it")
