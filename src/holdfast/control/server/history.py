@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from holdfast.control.models import Activity, Change, LastError
@@ -27,12 +27,14 @@ SAMPLES = 64
 class ActivityStep:
     """One step of time."""
 
-    __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
+    __slots__ = ("_middle", "_taken_at", "calls", "elsewhere", "errors", "number", "times")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.calls = self.errors = 0
         self.times: deque[float] = deque(maxlen=SAMPLES)
+        self.elsewhere: deque[float] = deque(maxlen=SAMPLES)
+        """Durations of calls of other workers."""
         self._middle: float | None = None
         self._taken_at = 0
 
@@ -40,7 +42,8 @@ class ActivityStep:
         """Return the median; it is computed again only after a new call."""
         if self._taken_at != self.calls:
             self._taken_at = self.calls
-            self._middle = round(median(self.times) * 1000, 2) if self.times else None
+            times = [*self.times, *self.elsewhere]
+            self._middle = round(median(times) * 1000, 2) if times else None
         return self._middle
 
 
@@ -58,11 +61,15 @@ class Tally:
         return self._steps[-1]
 
     def add(self, at: float, calls: int, errors: int, times: Iterable[float]) -> None:
-        """Count calls that ended at this time, with the durations of some of them."""
+        """Count calls of other workers that ended at this time, with the durations of some of them."""
         step = self.step(at)
         step.calls += calls
         step.errors += errors
-        step.times.extend(times)
+        step.elsewhere.extend(times)
+
+    def latest_times(self, count: int) -> list[float]:
+        """Return the durations of the latest calls here, at most those of the latest step."""
+        return list(self._steps[-1].times)[-count:] if self._steps and count > 0 else []
 
     def activity(self, now: float) -> Activity | None:
         """Return the recent activity; None if there were no calls."""
@@ -111,6 +118,10 @@ class ServerHistory:
         self.timeline: deque[Change] = deque(maxlen=KEPT)
         self.last_error: LastError | None = None
         self.calls = self.errors = self.reconnects = 0
+        self.calls_elsewhere = self.errors_elsewhere = 0
+        """How many of these were calls of other workers."""
+        self.own_error = ""
+        """The reason of the last error of a call here."""
         self.tally = Tally()
         self._was_connected = self._was_lost = False
 
@@ -138,6 +149,7 @@ class ServerHistory:
         step.errors += error
         self.errors += error
         if reason:
+            self.own_error = reason
             self.last_error = LastError(at=at, text=reason)
 
     def called_elsewhere(self, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
@@ -145,6 +157,8 @@ class ServerHistory:
         at = time.time()
         self.calls += calls
         self.errors += errors
+        self.calls_elsewhere += calls
+        self.errors_elsewhere += errors
         self.tally.add(at, calls, errors, times)
         if error and (self.last_error is None or self.last_error.text != error):
             self.last_error = LastError(at=at, text=error)
@@ -177,6 +191,11 @@ class History:
         if history is None:
             history = self._servers[server] = ServerHistory(self._began)
         return history
+
+    @property
+    def servers(self) -> Mapping[str, ServerHistory]:
+        """The histories that there are."""
+        return self._servers
 
     def forget(self, server: str) -> None:
         """Drop a server that is no longer configured."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import anyio
 
 from holdfast.control.server.group import WorkerGroup
-from holdfast.control.server.history import History, counts_as
+from holdfast.control.server.history import History, ServerHistory
 from holdfast.control.server.logs import LogBuffer
 from holdfast.core import Redactor
-from holdfast.hub import CallEnded, Hub, PeerReply, PeerRequest, Peers
+from holdfast.hub import Hub, PeerReply, PeerRequest, Peers
 
 __all__ = ["SharedHistory"]
 
@@ -28,25 +28,11 @@ MOST_STDERR: Final = 64 * 1024
 """Bytes of stderr that are told at a time; the oldest are left out."""
 
 
-class _OwnCalls:
-    """The calls of one server in this worker."""
+class _OwnCalls(NamedTuple):
+    """The calls of one server in this worker, as the others were told."""
 
-    def __init__(self) -> None:
-        self.calls = self.errors = 0
-        self.times: deque[float] = deque(maxlen=TOLD_TIMES)
-        self.last_error = ""
-
-    def told(self, in_flight: int) -> dict[str, Any]:
-        """What the others are told."""
-        times = [round(one, 6) for one in self.times]
-        self.times.clear()
-        return {
-            "calls": self.calls,
-            "errors": self.errors,
-            "times": times,
-            "error": self.last_error,
-            "in_flight": in_flight,
-        }
+    calls: int = 0
+    errors: int = 0
 
 
 class SharedHistory:
@@ -67,8 +53,9 @@ class SharedHistory:
         self._history = history
         self._logs = logs
         self._called = called
-        self._own: dict[str, _OwnCalls] = {}
-        self._changed: set[str] = set()
+        self._told: dict[str, _OwnCalls] = {}
+        self._busy: set[str] = set()
+        """The servers that have calls under way here, as the others were told."""
         self._stderr: deque[tuple[str, bytes]] = deque()
         self._stderr_bytes = 0
         self._known: dict[str, dict[str, tuple[int, int]]] = {}
@@ -77,23 +64,6 @@ class SharedHistory:
         self._told_to: frozenset[str] = frozenset()
         history.elsewhere = self.in_flight
         peers.handle("seen", self._seen)
-
-    def called(self, record: CallEnded) -> None:
-        """A call ended here."""
-        own = self._own.get(record.server)
-        if own is None:
-            own = self._own[record.server] = _OwnCalls()
-        own.calls += 1
-        self._changed.add(record.server)
-        if record.outcome == "completed":  # most calls
-            own.times.append(record.seconds)
-            return
-        error, seconds, reason = counts_as(record)
-        own.errors += error
-        if seconds is not None:
-            own.times.append(seconds)
-        if reason:
-            own.last_error = reason
 
     def add_stderr(self, server: str, line: bytes, _: Redactor) -> None:
         """A server that runs here wrote a line."""
@@ -112,22 +82,29 @@ class SharedHistory:
         while True:
             await anyio.sleep(TELL_SECONDS)
             others = frozenset(self._group.others)
-            if others - self._told_to:
-                self._changed |= self._own.keys()
+            joined = bool(others - self._told_to)
             self._told_to = others
             if others:
-                await self._tell()
+                await self._tell(everything=joined)
 
-    async def _tell(self) -> None:
-        busy = {name for name in self._own if self._calls_of(name)}
-        changed, self._changed = self._changed | busy, busy  # once more when they are at rest
+    async def _tell(self, *, everything: bool) -> None:
+        """Tell what changed, or ``everything``. No call is noted for this: the history has counted it."""
+        busy, servers = set[str](), dict[str, object]()
+        for name, seen in self._history.servers.items():
+            own = _OwnCalls(seen.calls - seen.calls_elsewhere, seen.errors - seen.errors_elsewhere)
+            if not own.calls:
+                continue
+            before, in_flight = self._told.get(name, _OwnCalls()), self._calls_of(name)
+            if in_flight:
+                busy.add(name)
+            if everything or own != before or in_flight or name in self._busy:
+                servers[name] = _told(seen, own, before, in_flight)
+                self._told[name] = own
+        self._busy = busy  # they are told once more when they are at rest
         stderr, self._stderr, self._stderr_bytes = self._stderr, deque(), 0
-        if not changed and not stderr:
+        if not servers and not stderr:
             return
-        body = {
-            "servers": {name: self._own[name].told(self._calls_of(name)) for name in changed if name in self._own},
-            "stderr": [[server, line.decode("latin-1")] for server, line in stderr],
-        }
+        body = {"servers": servers, "stderr": [[server, line.decode("latin-1")] for server, line in stderr]}
         await self._group.ask_all("seen", body=json.dumps(body).encode())
 
     def _calls_of(self, server: str) -> int:
@@ -143,6 +120,8 @@ class SharedHistory:
             if server not in self._hub.config.servers:
                 continue
             before, now = known.get(server, (0, 0)), (int(one["calls"]), int(one["errors"]))
+            if now[0] < before[0]:
+                before = (0, 0)  # the server was removed there meanwhile, and added again
             known[server] = now
             in_flight[server] = int(one["in_flight"])
             if now[0] > before[0]:
@@ -160,3 +139,15 @@ class SharedHistory:
         for gone in self._known.keys() - {request.sender, *self._group.others}:
             self._known.pop(gone)
             self._in_flight.pop(gone, None)
+
+
+def _told(seen: ServerHistory, own: _OwnCalls, before: _OwnCalls, in_flight: int) -> dict[str, object]:
+    """What the others are told of one server."""
+    answered = own.calls - before.calls - (own.errors - before.errors)
+    return {
+        "calls": own.calls,
+        "errors": own.errors,
+        "times": [round(one, 6) for one in seen.tally.latest_times(min(answered, TOLD_TIMES))],
+        "error": seen.own_error,
+        "in_flight": in_flight,
+    }
