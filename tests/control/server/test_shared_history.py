@@ -24,12 +24,13 @@ class Worker:
         self.history = History(wall=lambda: 1.0)
         self.slot = SimpleNamespace(machine=SimpleNamespace(life=SimpleNamespace(calls=0)), redactor=None)
         self.others: tuple[str, ...] = ()
+        self.present = frozenset({"one", "other"})
         self.other: Worker
         self.told: list[dict[str, Any]] = []
         hub: Any = SimpleNamespace(
             registry=SimpleNamespace(slots={"x": self.slot}), config=SimpleNamespace(servers={"x": None})
         )
-        peers: Any = SimpleNamespace(handle=lambda _, handler: setattr(self, "seen", handler))
+        peers: Any = SimpleNamespace(handle=lambda name, handler: setattr(self, name, handler))
         group: Any = self
         logs: Any = None
         self.touched: list[str] = []

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from holdfast.control.models import Activity, Change, LastError
 from holdfast.core import State, Transition, shown_state
@@ -22,6 +23,9 @@ STEPS = 60
 
 SAMPLES = 64
 """Durations kept for each step; more would not visibly change its median."""
+
+TOLD_SAMPLES = 8
+"""Durations of a step that a new worker is told."""
 
 
 class ActivityStep:
@@ -70,6 +74,22 @@ class Tally:
     def latest_times(self, count: int) -> list[float]:
         """Return the durations of the latest calls here, at most those of the latest step."""
         return list(self._steps[-1].times)[-count:] if self._steps and count > 0 else []
+
+    def told(self) -> list[list[Any]]:
+        """What a new worker needs to go on with it."""
+        return [
+            [one.number, one.calls, one.errors, [*one.times, *one.elsewhere][-TOLD_SAMPLES:]] for one in self._steps
+        ]
+
+    def inherit(self, told: Iterable[Sequence[Any]]) -> None:
+        """Go on with the steps of another worker. Its calls and those here of the same step are in one step then."""
+        steps = {one.number: one for one in self._steps}
+        for number, calls, errors, times in told:
+            step = steps.setdefault(int(number), ActivityStep(int(number)))
+            step.calls += int(calls)
+            step.errors += int(errors)
+            step.elsewhere.extend(map(float, times))
+        self._steps = deque((steps[number] for number in sorted(steps)), maxlen=STEPS)
 
     def activity(self, now: float) -> Activity | None:
         """Return the recent activity; None if there were no calls."""
@@ -162,6 +182,29 @@ class ServerHistory:
         self.tally.add(at, calls, errors, times)
         if error and (self.last_error is None or self.last_error.text != error):
             self.last_error = LastError(at=at, text=error)
+
+    def told(self) -> dict[str, Any]:
+        """What a new worker needs to go on with it."""
+        return {
+            "calls": self.calls,
+            "errors": self.errors,
+            "reconnects": self.reconnects,
+            "timeline": [change.model_dump() for change in self.timeline],
+            "last_error": self.last_error.model_dump() if self.last_error is not None else None,
+            "steps": self.tally.told(),
+        }
+
+    def inherit(self, told: Mapping[str, Any]) -> None:
+        """Go on with the history of another worker, which has what this one was told of others so far."""
+        self.calls += int(told["calls"]) - self.calls_elsewhere
+        self.errors += int(told["errors"]) - self.errors_elsewhere
+        self.calls_elsewhere, self.errors_elsewhere = int(told["calls"]), int(told["errors"])
+        self.reconnects += int(told["reconnects"])
+        before = [Change.model_validate(change) for change in told["timeline"]]
+        self.timeline = deque([*before, *self.timeline], maxlen=KEPT)
+        if self.last_error is None and told["last_error"] is not None:
+            self.last_error = LastError.model_validate(told["last_error"])
+        self.tally.inherit(told["steps"])
 
 
 class History:

@@ -2,18 +2,21 @@
 
 Once a second a worker tells the others its own totals, of the servers that changed. The others add the difference to
 their history. A message that is lost costs nothing: the next one has the totals again.
+
+A worker that starts takes over the history of the worker that was here first, with the totals of each worker that it
+contains. So totals and timelines go on when all workers are replaced.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import anyio
 
-from holdfast.control.server.group import WorkerGroup
+from holdfast.control.server.group import GATHER_SECONDS, WorkerGroup
 from holdfast.control.server.history import History, ServerHistory
 from holdfast.control.server.logs import LogBuffer
 from holdfast.core import Redactor
@@ -22,6 +25,8 @@ from holdfast.hub import Hub, PeerReply, PeerRequest, Peers
 __all__ = ["SharedHistory"]
 
 TELL_SECONDS: Final = 1.0
+LAST_SECONDS: Final = 0.5
+"""How long a worker that ends may take to tell its last calls."""
 TOLD_TIMES: Final = 16
 """Durations of calls that are told for each server: enough for a median."""
 MOST_STDERR: Final = 64 * 1024
@@ -63,7 +68,10 @@ class SharedHistory:
         self._in_flight: dict[str, dict[str, int]] = {}
         self._told_to: frozenset[str] = frozenset()
         history.elsewhere = self.in_flight
+        self._no_past: set[str] | None = None
+        """Servers whose history from before this worker is still to be asked for; None before it has begun."""
         peers.handle("seen", self._seen)
+        peers.handle("past", self._told_past)
 
     def add_stderr(self, server: str, line: bytes, _: Redactor) -> None:
         """A server that runs here wrote a line."""
@@ -79,19 +87,57 @@ class SharedHistory:
 
     async def run(self) -> None:
         """Tell the others until cancelled."""
-        while True:
-            await anyio.sleep(TELL_SECONDS)
-            others = frozenset(self._group.others)
-            joined = bool(others - self._told_to)
-            self._told_to = others
-            if others:
-                await self._tell(everything=joined)
+        try:
+            while True:
+                await anyio.sleep(TELL_SECONDS)
+                await self._take_past()
+                others = frozenset(self._group.others)
+                joined = bool(others - self._told_to)
+                self._told_to = others
+                if others:
+                    await self._tell(everything=joined)
+        finally:
+            with anyio.move_on_after(LAST_SECONDS, shield=True):
+                await self._tell(everything=False)  # the calls of the last second
+
+    async def _take_past(self) -> None:
+        """Take over the history of the worker that was here first, a server at a time; the rest is asked for later."""
+        if self._no_past is None and self._group.is_known:
+            self._no_past = set(self._hub.config.servers)
+        while self._no_past:
+            oldest = self._group.oldest
+            if oldest is None:
+                self._no_past.clear()  # none was here before
+                return
+            server = next(iter(self._no_past))
+            told = await self._group.ask(oldest, "past", {"server": server}, within=GATHER_SECONDS)
+            if told is None:
+                return
+            self._no_past.discard(server)
+            if told:
+                self._inherit(server, json.loads(told))
+
+    def _inherit(self, server: str, told: Mapping[str, Any]) -> None:
+        self._history.of(server).inherit(told["history"])
+        for replica, (calls, errors) in told["of"].items():
+            self._known.setdefault(replica, {})[server] = (int(calls), int(errors))
+        self._called(server)
+
+    async def _told_past(self, request: PeerRequest, reply: PeerReply) -> None:
+        """A worker that starts asks for the history of a server, and for what it contains of each worker."""
+        server = str(request.about.get("server"))
+        if server not in self._hub.config.servers:
+            return
+        seen = self._history.of(server)
+        of = {replica: known[server] for replica, known in self._known.items() if server in known}
+        of[self._group.own] = _own(seen)
+        reply.answer(body=json.dumps({"history": seen.told(), "of": of}).encode())
 
     async def _tell(self, *, everything: bool) -> None:
         """Tell what changed, or ``everything``. No call is noted for this: the history has counted it."""
         busy, servers = set[str](), dict[str, object]()
         for name, seen in self._history.servers.items():
-            own = _OwnCalls(seen.calls - seen.calls_elsewhere, seen.errors - seen.errors_elsewhere)
+            own = _own(seen)
             if not own.calls:
                 continue
             before, in_flight = self._told.get(name, _OwnCalls()), self._calls_of(name)
@@ -136,9 +182,13 @@ class SharedHistory:
             slot = self._hub.registry.slots.get(server)
             if slot is not None:
                 self._logs.add_stderr(server, str(line).encode("latin-1", "replace"), slot.redactor)
-        for gone in self._known.keys() - {request.sender, *self._group.others}:
+        for gone in self._known.keys() - {request.sender, *self._group.present}:
             self._known.pop(gone)
             self._in_flight.pop(gone, None)
+
+
+def _own(seen: ServerHistory) -> _OwnCalls:
+    return _OwnCalls(seen.calls - seen.calls_elsewhere, seen.errors - seen.errors_elsewhere)
 
 
 def _told(seen: ServerHistory, own: _OwnCalls, before: _OwnCalls, in_flight: int) -> dict[str, object]:
