@@ -188,6 +188,14 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
         await until(lambda: signed.refused > 0)
         assert good.server_health("one").state is State.CONNECTED
         assert [replica.replica for replica in fleet_of(good).replicas] == [fleet_of(good).replica]
+        await until(lambda: "a replica with another key uses the same part of the store" in fleet_of(good).problem)
+        await good.toggle("one", enabled=False)
+        assert await good.registry.scope("one") == "this replica only"
+    async with running(one, hub={"fleet": fleet_on(store)}) as alone:
+        await until(lambda: fleet_of(alone).is_settled and not fleet_of(alone).member.strangers)
+        await alone.toggle("one", enabled=False)
+        assert await alone.registry.scope("one") == "the fleet"
+        assert fleet_of(alone).problem == ""
 
 
 # Switches and approvals.
@@ -218,6 +226,9 @@ async def test_without_the_store_hubs_go_on_and_a_switch_is_for_this_replica_onl
         await first.toggle("one", enabled=False)
         assert await first.registry.scope("one") == "this replica only"
         await until(lambda: fleet_of(first).not_shared_since is not None)
+        exchanges = fleet_of(first).exchanges
+        assert await first.registry.scope("one") == "this replica only"
+        assert fleet_of(first).exchanges == exchanges, "it is known, and nothing is waited for"
         assert (await second.call_tool("one__a")).text == "1"
         await store.start()
         await reaches(second, "one", State.DISABLED)

@@ -179,7 +179,7 @@ class Fleet:
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self._placed = self.member.placement.servers
         self.problem = ""
-        """Why the last exchange failed; empty if it did not."""
+        """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
         self.not_shared_since: float | None = None
         """Since when the store does not answer, in seconds since the epoch."""
         self.exchanges = 0
@@ -413,6 +413,8 @@ class Fleet:
 
     async def everywhere(self, tickets: Iterable[Ticket | None]) -> bool:
         """Wait until every replica that is present has seen these writes; False if that takes too long."""
+        if self.not_shared_since is not None or self.member.strangers:
+            return False  # known before: an approval of many tools would wait for each of them
         waiting = [ticket for ticket in tickets if ticket is not None]
         assert self._clock is not None  # noqa: S101 - the hub is open
         until = self._now() + EVERYWHERE_SECONDS
@@ -588,8 +590,8 @@ class Fleet:
         if before and self.store.connections != before:
             self.member.reconnected()  # this answer is not from the store that the question was for
             return
-        self.problem = ""
         self._apply(self.member.receive(asked, reply, self._now()))
+        self._note_strangers()
         if reply.replicas is not None:
             self._tell_peers()
         if not self._was_settled and self.is_settled:
@@ -598,6 +600,17 @@ class Fleet:
             self._hub().settled()
         self._changed.set()
         self._changed = anyio.Event()
+
+    def _note_strangers(self) -> None:
+        count, before = self.member.strangers, self.problem
+        self.problem = ""
+        if count:
+            many = f"{count} replicas with other session keys use" if count > 1 else "a replica with another key uses"
+            self.problem = (
+                f"{many} the same part of the store: give all the same session key, or each fleet its ?fleet="
+            )
+            if self.problem != before:
+                log.warning("%s: %s. Switches and approvals hold on this replica only", self.store.name, self.problem)
 
     async def _leave(self) -> None:
         asked = self.member.request(self._now(), chance=0.0, nonce=secrets.token_hex(8), leaving=True)
