@@ -261,13 +261,17 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 self._begin_session(response)
             kind = response.headers.get("content-type", "")
             came = response.whole()
+            if waiter.items:
+                await waiter.deliver()  # progress that came on another stream
             if kind != _JSON and (kind := content_type(response)) != _JSON:
                 if kind != EVENT_STREAM:
                     raise ServerFailure(_not_mcp(response, kind))
-                answer = self._in_one_event(came, request_id)
-                return answer if answer is not None else await self._from_stream(response, request_id, waiter, method)
+                only = self._in_one_event(came, request_id)
+                return only if only is not None else await self._from_stream(response, request_id, waiter, method)
             if came is None or len(came) > SMALL_BYTES or len(came) > self._peer.limits.message_bytes:
-                return await self._from_body(response, request_id)
+                answer = await self._from_body(response, request_id)
+                await waiter.deliver()
+                return answer
             self._exchange.received += len(came)
             return self._answer_in(_split(came, stood=self.stood), request_id)
         except ServerFailure:
