@@ -274,8 +274,6 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 return answer
             self._exchange.received += len(came)
             return self._answer_in(_split(came, stood=self.stood), request_id)
-        except ServerFailure:
-            raise
         except asyncio.CancelledError:
             if tell and self._version not in MODERN_PROTOCOL_VERSIONS:
                 self._exchange.say_cancelled(request_id, "the caller no longer waits")
@@ -283,7 +281,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         except Exception as exc:
             seen = evidence_of(exc, doing=f"the answer to {method}", after=round(time.monotonic() - began, 1))
             if seen is None:
-                raise
+                raise  # a failure with evidence, or an error of the server itself
             raise ServerFailure(seen) from exc
         finally:
             if response is not None:
