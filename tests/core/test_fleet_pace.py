@@ -59,7 +59,7 @@ def test_a_change_is_asked_for_at_once_and_its_sight_told_soon() -> None:
     writer.turn()
     told.member.store_changed()
     told.turn()
-    assert told.now <= SETTLED + QUIET_SECONDS
+    assert told.now <= SETTLED + SOONEST_SECONDS
     assert told.member.value("switch/x") == {"off": True}
     before = told.now
     told.turn()

@@ -18,6 +18,17 @@ PAGE = _ROOT / "docs" / "reference" / "clients.md"
 COLUMNS = ("list", "call", "outage", "server restart", "hub restart", "unknown tool", "stderr")
 """What is looked at. ``hub restart`` is noted by the tests of sessions."""
 
+FLEET = {
+    "three hubs": "three hubs",
+    "fleet on Redis": "on Redis",
+    "without Redis": "Redis killed",
+    "a hub killed": "hub killed",
+    "workers": "2 workers",
+    "workers replaced": "roll",
+    "a worker killed": "worker killed",
+}
+"""What is looked at with several replicas, and the title of its column on the page."""
+
 _WORKS = {"back": "works", "hello": "works", "0 lines": "silent", "3 of 3": "works"}
 
 
@@ -57,10 +68,35 @@ def page(rows: dict[str, dict[str, str]]) -> str:
         f"| client | versions | transport | {' | '.join(shown)} | seen |",
         f"|---|---|---|{'---|' * len(shown)}---|",
     ]
-    for row in rows.values():
+    clients = list(dict.fromkeys(row["client"] for row in rows.values()))
+    for row in sorted(rows.values(), key=lambda row: clients.index(row["client"])):
         cells = " | ".join(_brief(column, row.get(column, "")) for column in shown)
         lines.append(f"| {row['client']} | {row['versions']} | {row['way']} | {cells} | {row['date']} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_fleet(rows)]) + "\n"
+
+
+def _fleet(rows: dict[str, dict[str, str]]) -> list[str]:
+    """The part of the page about several replicas."""
+    lines = [
+        "",
+        "## Several replicas",
+        "",
+        "The same clients in front of several replicas. Each kept its session, or what it has instead of one, through",
+        "the events of one line below: it listed the tools first and last, and made three calls after each event.",
+        "",
+        "- **three hubs**: with one session key, behind HAProxy, which gives each request to the next hub and repeats",
+        "  nothing.",
+        "- **on Redis**, **Redis killed**, **hub killed**: the same as a fleet (`--fleet`), then without Redis, then",
+        "  after `kill -9` of a hub.",
+        "- **2 workers**, **roll**, **worker killed**: `serve --workers 2`, then after SIGHUP replaced both workers,",
+        "  then after `kill -9` of one.",
+        "",
+        f"| client | {' | '.join(FLEET.values())} |",
+        f"|---|{'---|' * len(FLEET)}",
+    ]
+    seen = [row for row in rows.values() if any(column in row for column in FLEET)]
+    cells = [" | ".join(_brief(column, row.get(column, "")) for column in FLEET) for row in seen]
+    return [*lines, *(f"| {row['client']} | {text} |" for row, text in zip(seen, cells, strict=True))]
 
 
 def _brief(column: str, seen: str) -> str:

@@ -29,8 +29,8 @@ MANY = 500
 MOST_STEPS = 310
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
 
-MOST_STEPS_OF_A_REPLICA = 3
-"""How many more functions a call may enter in a replica: does its server live there, does its client, may it probe."""
+MOST_STEPS_OF_A_REPLICA = 2
+"""How many more functions a call may enter in a replica: does its server live there, and does its client?"""
 
 _ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
 _OURS = str(Path(holdfast.__file__).parent)

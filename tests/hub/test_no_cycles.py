@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from benchmarks.processes import stdio_server
 from tests.hub.open_hubs import running, settled
 from tests.peers.mcp_http import McpPeer
 
@@ -62,3 +63,21 @@ async def test_a_connection_that_is_replaced_leaves_no_cycles(era: Any) -> None:
     # In the modern era the SDK's session refers to itself. What it holds is left too; none of these is.
     gone = {"Attempt", "Connection", "Item", "Lease", "Offers"}
     assert left.keys() & (gone if era == "modern" else left.keys()) == set()
+
+
+async def test_a_process_that_exits_leaves_no_cycles() -> None:
+    with left_to_the_collector() as left:
+        async with running({"a": {"command": "false"}}) as hub:
+            with anyio.fail_after(20):
+                await hub.ready()
+    assert left == {}
+
+
+async def test_a_process_that_is_replaced_leaves_no_cycles() -> None:
+    command, *args = stdio_server("--eras", "legacy")
+    with left_to_the_collector() as left:
+        async with running({"a": {"command": command, "args": args}}) as hub:
+            with anyio.fail_after(20):
+                await hub.ready()
+                await hub.reconnect("a")
+    assert left == {}

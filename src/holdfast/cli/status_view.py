@@ -387,6 +387,8 @@ def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
     if fleet.not_shared_since is not None:
         since = f"not shared since {span(now - fleet.not_shared_since)}: the store does not answer ({fleet.problem})"
         lines += page.block("", one_line(since), style="yellow")
+    elif fleet.problem:
+        lines += page.block("", one_line(fleet.problem), style="yellow")
     if fleet.not_shared:
         held = f"switches and approvals that hold on this replica only: {', '.join(fleet.not_shared)}"
         lines += page.block("", one_line(held), style="yellow")

@@ -169,7 +169,7 @@ class FleetView(ApiModel):
     store: str = Field(description="The store, without its password")
     shared: bool = Field(description="Whether the store answers")
     not_shared_since: float | None = None
-    problem: str = ""
+    problem: str = Field(default="", description="Why the store does not answer, or what makes the sharing unsafe")
     not_shared: tuple[str, ...] = Field(
         default=(), description="Servers whose switch or approvals hold on this replica only until the store answers"
     )

@@ -195,7 +195,8 @@ class Machine:
         refusal = self._shut(now)
         if refusal is not None:
             return refusal, self._interested(refusal, now)
-        if self.life.policy.claims and self._lacks_claim(now):
+        well = self.life.state is State.CONNECTED and self.breaker.state is BreakerState.CLOSED  # most calls
+        if not well and self.life.policy.claims and self._lacks_claim(now):
             refusal = self._explained(Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
             return refusal, self._interested(refusal, now)
         lease = self.life.lease
@@ -342,8 +343,6 @@ class Machine:
     def _lacks_claim(self, now: float) -> bool:
         """Whether an admitted call would try a server that failed, without the right to probe."""
         life = self.life
-        if life.state is State.CONNECTED and self.breaker.state is BreakerState.CLOSED:
-            return False  # most calls
         if life.dial is not None or life.may_probe(now):
             return False
         return self.breaker.would_probe(now) or life.state in _REFUSED_IN

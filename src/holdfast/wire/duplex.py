@@ -161,4 +161,5 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
                 tasks.cancel_scope.cancel()
         finally:
             self._exchange.fail(ServerFailure(gone))
+            self._exchange.release()
             self._over.set()

@@ -61,7 +61,7 @@ from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.progress import AtOnce
-from holdfast.wire.relay import Caller, Era, RelayDispatcher
+from holdfast.wire.relay import Caller, Era, RelayDispatcher, until_cancelled
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stamp import RequestStamp
 from holdfast.wire.stdio import StdioDispatcher
@@ -155,10 +155,7 @@ async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
             await _settled(probe, greeting)
             tasks.cancel_scope.cancel()
             probe = _decisive(probe, greeting)
-    if isinstance(probe.answer, Exception):
-        raise probe.answer
-    assert probe.answer is not None  # noqa: S101 - the waits above end with an answer
-    return probe.answer
+    return probe.result()
 
 
 class _HandshakeRequest:
@@ -167,14 +164,25 @@ class _HandshakeRequest:
     def __init__(self, ask: Callable[[], Awaitable[Era]], tasks: anyio.abc.TaskGroup) -> None:
         self.answer: Era | ServerFailure | _SpeaksNoModern | None = None
         self.answered = anyio.Event()
-        tasks.start_soon(self._run, ask)
+        tasks.start_soon(until_cancelled, self._run, ask)
 
     async def _run(self, ask: Callable[[], Awaitable[Era]]) -> None:
         try:
             self.answer = await ask()
         except (ServerFailure, _SpeaksNoModern) as exc:
-            self.answer = exc
+            self.answer = exc.with_traceback(None)  # its frames refer to this object
         self.answered.set()
+
+    def result(self) -> Era:
+        """The answer, which is there; raises it if it is a failure, and does not keep it then."""
+        answer, self.answer = self.answer, None
+        assert answer is not None  # noqa: S101 - the waits end with an answer
+        if isinstance(answer, str):
+            return answer
+        try:
+            raise answer
+        finally:
+            del answer
 
 
 async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> None:

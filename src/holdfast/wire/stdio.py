@@ -20,6 +20,7 @@ from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
+from holdfast.wire.relay import until_cancelled
 from holdfast.wire.rpc import UnusableMessage, answered_id
 
 __all__ = ["StdioDispatcher"]
@@ -115,10 +116,10 @@ class StdioDispatcher(DuplexDispatcher):
         """Read lines until the process exits or closes its stdout."""
         broken: Evidence | None = None
         try:
-            tasks.start_soon(self._child.drain_stderr)
+            tasks.start_soon(until_cancelled, self._child.drain_stderr)
             async with anyio.create_task_group() as reading:
-                reading.start_soon(self._end_on_exit, reading.cancel_scope)
-                reading.start_soon(self._end_on_closed_stdin, reading.cancel_scope)
+                reading.start_soon(until_cancelled, self._end_on_exit, reading.cancel_scope)
+                reading.start_soon(until_cancelled, self._end_on_closed_stdin, reading.cancel_scope)
                 broken = await self._take_lines()
                 if broken is None:
                     await self._exit_or_timeout()

@@ -158,8 +158,6 @@ class ControlServer:
     def _called(self, ended: CallEnded) -> None:
         """One for each call: this is on its path."""
         self._history.called(ended)
-        if self._shared is not None:
-            self._shared.called(ended)
         if ended.outcome in LOGGED_OUTCOMES:
             self._logs.handle(ended)
         self._events.called(ended.server)

@@ -41,6 +41,11 @@ class WorkerGroup:
         """Whether this worker leaves: it speaks no more."""
 
     @property
+    def own(self) -> str:
+        """The name of this worker among the replicas."""
+        return self._own.replica
+
+    @property
     def number(self) -> int:
         """The number of this worker."""
         return self._own.worker
@@ -62,6 +67,23 @@ class WorkerGroup:
         return tuple(found[number] for number in sorted(found))
 
     @property
+    def is_known(self) -> bool:
+        """Whether this worker has joined, and knows who else is there."""
+        return self._own.replica in self._fleet.member.peers
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The names of all workers of this supervisor that are present, also of those that leave."""
+        return frozenset(one.replica for one in self._fleet.replicas if one.group == self._own.group)
+
+    @property
+    def oldest(self) -> str | None:
+        """The worker that has been here longest, also one that leaves; None if it is this one."""
+        ours = [one for one in self._fleet.replicas if one.group == self._own.group]
+        oldest = min(ours, key=lambda one: (one.started, one.worker), default=self._own)
+        return None if oldest.here else oldest.replica
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The names of the other members."""
         return tuple(one.replica for one in self.members if not one.here)
@@ -71,6 +93,14 @@ class WorkerGroup:
         """The worker that answers for all; None if it is this one."""
         oldest = min(self.members, key=lambda one: (one.started, one.worker), default=self._own)
         return None if oldest.here else oldest.replica
+
+    async def ask(self, replica: str, operation: str, about: Mapping[str, Any], *, within: float) -> bytes | None:
+        """The answer of one member; None if it does not answer."""
+        try:
+            return (await self._peers.ask(replica, operation, about, within=within))[1]
+        except (PeerFailed, PeerRefused, PeerUnreachable) as exc:
+            log.debug("worker %s did not answer %s: %s", replica, operation, exc)
+            return None
 
     async def ask_all(
         self,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from holdfast.control.models import Activity, Change, LastError
 from holdfast.core import State, Transition, shown_state
@@ -23,16 +24,21 @@ STEPS = 60
 SAMPLES = 64
 """Durations kept for each step; more would not visibly change its median."""
 
+TOLD_SAMPLES = 8
+"""Durations of a step that a new worker is told."""
+
 
 class ActivityStep:
     """One step of time."""
 
-    __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
+    __slots__ = ("_middle", "_taken_at", "calls", "elsewhere", "errors", "number", "times")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.calls = self.errors = 0
         self.times: deque[float] = deque(maxlen=SAMPLES)
+        self.elsewhere: deque[float] = deque(maxlen=SAMPLES)
+        """Durations of calls of other workers."""
         self._middle: float | None = None
         self._taken_at = 0
 
@@ -40,7 +46,8 @@ class ActivityStep:
         """Return the median; it is computed again only after a new call."""
         if self._taken_at != self.calls:
             self._taken_at = self.calls
-            self._middle = round(median(self.times) * 1000, 2) if self.times else None
+            times = [*self.times, *self.elsewhere]
+            self._middle = round(median(times) * 1000, 2) if times else None
         return self._middle
 
 
@@ -58,11 +65,31 @@ class Tally:
         return self._steps[-1]
 
     def add(self, at: float, calls: int, errors: int, times: Iterable[float]) -> None:
-        """Count calls that ended at this time, with the durations of some of them."""
+        """Count calls of other workers that ended at this time, with the durations of some of them."""
         step = self.step(at)
         step.calls += calls
         step.errors += errors
-        step.times.extend(times)
+        step.elsewhere.extend(times)
+
+    def latest_times(self, count: int) -> list[float]:
+        """Return the durations of the latest calls here, at most those of the latest step."""
+        return list(self._steps[-1].times)[-count:] if self._steps and count > 0 else []
+
+    def told(self) -> list[list[Any]]:
+        """What a new worker needs to go on with it."""
+        return [
+            [one.number, one.calls, one.errors, [*one.times, *one.elsewhere][-TOLD_SAMPLES:]] for one in self._steps
+        ]
+
+    def inherit(self, told: Iterable[Sequence[Any]]) -> None:
+        """Go on with the steps of another worker. Its calls and those here of the same step are in one step then."""
+        steps = {one.number: one for one in self._steps}
+        for number, calls, errors, times in told:
+            step = steps.setdefault(int(number), ActivityStep(int(number)))
+            step.calls += int(calls)
+            step.errors += int(errors)
+            step.elsewhere.extend(map(float, times))
+        self._steps = deque((steps[number] for number in sorted(steps)), maxlen=STEPS)
 
     def activity(self, now: float) -> Activity | None:
         """Return the recent activity; None if there were no calls."""
@@ -111,6 +138,10 @@ class ServerHistory:
         self.timeline: deque[Change] = deque(maxlen=KEPT)
         self.last_error: LastError | None = None
         self.calls = self.errors = self.reconnects = 0
+        self.calls_elsewhere = self.errors_elsewhere = 0
+        """How many of these were calls of other workers."""
+        self.own_error = ""
+        """The reason of the last error of a call here."""
         self.tally = Tally()
         self._was_connected = self._was_lost = False
 
@@ -138,6 +169,7 @@ class ServerHistory:
         step.errors += error
         self.errors += error
         if reason:
+            self.own_error = reason
             self.last_error = LastError(at=at, text=reason)
 
     def called_elsewhere(self, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
@@ -145,9 +177,34 @@ class ServerHistory:
         at = time.time()
         self.calls += calls
         self.errors += errors
+        self.calls_elsewhere += calls
+        self.errors_elsewhere += errors
         self.tally.add(at, calls, errors, times)
         if error and (self.last_error is None or self.last_error.text != error):
             self.last_error = LastError(at=at, text=error)
+
+    def told(self) -> dict[str, Any]:
+        """What a new worker needs to go on with it."""
+        return {
+            "calls": self.calls,
+            "errors": self.errors,
+            "reconnects": self.reconnects,
+            "timeline": [change.model_dump() for change in self.timeline],
+            "last_error": self.last_error.model_dump() if self.last_error is not None else None,
+            "steps": self.tally.told(),
+        }
+
+    def inherit(self, told: Mapping[str, Any]) -> None:
+        """Go on with the history of another worker, which has what this one was told of others so far."""
+        self.calls += int(told["calls"]) - self.calls_elsewhere
+        self.errors += int(told["errors"]) - self.errors_elsewhere
+        self.calls_elsewhere, self.errors_elsewhere = int(told["calls"]), int(told["errors"])
+        self.reconnects += int(told["reconnects"])
+        before = [Change.model_validate(change) for change in told["timeline"]]
+        self.timeline = deque([*before, *self.timeline], maxlen=KEPT)
+        if self.last_error is None and told["last_error"] is not None:
+            self.last_error = LastError.model_validate(told["last_error"])
+        self.tally.inherit(told["steps"])
 
 
 class History:
@@ -177,6 +234,11 @@ class History:
         if history is None:
             history = self._servers[server] = ServerHistory(self._began)
         return history
+
+    @property
+    def servers(self) -> Mapping[str, ServerHistory]:
+        """The histories that there are."""
+        return self._servers
 
     def forget(self, server: str) -> None:
         """Drop a server that is no longer configured."""

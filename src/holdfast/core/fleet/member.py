@@ -177,6 +177,8 @@ class FleetMember:
         self.book = RecordBook(records)
         self.peers: dict[str, Peer] = {}
         """The replicas that are present, this one included, as of the last good exchange."""
+        self.strangers = 0
+        """Replicas with another key that use the same part of the store, as of the last roster."""
         self.alone_since: float | None = None
         """Since when the store does not answer; None while it does, and before the first try."""
         self.synced = False
@@ -208,16 +210,14 @@ class FleetMember:
         self._tokens: dict[str, int] = {}
         self._definitions: dict[str, str] = {}
         self._next_exchange = 0.0
-        self._last_exchange = float("-inf")
-        self._last_roster = float("-inf")
+        self._last_exchange = self._last_roster = float("-inf")
         self._last_good: float | None = None
         self._first_try: float | None = None
-        self._failing = False
-        """Whether the last exchange failed."""
         self._store_clock: tuple[float, float] | None = None
         """The clock of the store and that of this replica when the last answer came."""
         self._found_at: float | None = None
-        self._urgent = False
+        self._urgent = self._failing = False
+        """Whether the next exchange cannot wait, and whether the last one failed."""
         self._store_tells = False
         """Whether the store says by itself that another replica changed something."""
         self._joined_at: float | None = None
@@ -267,6 +267,8 @@ class FleetMember:
             return False
         if now < self._expected_until and not self._expected <= self.peers.keys():
             return False
+        if self.strangers:
+            return False  # they write under the same keys: a replica may have read theirs instead
         others = [peer for name, peer in self.peers.items() if name != self.replica]
         return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
 
@@ -458,7 +460,7 @@ class FleetMember:
             drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
             leaving=leaving,
-            sent=self._store_clock[0] + now - self._store_clock[1] if self._store_clock is not None else 0.0,
+            sent=self.store_time(now),
         )
 
     def _to_send(self) -> tuple[FleetRecord, ...]:
@@ -497,6 +499,10 @@ class FleetMember:
         # A store that does not answer gives nothing. A claim under way would only forbid a promise to the holder.
         may_take = self.synced and joined and not self._failing
         return self.placement.claims(now, replicas=self.peers or [self.replica], may_take=may_take)
+
+    def store_time(self, now: float) -> float:
+        """What the clock of the store shows, as far as its last answer tells; 0 if it is not known."""
+        return self._store_clock[0] + now - self._store_clock[1] if self._store_clock is not None else 0.0
 
     def reconnected(self) -> None:
         """The connection to the store is new: it may be another store, or an older copy."""
@@ -548,7 +554,7 @@ class FleetMember:
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
-            self._last_roster = began
+            self._last_roster, self.strangers = began, reply.strangers
             self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
             self.placement.witnesses = frozenset(self.peers) - {self.replica}
         if self.synced and self._joined_at is None:

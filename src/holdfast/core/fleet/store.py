@@ -119,6 +119,8 @@ class FleetReply:
     records: tuple[FleetRecord, ...] = ()
     claims: tuple[ClaimAnswer, ...] = ()
     replicas: Mapping[str, str] | None = None
+    strangers: int = 0
+    """Replicas that are present and whose messages cannot be verified; set where signatures are checked."""
     now: float = 0.0
     """The clock of the store; replicas compare it with nothing but itself."""
 

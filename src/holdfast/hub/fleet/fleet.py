@@ -70,6 +70,10 @@ HOME_SECONDS = 1.0
 LEAVE_SECONDS = 1.0
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
+SKEW_SECONDS = 30.0
+"""A clock that differs by more is reported."""
+TIME_OF_DAY = 1e9
+"""Seconds. Redis tells the time of day; the broker of workers counts from the start of the machine."""
 
 
 class FleetHost(Protocol):
@@ -179,7 +183,7 @@ class Fleet:
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self._placed = self.member.placement.servers
         self.problem = ""
-        """Why the last exchange failed; empty if it did not."""
+        """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
         self.not_shared_since: float | None = None
         """Since when the store does not answer, in seconds since the epoch."""
         self.exchanges = 0
@@ -199,6 +203,8 @@ class Fleet:
         self.events_lost: Callable[[], int] = int
         """How many events of sessions were not shared so far."""
         self._next_purge = 0.0
+        self._ahead = 0.0
+        """How many seconds the clock of this machine is ahead of that of the store, where the store tells it."""
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
@@ -413,6 +419,8 @@ class Fleet:
 
     async def everywhere(self, tickets: Iterable[Ticket | None]) -> bool:
         """Wait until every replica that is present has seen these writes; False if that takes too long."""
+        if self.not_shared_since is not None or self.member.strangers:
+            return False  # known before: an approval of many tools would wait for each of them
         waiting = [ticket for ticket in tickets if ticket is not None]
         assert self._clock is not None  # noqa: S101 - the hub is open
         until = self._now() + EVERYWHERE_SECONDS
@@ -549,13 +557,28 @@ class Fleet:
         await self._hash_listings()
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
-            self.member.purge(self._wall())
+            self._purge()
         self._note_suspension()
         self._apply(self.member.tick(self._now()))
         self._ask_promises()
         if self.member.due() <= self._now():
             await self._exchange()
             self._allow_children()
+
+    def _purge(self) -> None:
+        """Forget what is over. A clock that is ahead must not make the fleet forget which sessions were ended."""
+        wall, store = self._wall(), self.member.store_time(self._now())
+        if store > TIME_OF_DAY:
+            told, self._ahead = abs(self._ahead) > SKEW_SECONDS, wall - store
+            if abs(self._ahead) > SKEW_SECONDS and not told:
+                side = "ahead of" if self._ahead > 0 else "behind"
+                log.warning(
+                    "the clock of this machine is %.0f s %s that of the store: sessions may end too soon or too late, "
+                    "and of two switches that were made without the store the wrong one may win",
+                    abs(self._ahead),
+                    side,
+                )
+        self.member.purge(wall - max(0.0, self._ahead))
 
     async def _watch_leases(self, clock: Clock) -> None:
         """Prolong the leases in time, also while an exchange waits for a store that does not answer."""
@@ -588,8 +611,8 @@ class Fleet:
         if before and self.store.connections != before:
             self.member.reconnected()  # this answer is not from the store that the question was for
             return
-        self.problem = ""
         self._apply(self.member.receive(asked, reply, self._now()))
+        self._note_strangers()
         if reply.replicas is not None:
             self._tell_peers()
         if not self._was_settled and self.is_settled:
@@ -598,6 +621,17 @@ class Fleet:
             self._hub().settled()
         self._changed.set()
         self._changed = anyio.Event()
+
+    def _note_strangers(self) -> None:
+        count, before = self.member.strangers, self.problem
+        self.problem = ""
+        if count:
+            many = f"{count} replicas with other session keys use" if count > 1 else "a replica with another key uses"
+            self.problem = (
+                f"{many} the same part of the store: give all the same session key, or each fleet its ?fleet="
+            )
+            if self.problem != before:
+                log.warning("%s: %s. Switches and approvals hold on this replica only", self.store.name, self.problem)
 
     async def _leave(self) -> None:
         asked = self.member.request(self._now(), chance=0.0, nonce=secrets.token_hex(8), leaving=True)

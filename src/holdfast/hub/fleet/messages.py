@@ -144,14 +144,16 @@ class SignedStore:
         )
         reply = await self._store.exchange(signed)
         records = ((one, self._opened(one.value, one.key, one.stamp)) for one in reply.records)
-        replicas = reply.replicas
+        replicas, strangers = reply.replicas, 0
         if replicas is not None:
             opened = {name: self._opened(text, "replica", name) for name, text in replicas.items()}
             replicas = {name: text for name, text in opened.items() if text is not None}
+            strangers = len(opened) - len(replicas)
         return replace(
             reply,
             records=tuple(replace(one, value=value) for one, value in records if value is not None),
             replicas=replicas,
+            strangers=strangers,
         )
 
     async def close(self) -> None:

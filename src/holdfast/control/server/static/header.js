@@ -268,6 +268,16 @@ function banners(hub) {
         hub.fleet.not_shared.length ? ` Not shared yet: ${hub.fleet.not_shared.join(", ")}.` : "",
       ),
     );
+  else if (hub.fleet && hub.fleet.problem)
+    parts.push(
+      el(
+        "p",
+        { class: "banner", "data-kind": "need", role: "alert" },
+        el("strong", {}, "The replicas do not share safely. "),
+        sentence("fleet.problem", hub.fleet.problem),
+        ". What you switch or approve here holds on this replica only.",
+      ),
+    );
   if (hub.notice)
     parts.push(
       el("p", { class: "banner", "data-kind": "hint", role: "status" }, "Note: ", sentence("notice", hub.notice)),
