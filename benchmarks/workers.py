@@ -1,8 +1,8 @@
 """What ``serve --workers`` costs: calls per CPU-second with one process and with several (PERF-8).
 
-Each process has the same number of callers: one that answers many at a time needs less for each of them. CPU time is
-that of all processes, the supervisor included. Wall time says little here: the generator, the server behind and the
-workers share the cores of one machine.
+Each process has the same number of callers, from a generator of their own: a process that answers many at a time needs
+less for each of them. CPU time is that of all processes, the supervisor included. Wall time says little here: the
+generators, the server behind and the workers share the cores of one machine.
 
 Two hubs that know nothing of each other, called at the same time, show what the machine alone costs: busy cores share
 caches and memory, so a call takes more CPU time than on a machine that is half idle. The workers are compared with one
@@ -20,7 +20,7 @@ from time import sleep
 from typing import Any
 
 from benchmarks.calls import Load, Sample, Subject, generator, per_caller, row
-from benchmarks.processes import hub, upstream
+from benchmarks.processes import Tree, hub, upstream
 from benchmarks.report import Check, Report, Row, at_least, interleaved, ratio
 
 __all__ = ["APART", "ONE", "QUICK", "REQUIREMENTS", "SEVERAL", "measure"]
@@ -54,9 +54,8 @@ def measure(
             for era in ("legacy", "modern"):
                 for count in callers:
                     load = Load(callers=count, requests=requests, era=era)
-                    more = Load(callers=WORKERS * count, requests=WORKERS * requests, era=era)
-                    sides = {ONE: [(one, load)], APART: [(each, load) for each in apart], SEVERAL: [(several, more)]}
-                    seen = _in_turns(sides, rounds)
+                    sides = {ONE: [one], APART: apart, SEVERAL: [several] * WORKERS}
+                    seen = _in_turns(sides, load, rounds)
                     where = f"{era}, {per_caller(count)} for each process"
                     rows.append(row(f"{ONE}, {where}", seen[ONE]))
                     rows += [row(f"{name}, {where}", seen[name], seen[ONE]) for name in (APART, SEVERAL)]
@@ -70,9 +69,9 @@ def measure(
         requirements=REQUIREMENTS,
         about=(
             "An echo tool is called over HTTP through `holdfast serve` and through `holdfast serve --workers "
-            f"{WORKERS}`, in turns, with the same number of callers for each process. CPU time is that of the "
-            "supervisor and all workers. Hubs that share nothing, called at the same time, show what two busy cores "
-            "cost alone; beside them the workers show what workers cost. The calls per second are no measure of "
+            f"{WORKERS}`, in turns, with a generator and the same number of callers for each process. CPU time is that "
+            "of the supervisor and all workers. Hubs that share nothing, called at the same time, show what two busy "
+            "cores cost alone; beside them the workers show what workers cost. The calls per second are no measure of "
             "capacity: the load generator, the server behind and the workers share the cores of one machine."
         ),
         rows=tuple(rows),
@@ -80,26 +79,31 @@ def measure(
     )
 
 
-def _in_turns(sides: Mapping[str, Sequence[tuple[Subject, Load]]], rounds: int) -> dict[str, list[Sample]]:
-    """All sides in every round, each with its own load; the subjects of one side at the same time."""
+def _in_turns(sides: Mapping[str, Sequence[Subject]], load: Load, rounds: int) -> dict[str, list[Sample]]:
+    """All sides in every round. Each process has a generator of its own, so that none has to wait for its callers."""
     seen: dict[str, list[Sample]] = {name: [] for name in sides}
     with ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(WORKERS))
-        running = {name: [stack.enter_context(generator(*one)) for one in side] for name, side in sides.items()}
+        running = {name: [stack.enter_context(generator(one, load)) for one in side] for name, side in sides.items()}
         for name in interleaved(list(running), rounds):
-            seen[name].append(_together(list(threads.map(lambda one: one.run(), running[name]))))
+            trees = [Tree(pid) for pid in dict.fromkeys(one.pid for one in sides[name])]
+            before = [tree.cpu() for tree in trees]
+            samples = list(threads.map(lambda one: one.run(), running[name]))
+            used = sum(tree.cpu_since(then) for tree, then in zip(trees, before, strict=True))
+            seen[name].append(_together(samples, used, sum(tree.memory() for tree in trees)))
     return seen
 
 
-def _together(samples: Sequence[Sample]) -> Sample:
-    """Samples of the same number of calls at the same time, as one."""
+def _together(samples: Sequence[Sample], used: float, memory: int) -> Sample:
+    """Samples of the same number of calls at the same time, as one; ``used`` is the CPU time of all processes."""
+    times = [time for sample in samples for time in sample.times]
     return replace(
         samples[0],
-        times=[time for sample in samples for time in sample.times],
+        times=times,
         rate=sum(sample.rate for sample in samples),
         median=fmean(sample.median for sample in samples),
-        cpu=fmean(sample.cpu for sample in samples),
-        memory=sum(sample.memory for sample in samples),
+        cpu=used / len(times),
+        memory=memory,
         throughput=sum(sample.throughput for sample in samples),
         generator=max(sample.generator for sample in samples),
     )

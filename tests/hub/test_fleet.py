@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from holdfast.hub import (
     StoreUnavailable,
     serve_broker,
 )
+from holdfast.hub.fleet import fleet as fleet_module, local_store
 from holdfast.testing import StdioServer
 from tests.front.peer_server import running as changing_peer
 from tests.hub.open_hubs import PATIENCE, reaches, running
@@ -51,8 +53,9 @@ async def store(tmp_path: Path) -> AsyncIterator[RedisPeer]:
         yield peer
 
 
-def fleet_on(store: RedisPeer, key: bytes = KEY, name: str | None = None) -> Fleet:
-    return Fleet(SignedStore(RedisStore(RedisAddress.parse(store.url)), lambda: [key], "test"), replica=name)
+def fleet_on(store: RedisPeer, key: bytes = KEY, name: str | None = None, *, ahead: float = 0.0) -> Fleet:
+    signed = SignedStore(RedisStore(RedisAddress.parse(store.url)), lambda: [key], "test")
+    return Fleet(signed, replica=name, wall=lambda: time.time() + ahead)
 
 
 @asynccontextmanager
@@ -137,6 +140,15 @@ async def test_the_broker_of_workers_does_the_same(tmp_path: Path) -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_a_broker_that_does_not_answer_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_store, "EXCHANGE_SECONDS", 0.05)
+    async with await anyio.create_unix_listener(tmp_path / "stopped"):
+        real = LocalStore(tmp_path / "stopped")
+        with pytest.raises(StoreUnavailable, match=r"no answer within 0\.05 s"):
+            await real.exchange(FleetExchange(replica="r"))
+        await real.close()
+
+
 @pytest.mark.requirement("FLEET-2")
 async def test_redis_answers_no_question_with_the_answer_to_one_that_was_cancelled(store: RedisPeer) -> None:
     events = RedisEvents(RedisAddress.parse(store.url))
@@ -196,6 +208,27 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
         await alone.toggle("one", enabled=False)
         assert await alone.registry.scope("one") == "the fleet"
         assert fleet_of(alone).problem == ""
+
+
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+async def test_a_replica_whose_clock_is_ahead_forgets_nothing_for_the_others_and_says_so(
+    store: RedisPeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would forget that a session was ended, and a fresh replica would serve that session again."""
+    monkeypatch.setattr(fleet_module, "PURGE_SECONDS", 0.05)
+    async with (
+        running({}, hub={"fleet": fleet_on(store)}) as good,
+        running({}, hub={"fleet": fleet_on(store, ahead=40 * 86_400)}) as ahead,
+    ):
+        over, ended = (f"ended/{name}" for name in ("over", "of-a-session"))
+        fleet_of(good).keep(ended, {"until": time.time() + 3_600})
+        await until(lambda: fleet_of(ahead).kept(ended) is not None)
+        fleet_of(ahead).keep(over, {"until": time.time() + 1})
+        await until(lambda: fleet_of(good).kept(over) is not None)
+        await until(lambda: fleet_of(good).kept(over) is None)  # both looked for what is over
+        assert fleet_of(ahead).kept(ended) is not None
+        assert await store.command("HEXISTS", "holdfast:{default}:stamps", ended)
+    assert "the clock of this machine is 3456000 s ahead of that of the store" in caplog.text
 
 
 # Switches and approvals.

@@ -62,13 +62,13 @@ def is_modern(version: str) -> bool:
 
 
 def params_for_server(
-    params: Fields, *, meta: Mapping[str, Any], headers: Mapping[str, str], log_level: str | None
+    params: Fields, *, meta: Mapping[str, Any], escapes: bool, headers: Mapping[str, str], log_level: str | None
 ) -> Fields:
     """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection.
 
-    ``meta`` is the value of ``_meta``.
+    ``meta`` is the value of ``_meta``; ``escapes`` says whether they may have characters written by their number.
     """
-    if have_lone_surrogate(params.values()):
+    if escapes and have_lone_surrogate(params.values()):
         # Servers drop the whole message, and the client would wait for ever.
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")

@@ -89,7 +89,9 @@ class Forwarder:
         level = _log_level_for(client) if modern_server else None
         if "task" in params and not self._takes_task(client, slot):
             params = {key: value for key, value in params.items() if key != "task"}
-        wanted = params_for_server(params, meta=request.meta, headers=request.headers, log_level=level)
+        wanted = params_for_server(
+            params, meta=request.meta, escapes=request.escapes, headers=request.headers, log_level=level
+        )
         if client.modern and not modern_server and request.method in INPUT_REQUIRED_METHODS:
             return self._start(request, server, wanted, repeatable=repeatable)
         token = request.progress_token if request.meta else None

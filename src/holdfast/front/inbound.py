@@ -74,7 +74,7 @@ _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 class Message:
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("error", "id", "is_request", "key", "members", "meta", "method", "params", "result")
+    __slots__ = ("error", "escapes", "id", "is_request", "key", "members", "meta", "method", "params", "result")
 
     def __init__(self, members: Fields) -> None:
         self.id: Bytes | None = members.get("id")
@@ -84,6 +84,8 @@ class Message:
         usual = _USUAL.get(bytes(method)) if method is not None and len(memoryview(method)) <= LONGEST_ID else None
         self.method: str | None = usual or text_of(method)
         self.params: Bytes | None = members.get("params")
+        self.escapes = True
+        """Whether it may have characters that are written by their number."""
         self.members: Fields | None = None
         """The members of the parameters, once they were read (``params_of``)."""
         self.meta: Mapping[str, Any] | None = None
@@ -111,7 +113,9 @@ class Message:
 class ClientRequest:
     """A request of a client, with all that its handler needs."""
 
-    __slots__ = ("channel", "client", "headers", "id", "key", "meta", "method", "params", "principal", "version")
+    __slots__ = (
+        "channel", "client", "escapes", "headers", "id", "key", "meta", "method", "params", "principal", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -128,6 +132,7 @@ class ClientRequest:
         self.id = message.id
         self.key = message.key
         self.method = message.method
+        self.escapes = message.escapes
         self.params = params = params_of(message)
         self.meta = meta_of(message) if "_meta" in params else _NO_META
         self.version = version
@@ -153,9 +158,11 @@ _NO_META: Final[Mapping[str, Any]] = {}
 def read_small(body: bytes) -> Message:
     """One message that is not large; raises ``MCPError`` with the code that its sender is told."""
     try:
-        return Message(fields(read_bytes(body)))
+        message = Message(fields(read_bytes(body)))
     except BadJson as exc:
         raise _unreadable(exc) from None
+    message.escapes = b"\\u" in body
+    return message
 
 
 async def read_message(body: bytes) -> Message:

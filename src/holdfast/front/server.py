@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import mcp_types as types
 from mcp import MCPError
-from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX, X_MCP_HEADER_KEY, validate_mcp_param_headers
+from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX, validate_mcp_param_headers
 from mcp_types import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -89,7 +89,6 @@ class McpServer:
         self._owner = owner
         self._forwarder = Forwarder(broker, view)
         self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject]] = {}
-        self._mirroring: tuple[Catalog, dict[str, bool]] | None = None
         self._handlers: dict[str, Handler] = {
             **dict.fromkeys(LIST_METHODS, self._list),
             "tools/call": self._call,
@@ -271,11 +270,8 @@ class McpServer:
         await self._forwarder.notice(client, message.method, params)
         return self._broker.homes.known_elsewhere(client) if self._broker.homes is not None else None
 
-    def check_mirrored(self, request: ClientRequest) -> None:
+    def _check_mirrored(self, request: ClientRequest, name: str) -> None:
         """Refuse a call whose headers contradict the arguments that they mirror."""
-        name = text_of(request.params.get("name")) if request.method == "tools/call" else None
-        if name is None or not self._mirrors(name, request.headers):
-            return
         raw = request.params.get("arguments")
         arguments = loads(raw) if raw is not None else {}
         if not isinstance(arguments, dict):
@@ -283,17 +279,6 @@ class McpServer:
         rejected = validate_mcp_param_headers(self.view.input_schema(name), arguments, request.headers)
         if rejected is not None:
             raise MCPError(rejected.code, rejected.message, rejected.data)
-
-    def _mirrors(self, name: str, headers: Mapping[str, str]) -> bool:
-        """Whether a tool's schema mirrors arguments into headers; known by the tool's name while nothing changes."""
-        catalog = self.view.hub.catalog
-        if self._mirroring is None or self._mirroring[0] is not catalog:
-            self._mirroring = catalog, {}
-        known = self._mirroring[1]
-        if name not in known:
-            schema = self.view.input_schema(name)
-            known[name] = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
-        return known[name]
 
     # Lists.
 
@@ -356,6 +341,8 @@ class McpServer:
         route = self.view.tool(name)
         if not isinstance(route, ToolRoute):
             route = await self._find_tool(name, request.client)
+        if route.mirrors and request.client.modern and request.headers:
+            self._check_mirrored(request, name)
         key, own = route.key, params if route.own_name is None else {**params, "name": route.own_name}
         result = await self._forwarder.forward(request, key.server, own, repeatable=route.repeatable)
         if is_new_task(result):

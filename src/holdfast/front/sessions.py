@@ -644,7 +644,6 @@ class HttpSessions:
                 headers=request.headers,
                 principal=principal,
             )
-            self.server.check_mirrored(made)
             try:
                 result: RawObject | None = await self.server.answer(made)
             except LivesElsewhere as found:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+from mcp.shared.inbound import X_MCP_HEADER_KEY
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config import Config, ServerSpec
 from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, nearest, uri_lead
 from holdfast.hub import Hub, is_repeatable, is_shown, shown
-from holdfast.wire import text_as_json
+from holdfast.wire import dumps, text_as_json
 
 __all__ = ["LIST_METHODS", "ToolRoute", "View"]
 
@@ -37,6 +38,8 @@ class ToolRoute(NamedTuple):
     """The tool's name at its server, as JSON; None if it is the same."""
     repeatable: bool
     """Whether the tool is declared read-only or idempotent."""
+    mirrors: bool
+    """Whether its schema wants arguments as headers too."""
 
 
 class View:
@@ -104,7 +107,9 @@ class View:
             if not isinstance(found, NameKey):
                 return found
             own = text_as_json(found.original) if found.original != name else None
-            route = ToolRoute(found, own, self.is_repeatable(found))
+            schema = self.input_schema(name)
+            mirrors = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
+            route = ToolRoute(found, own, self.is_repeatable(found), mirrors)
             if found in catalog.names:
                 self._routes[name] = route
         return route

@@ -460,7 +460,7 @@ class FleetMember:
             drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
             leaving=leaving,
-            sent=self._store_clock[0] + now - self._store_clock[1] if self._store_clock is not None else 0.0,
+            sent=self.store_time(now),
         )
 
     def _to_send(self) -> tuple[FleetRecord, ...]:
@@ -499,6 +499,10 @@ class FleetMember:
         # A store that does not answer gives nothing. A claim under way would only forbid a promise to the holder.
         may_take = self.synced and joined and not self._failing
         return self.placement.claims(now, replicas=self.peers or [self.replica], may_take=may_take)
+
+    def store_time(self, now: float) -> float:
+        """What the clock of the store shows, as far as its last answer tells; 0 if it is not known."""
+        return self._store_clock[0] + now - self._store_clock[1] if self._store_clock is not None else 0.0
 
     def reconnected(self) -> None:
         """The connection to the store is new: it may be another store, or an older copy."""

@@ -70,6 +70,10 @@ HOME_SECONDS = 1.0
 LEAVE_SECONDS = 1.0
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
+SKEW_SECONDS = 30.0
+"""A clock that differs by more is reported."""
+TIME_OF_DAY = 1e9
+"""Seconds. Redis tells the time of day; the broker of workers counts from the start of the machine."""
 
 
 class FleetHost(Protocol):
@@ -199,6 +203,8 @@ class Fleet:
         self.events_lost: Callable[[], int] = int
         """How many events of sessions were not shared so far."""
         self._next_purge = 0.0
+        self._ahead = 0.0
+        """How many seconds the clock of this machine is ahead of that of the store, where the store tells it."""
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
@@ -551,13 +557,28 @@ class Fleet:
         await self._hash_listings()
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
-            self.member.purge(self._wall())
+            self._purge()
         self._note_suspension()
         self._apply(self.member.tick(self._now()))
         self._ask_promises()
         if self.member.due() <= self._now():
             await self._exchange()
             self._allow_children()
+
+    def _purge(self) -> None:
+        """Forget what is over. A clock that is ahead must not make the fleet forget which sessions were ended."""
+        wall, store = self._wall(), self.member.store_time(self._now())
+        if store > TIME_OF_DAY:
+            told, self._ahead = abs(self._ahead) > SKEW_SECONDS, wall - store
+            if abs(self._ahead) > SKEW_SECONDS and not told:
+                side = "ahead of" if self._ahead > 0 else "behind"
+                log.warning(
+                    "the clock of this machine is %.0f s %s that of the store: sessions may end too soon or too late, "
+                    "and of two switches that were made without the store the wrong one may win",
+                    abs(self._ahead),
+                    side,
+                )
+        self.member.purge(wall - max(0.0, self._ahead))
 
     async def _watch_leases(self, clock: Clock) -> None:
         """Prolong the leases in time, also while an exchange waits for a store that does not answer."""

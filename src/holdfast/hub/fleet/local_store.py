@@ -203,7 +203,9 @@ class _BrokerClient:
                 return json.loads(await self._connection.ask(message))
         except (OSError, TimeoutError, ValueError, EOFError) as exc:
             self._drop()
-            raise StoreUnavailable(f"{type(exc).__name__}: {exc}"[:200]) from exc
+            late = isinstance(exc, TimeoutError)
+            why = f"no answer within {EXCHANGE_SECONDS:g} s" if late else f"{type(exc).__name__}: {exc}"[:200]
+            raise StoreUnavailable(why) from exc
         except BaseException:  # cancelled: the answer that still comes is not that of the next message
             self._drop()
             raise
