@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -347,3 +349,60 @@ def test_an_address_in_use_is_named() -> None:
     with pytest.raises(HoldfastError, match="cannot listen for other replicas on tcp"):
         Peers(lambda: [KEY], "test", advertise=PeerAddress.parse(first.address))
     first.close()
+
+
+async def test_what_is_written_after_the_end_of_an_answer_is_not_read_as_the_next_answer() -> None:
+    late: list[PeerReply] = []
+
+    async def ends(request: PeerRequest, reply: PeerReply) -> None:
+        reply.answer({"first": True})
+        late.append(reply)
+
+    async def waits(request: PeerRequest, reply: PeerReply) -> None:
+        late[0].write(b"late")
+        late[0].finish(b"again")
+        reply.answer({"second": True}, b"own")
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("ends", ends)
+        b.handle("waits", waits)
+        assert await a.ask("b", "ends", within=PATIENCE) == ({"first": True}, b"")
+        assert await a.ask("b", "waits", within=PATIENCE) == ({"second": True}, b"own")
+        assert len(b._open) == 1, "both used the same connection"
+
+
+async def test_a_request_that_cannot_be_read_ends_its_own_connection_alone() -> None:
+    async with replicas("a", "b") as (a, _):
+        for head in (b'{"about":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"to":"\\ud800"}'):
+            frames = await a._dialed("b")
+            frames.put(1 | LAST, len(head).to_bytes(4, "big") + head)
+            with suppress(EOFError):
+                await frames.next()
+            frames.close()
+        assert (await a.ask("b", "echo", {"say": 1}, within=PATIENCE))[0]["said"] == 1
+
+
+async def test_connections_that_a_replica_closed_are_not_kept() -> None:
+    async with replicas("a", "b") as (a, b):
+        await a.ask("b", "echo", within=PATIENCE)
+        for frames in list(b._open):
+            frames.close()
+        while a._kept:
+            await anyio.lowlevel.checkpoint()
+        assert (await a.ask("b", "echo", {"say": 1}, within=PATIENCE))[0]["said"] == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(contents=st.lists(st.binary(max_size=40), max_size=5), cuts=st.sets(st.integers(1, 400), max_size=20))
+def test_frames_are_the_same_in_any_pieces(contents: list[bytes], cuts: set[int]) -> None:
+    async def opened() -> list[tuple[int, bytes]]:
+        frames = PeerFrames()
+        frames.use(PeerSeal(KEY, "test", b"c" * 32, b"n" * 32, dialer=False))
+        places = [0, *sorted(one for one in cuts if one < len(sent)), len(sent)]
+        for start, end in pairwise(places):
+            frames.data_received(sent[start:end])
+        return list(frames._frames)
+
+    seal = PeerSeal(KEY, "test", b"c" * 32, b"n" * 32, dialer=True)
+    sent = b"".join(seal.frame(BODY, content) for content in contents)
+    assert asyncio.run(opened()) == [(BODY, content) for content in contents]

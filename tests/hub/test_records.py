@@ -327,3 +327,24 @@ def test_every_kind_of_record_is_told_by_a_name_and_in_fields_that_json_can_hold
     }
     assert as_fields(BreakerChanged(server="a", change=trip))["open"] is True
     assert len({event_name(kind) for kind in RECORDS}) == len(RECORDS)
+
+
+@pytest.mark.requirement("OBS-1")
+def test_a_log_filter_that_fails_costs_no_call_and_no_other_reader() -> None:
+    journal = Journal(FakeClock())
+    told: list[CallEnded] = []
+    journal.add_sink(lambda _: None, calls=told.append)
+    ended = CallEnded(server="a", method="tools/call", outcome="denied", waited=0.0, seconds=0.1, at=0.0)
+
+    def fails(record: logging.LogRecord) -> bool:
+        if "denied" in record.getMessage():
+            raise RuntimeError("a filter of the program that embeds the hub")
+        return True
+
+    log = logging.getLogger("holdfast.hub")
+    log.addFilter(fails)
+    try:
+        journal.write(ended)
+    finally:
+        log.removeFilter(fails)
+    assert told == [ended]

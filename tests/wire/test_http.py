@@ -18,6 +18,7 @@ from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, Network
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.client import HttpPeer
+from holdfast.wire.http.connection import Response
 from holdfast.wire.http.transport import HttpDispatcher
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
 from tests.peers.leaks import no_leaks
@@ -266,3 +267,35 @@ async def test_a_stream_that_cannot_be_taken_up_again_says_why() -> None:
         seen = await failure_of(wire)
     assert isinstance(seen, HttpStatus)
     assert seen.status == 503
+
+
+@pytest.mark.requirement("LIFE-28")
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("application/json", "%s"),
+        ("text/event-stream", "data: %s\n\n"),
+        ("text/event-stream", "event: message\r\ndata: %s\r\n\r\n"),
+        ("text/event-stream", ": ping\n\ndata: %s\n\n"),
+    ],
+)
+async def test_progress_that_came_on_another_stream_is_told_before_the_result(
+    kind: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        told.append(progress)
+
+    async with dispatcher("http://127.0.0.1:9/mcp") as wire:
+
+        async def post(body: bytes, headers: object, *, again: bool) -> Response:
+            number = json.loads(body)["id"]
+            params = {"progressToken": number, "progress": 0.5}
+            notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+            wire._exchange.take(json.dumps(notice).encode())
+            return Response(None, 200, {"content-type": kind}, (form % json.dumps(answer(number))).encode())
+
+        monkeypatch.setattr(wire._peer, "post", post)
+        assert await wire.call("tools/call", {}, headers={}, on_progress=tell) is not None
+    assert told == [0.5]

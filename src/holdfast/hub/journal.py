@@ -357,7 +357,7 @@ class Journal:
     def write_call(self, ended: CallEnded) -> None:
         """Pass the record of a call to the sinks of calls."""
         if log.isEnabledFor(_LEVELS.get(ended.outcome, logging.DEBUG)):
-            write_to_log(ended)
+            _tell(write_to_log, ended)
         for sink in self._sinks_of_calls:
             try:
                 sink(ended)

@@ -118,7 +118,7 @@ class RawObject:
     def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
         self.members = members
         self.raw = raw
-        """The bytes that it came in; None if it was changed."""
+        """As it is written, where that is known: the bytes that it came in, or those with more before them."""
         self.get: Callable[[str], Bytes | None] = members.get
         """One member."""
         self.is_large = raw is not None and len(memoryview(raw)) > SMALL_BYTES

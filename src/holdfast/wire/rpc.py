@@ -160,35 +160,36 @@ def answered_id(data: bytes) -> RequestId | None:
 class PendingRequest:
     """One request under way: the messages for it, in order, read by the task that waits."""
 
-    __slots__ = ("_items", "_now", "_on_progress", "_waiter", "sent_at")
+    __slots__ = ("_now", "_on_progress", "_waiter", "items", "sent_at")
 
     def __init__(self, on_progress: ProgressFnT | None = None) -> None:
         self._on_progress = on_progress
         self._now = on_progress.now if isinstance(on_progress, AtOnce) else None
         self.sent_at: int | None = None
         """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
-        self._items: deque[Progress | Fields | Exception] = deque()
+        self.items: deque[Progress | Fields | Exception] = deque()
+        """What came and was not read."""
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: Progress | Fields | Exception) -> None:
         """Add progress, the answer, or the reason for a missing answer."""
-        if self._now is not None and isinstance(item, tuple) and not self._items:
+        if self._now is not None and isinstance(item, tuple) and not self.items:
             try:
                 self._now(*item)
             except Exception as exc:  # noqa: BLE001 - as below
                 log.warning("a progress callback raised %s", type(exc).__name__)
             return
-        self._items.append(item)
+        self.items.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def result(self) -> Bytes:
         """The result, after all progress was delivered. Raises ``MCPError`` for an error answer."""
         while True:
-            while self._items:
-                item = self._items.popleft()
+            while self.items:
+                item = self.items.popleft()
                 if isinstance(item, tuple):
-                    self._items.appendleft(item)
+                    self.items.appendleft(item)
                     await self.deliver()
                 elif isinstance(item, Exception):
                     raise item
@@ -202,8 +203,8 @@ class PendingRequest:
 
     async def deliver(self) -> None:
         """Deliver the progress that came, and no answer."""
-        while self._items and isinstance(item := self._items[0], tuple):
-            self._items.popleft()
+        while self.items and isinstance(item := self.items[0], tuple):
+            self.items.popleft()
             try:
                 if self._on_progress is not None:
                     await self._on_progress(*item)

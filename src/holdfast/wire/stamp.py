@@ -26,9 +26,15 @@ __all__ = ["RequestStamp"]
 
 KNOWN: Final = 128
 KNOWN_BYTES: Final = 1024
-"""For how many clients, and for how many tools, it is kept, and how large one may be."""
+"""For how many clients of all connections, and for how many tools of one, it is kept, and how large one may be."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+_METAS: Final[dict[tuple[str, int, bool], tuple[Mapping[str, Any], bytes]]] = {}
+"""What ``_meta`` says: by version, by the object with a client's capabilities, and by whether it is a legacy client.
+
+A client uses many servers, and may bring another object with each call: each connection would keep many of them.
+"""
 
 
 class RequestStamp:
@@ -36,15 +42,14 @@ class RequestStamp:
 
     def __init__(self, version: str) -> None:
         self.version = version
-        self._metas: dict[tuple[int, bool], tuple[Mapping[str, Any], bytes]] = {}
-        """By the object with a client's capabilities, and by whether it is a legacy client."""
         self._headers: dict[tuple[str, str | None], dict[str, str]] = {}
 
     def meta(self, caller: Caller | None) -> bytes:
         """What ``_meta`` says of the client."""
         can = caller.capabilities if caller is not None else _NOTHING
         legacy = caller is not None and caller.era == "legacy"
-        known = self._metas.get((id(can), legacy))
+        key = self.version, id(can), legacy
+        known = _METAS.get(key)
         if known is not None and known[0] is can:
             return known[1]
         declared = without_task_capabilities(can) if legacy else can  # such a client cannot follow a modern task
@@ -57,9 +62,9 @@ class RequestStamp:
             }
         )
         if len(meta) <= KNOWN_BYTES:
-            if len(self._metas) >= KNOWN:
-                self._metas.clear()
-            self._metas[id(can), legacy] = can, meta
+            if len(_METAS) >= KNOWN:
+                _METAS.clear()
+            _METAS[key] = can, meta
         return meta
 
     def headers(self, method: str, name: str | None) -> dict[str, str]:

@@ -39,6 +39,8 @@ class PeerFrames(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._seal: PeerSeal | None = None
         self._bytes = bytearray()
+        self._wanted = 0
+        """How many bytes there must be before the next frame can be opened."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._unread = 0
         self._paused = False
@@ -144,13 +146,16 @@ class PeerFrames(asyncio.Protocol):
             if self._seal is None:
                 self._wake()
                 return
+            if len(self._bytes) < self._wanted:
+                return  # a frame that comes in many pieces is put together once
             data = bytes(self._bytes)
             self._bytes.clear()
-        at, seal = 0, self._seal
+        at, seal, self._wanted = 0, self._seal, 4
         try:
             while len(data) - at >= 4:
                 end = at + 4 + seal.length(data[at : at + 4])
                 if end > len(data):
+                    self._wanted = end - at
                     break
                 frame = seal.open(data[at + 4 : end])
                 self._frames.append(frame)
@@ -176,8 +181,9 @@ class PeerFrames(asyncio.Protocol):
             if not waits.done():
                 waits.set_exception(ConnectionResetError("the connection is lost"))
         self._writers.clear()
-        if self.on_lost is not None:
-            self.on_lost()
+        told, self.on_lost = self.on_lost, None
+        if told is not None:
+            told()
 
     def pause_writing(self) -> None:
         """The other side reads slowly."""

@@ -113,20 +113,20 @@ class PeerReply:
         self._start(_ANSWER, _head(about or {}))
 
     def write(self, data: bytes) -> None:
-        """A piece of the body; the asker gets it at once."""
+        """A piece of the body; the asker gets it at once. What comes after the end would belong to the next answer."""
         for at in range(0, len(data), PIECE):
             self._put(BODY, data[at : at + PIECE])
 
     def finish(self, data: bytes = b"") -> None:
         """The last piece of the body, and the end."""
-        self.complete = True
         last = max(0, (len(data) - 1) // PIECE * PIECE)
         self.write(data[:last])
         self._put(BODY | LAST, data[last:] if last else data)
+        self.complete = True
 
     def refuse(self, reason: str) -> None:
         """Do not do it; instead of ``begin``."""
-        self._start(_REFUSED, reason[:1_000].encode(), complete=True)
+        self._start(_REFUSED, reason[:1_000].encode(errors="replace"), complete=True)
 
     async def drained(self) -> None:
         """Wait until the asker has read most of what was written."""
@@ -152,7 +152,7 @@ class PeerReply:
             self.finish(body)
 
     def _put(self, kind: int, content: bytes) -> None:
-        if not self.lost:
+        if not self.lost and not self.complete:
             self._frames.put(kind, content)
 
 
@@ -285,7 +285,7 @@ class Peers:
             keep = partial(self._keep, replica)
             if kind & LAST:
                 keep(frames)
-            if kind & ~LAST == _REFUSED:
+            if kind == _REFUSED | LAST:
                 raise PeerRefused(content[4:].decode("utf-8", "replace"))
         except OSError as exc:
             frames.close()
@@ -339,6 +339,7 @@ class Peers:
         kept = self._kept.get(replica)
         while kept:
             frames = kept.pop()
+            frames.on_lost = None
             if frames.usable and self._now() - frames.idle_since < KEPT_SECONDS:
                 return frames
             frames.close()
@@ -374,11 +375,22 @@ class Peers:
         return frames
 
     def _keep(self, replica: str, frames: PeerFrames) -> None:
+        if frames.lost:
+            return
         kept = self._kept.setdefault(replica, [])
         frames.idle_since = self._now()
+        frames.on_lost = partial(self._forget, replica, frames)
         kept.append(frames)
         if len(kept) > KEPT_CONNECTIONS:
             kept.pop(0).close()
+
+    def _forget(self, replica: str, frames: PeerFrames) -> None:
+        """A kept connection was closed: the replica may never be asked again."""
+        kept = self._kept.get(replica, [])
+        if frames in kept:
+            kept.remove(frames)
+        if not kept:
+            self._kept.pop(replica, None)
 
     @staticmethod
     def _now() -> float:
@@ -438,6 +450,8 @@ class Peers:
         except BadSeal as exc:
             self.refused += 1
             log.warning("a connection for replicas was closed: %s", exc)
+        except Exception:
+            log.exception("a connection for replicas was closed")  # it takes no other with it
         finally:
             self._open.discard(frames)
             frames.close()
@@ -562,6 +576,8 @@ def _object(content: bytes) -> Mapping[str, Any]:
         read = _DECODER.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         read = _escaped(content)
+    except RecursionError as exc:
+        raise BadSeal("a frame is nested too deep") from exc
     if not isinstance(read, dict):
         raise BadSeal("a frame holds no object")
     return read
@@ -570,14 +586,14 @@ def _object(content: bytes) -> Mapping[str, Any]:
 def _escaped(content: bytes) -> Any:
     try:
         return json.loads(content)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadSeal("a frame holds no object") from exc
 
 
 def _answered(kind: int, content: bytes) -> tuple[Mapping[str, Any], bytes]:
     """The head of an answer, and the beginning of its body."""
     try:
-        if kind & ~LAST == _REFUSED:
+        if kind == _REFUSED | LAST:
             return {}, b""
         if kind & ~LAST != _ANSWER:
             raise PeerFailed(_BROKE_RULES)

@@ -261,17 +261,19 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 self._begin_session(response)
             kind = response.headers.get("content-type", "")
             came = response.whole()
+            if waiter.items:
+                await waiter.deliver()  # progress that came on another stream
             if kind != _JSON and (kind := content_type(response)) != _JSON:
                 if kind != EVENT_STREAM:
                     raise ServerFailure(_not_mcp(response, kind))
-                answer = self._in_one_event(came, request_id)
-                return answer if answer is not None else await self._from_stream(response, request_id, waiter, method)
+                only = self._in_one_event(came, request_id)
+                return only if only is not None else await self._from_stream(response, request_id, waiter, method)
             if came is None or len(came) > SMALL_BYTES or len(came) > self._peer.limits.message_bytes:
-                return await self._from_body(response, request_id)
+                answer = await self._from_body(response, request_id)
+                await waiter.deliver()
+                return answer
             self._exchange.received += len(came)
             return self._answer_in(_split(came, stood=self.stood), request_id)
-        except ServerFailure:
-            raise
         except asyncio.CancelledError:
             if tell and self._version not in MODERN_PROTOCOL_VERSIONS:
                 self._exchange.say_cancelled(request_id, "the caller no longer waits")
@@ -279,7 +281,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         except Exception as exc:
             seen = evidence_of(exc, doing=f"the answer to {method}", after=round(time.monotonic() - began, 1))
             if seen is None:
-                raise
+                raise  # a failure with evidence, or an error of the server itself
             raise ServerFailure(seen) from exc
         finally:
             if response is not None:
