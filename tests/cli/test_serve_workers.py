@@ -153,8 +153,13 @@ async def at_each_worker(hub: Served) -> AsyncIterator[list[httpx2.AsyncClient]]
             while not clients or {held(pid, hub) for pid in children(hub.process.pid)} & {0}:
                 made = httpx2.AsyncClient(base_url=found.url, trust_env=False, headers=headers, timeout=30)
                 clients.append(await stack.enter_async_context(made))
-                assert (await clients[-1].get("/readyz")).status_code == 200
+                await asked(partial(is_ready, clients[-1]))  # a server that an edit added is being dialed
         yield clients
+
+
+async def is_ready(client: httpx2.AsyncClient) -> bool:
+    """Whether the worker of this connection says that all its servers have an outcome."""
+    return (await client.get("/readyz")).status_code == 200
 
 
 def held(pid: int, hub: Served) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.front.heavy_server import ANSWERS
 
-__all__ = ["HeavyHttp", "answer", "heavy_http"]
+__all__ = ["HeavyHttp", "answer", "heavy_http", "in_a_thread"]
 
 
 def answer(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:

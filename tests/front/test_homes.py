@@ -234,6 +234,32 @@ async def _until_question(events: AsyncIterator[dict[str, Any]]) -> AsyncIterato
             return
 
 
+async def test_a_replica_that_just_joined_is_found_by_one_that_does_not_know_it_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is present is asked once a second; a question of a new replica may be answered sooner."""
+    async with scene() as (_, (a, b), http):
+        monkeypatch.setattr(member, "ROSTER_SECONDS", 1_000.0)
+
+        def forget_a() -> None:
+            b.fleet.member.peers = {b.fleet.replica: b.fleet.member.peers[b.fleet.replica]}
+            b.fleet.member._last_roster = anyio.current_time() - 1.0
+
+        client = LegacyClient(http)
+        await client.begin(a, **FORM)
+        async with client.stream(a, "tools/call", name="o__ask", arguments={"kind": "elicit"}) as events:
+            question = [event async for event in _until_question(events)][-1]["message"]
+            forget_a()
+            said = {"action": "accept", "content": {"colour": "blue"}}
+            assert (await client.answer(b, question["id"], **said)).status_code == 202
+            assert "blue" in [event async for event in events][-1]["message"]["result"]["content"][0]["text"]
+        asked = {"kind": "elicit"}
+        first = (await modern_call(http, a, "o__ask", arguments=asked))["result"]
+        forget_a()
+        again = {"arguments": asked, "requestState": first["requestState"], "inputResponses": {"q1": said}}
+        assert (await modern_call(http, b, "o__ask", **again))["result"]["content"][0]["text"] == "blue"
+
+
 async def test_a_cancellation_that_comes_in_elsewhere_reaches_the_server() -> None:
     async with scene(3) as (origin, (a, _, c), http):
         client = LegacyClient(http)

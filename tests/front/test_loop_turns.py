@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import socketserver
 import statistics
 import threading
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from typing import Any, Literal, NamedTuple
 import anyio.to_thread
 import pytest
 
-from benchmarks.processes import stdio_server, upstream
+from benchmarks.processes import stdio_server
+from benchmarks.upstream import Answers
 from tests.clients.raw import MODERN_META, initialize
 from tests.front.conftest import front
+from tests.front.heavy_http import in_a_thread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
@@ -127,6 +130,33 @@ class Client:
         self._socket.close()
 
 
+class HttpServer(socketserver.ThreadingTCPServer):
+    """A server in threads. Each answer is one write, so that it comes in one piece."""
+
+    daemon_threads = True
+
+    def __init__(self, era: Era) -> None:
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.answers = Answers(eras=era)
+
+
+class _Answering(socketserver.StreamRequestHandler):
+    server: HttpServer
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        while first := self.rfile.readline():
+            length = 0
+            while (line := self.rfile.readline()) not in (b"\r\n", b""):
+                name, _, value = line.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+            body = self.rfile.read(length)
+            found = b"".join(self.server.answers.to(json.loads(body))) if first.startswith(b"POST") else b""
+            status = b"200 OK" if found else b"202 Accepted" if body else b"405 Method Not Allowed"
+            head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(found))
+            self.connection.sendall(head + found)
+
+
 async def _turns(ports: dict[Era, int], others: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Turns]:
     """What a call takes with each server behind, by a client of the same era."""
     off = {"url": "http://127.0.0.1:9/mcp", "enabled": False}
@@ -155,11 +185,12 @@ async def test_a_call_takes_few_turns_of_the_event_loop_and_as_many_with_many_se
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ExitStack() as stack:
-        ports: dict[Era, int] = {}
-        for era in VERSIONS:
-            _, (ports[era],) = await anyio.to_thread.run_sync(stack.enter_context, upstream("--eras", era))
+        servers: dict[Era, HttpServer] = {era: stack.enter_context(HttpServer(era)) for era in VERSIONS}
+        for server in servers.values():
+            stack.enter_context(in_a_thread(server))
+        ports = {era: server.server_address[1] for era, server in servers.items()}
         few, many = await _turns(ports, 0, monkeypatch), await _turns(ports, MANY, monkeypatch)
     assert few == many
-    for server, took in few.items():
-        most = MOST[server.partition("-")[0]]
-        assert (took.turns <= most.turns, took.steps <= most.steps) == (True, True), (server, took)
+    for name, took in few.items():
+        most = MOST[name.partition("-")[0]]
+        assert (took.turns <= most.turns, took.steps <= most.steps) == (True, True), (name, took)

@@ -329,10 +329,10 @@ class Broker:
         if self.homes is not None and self.is_per_client(server):
             await self.homes.check(client)
 
-    def check_pending(self, state: str | None) -> None:
+    async def check_pending(self, state: str | None) -> None:
         """Raise ``LivesElsewhere`` if a state is of a call that is pending on another replica."""
         if self.homes is not None and (tag := self.pending_calls.tag_of(state)):
-            there = self.homes.replica_of(tag)
+            there = await self.homes.replica_of(tag)
             if there is not None:
                 raise LivesElsewhere(there, CALL_LOST)
 

@@ -72,7 +72,7 @@ class Forwarder:
         self, request: ClientRequest, server: str, params: Fields, state: str | None, *, repeatable: bool
     ) -> RawObject:
         """The same for a request that may belong to another replica."""
-        self._broker.check_pending(state)
+        await self._broker.check_pending(state)
         await self._broker.check_home(request.client, server)
         return await self._forward_here(request, server, params, state, repeatable=repeatable)
 

@@ -57,8 +57,10 @@ class ClientHomeFinder:
         """Names this replica in ids that clients get."""
         return replica_tag(self._fleet.replica)
 
-    def replica_of(self, tag: str) -> str | None:
+    async def replica_of(self, tag: str) -> str | None:
         """The other replica with this tag, if it is present; its first, should two have the same."""
+        if tag != self.tag and not replicas_with_tag(tag, self._fleet.member.peers):
+            await self._fleet.look_again()
         found = replicas_with_tag(tag, self._fleet.member.peers)
         return next((name for name in found if name != self._fleet.replica), None)
 

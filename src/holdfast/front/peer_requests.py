@@ -112,9 +112,13 @@ class PeerRequests:
         """Names this replica in ids that clients get."""
         return replica_tag(self._peers.replica)
 
-    def with_tag(self, tag: str) -> list[str]:
-        """The other replicas that a tag may name."""
-        return replicas_with_tag(tag, self._peers.present)
+    async def with_tag(self, tag: str) -> list[str]:
+        """The other replicas that a tag may name; one that just joined is looked for."""
+        found = replicas_with_tag(tag, self._peers.present)
+        if not found and tag != self.tag:
+            await self._peers.look_again()
+            found = replicas_with_tag(tag, self._peers.present)
+        return found
 
     # A whole request.
 
@@ -158,7 +162,7 @@ class PeerRequests:
         """Pass a client's answer to the replica that asked; else why it could not be passed."""
         if not isinstance(message.key, int) or request.forwarded:
             return UNKNOWN_QUESTION
-        problem = await self.relay_to_one(self.with_tag(tag_of_question(message.key)), request, reply, owner)
+        problem = await self.relay_to_one(await self.with_tag(tag_of_question(message.key)), request, reply, owner)
         if problem is None:
             return None
         return (
@@ -169,7 +173,7 @@ class PeerRequests:
         """Let the replica of an event go on with its stream; False if no other replica does."""
         if request.forwarded:
             return False
-        return await self.relay_to_one(self.with_tag(tag_of_event(event_id)), request, reply, owner) is None
+        return await self.relay_to_one(await self.with_tag(tag_of_event(event_id)), request, reply, owner) is None
 
     async def pass_notice(self, replica: str, request: Request, owner: RequestOwner) -> None:
         """Pass a client's notification to the replica with its connections; it has no answer."""

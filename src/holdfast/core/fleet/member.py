@@ -272,6 +272,15 @@ class FleetMember:
         others = [peer for name, peer in self.peers.items() if name != self.replica]
         return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
 
+    def want_roster(self) -> None:
+        """A replica is named that is not known: ask who is present, soon."""
+        self._last_roster = float("-inf")
+        self._urgent = True
+
+    def has_roster(self, since: float) -> bool:
+        """Whether the store was asked who is present at that time or later."""
+        return self._last_roster >= since
+
     def watch_tickets(self, until: float) -> None:
         """Somebody waits for a ticket until then: ask who has seen what more often."""
         self._watching_tickets = max(self._watching_tickets, until)

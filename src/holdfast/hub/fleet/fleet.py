@@ -67,6 +67,8 @@ EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
 HOME_SECONDS = 1.0
 """How long the search for a client's home may take, before this replica serves it alone."""
+NEWS_SECONDS = 0.1
+"""Who is present is not asked again within this time, however often unknown replicas are named."""
 LEAVE_SECONDS = 1.0
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
@@ -171,6 +173,7 @@ class Fleet:
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
             peers.join(self.replica, self._addresses)
+            peers.look_again = self.look_again
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -431,6 +434,18 @@ class Fleet:
             if self._now() >= until or not await self._clock.wait(changed, until):
                 return all(self.member.is_everywhere(ticket, self._now()) for ticket in waiting)
         return True
+
+    async def look_again(self) -> None:
+        """Learn who is present, if the store answers: a request named a replica that is not known here."""
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        asked_at = self._now()
+        if self.not_shared_since is not None or self.member.has_roster(asked_at - NEWS_SECONDS):
+            return
+        self.member.want_roster()
+        self._wake.set()
+        while not self.member.has_roster(asked_at):
+            if not await self._clock.wait(self._changed, asked_at + HOME_SECONDS):
+                return
 
     async def find_home(self, key: str, *, instead_of: str = "") -> str:
         """The replica that has the connections of a client; this one if none has, or if the store does not answer.

@@ -57,13 +57,14 @@ async def serve_broker(
 
     def exchanged(read: Any, replicas: set[str], writer: asyncio.StreamWriter) -> None:
         asked, before = exchange_from(read), store.sequence
+        joins = asked.replica not in store.replicas
         replicas.add(asked.replica)
         writer.write(_framed(reply_to(store.exchange(asked, clock()))))
         if read.get("takes_notices"):
             if writer not in told:
                 writer.write(NOTICE)
             told[writer] = False
-        if store.sequence != before or asked.leaving:
+        if joins or store.sequence != before or asked.leaving:
             tell_others(writer)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from holdfast.errors import UsageError
@@ -237,6 +238,8 @@ class Peers:
             self.address = str(bound)
         self.replica = ""
         self._addresses: Callable[[], Mapping[str, str]] = dict
+        self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        """Learns of replicas that joined a moment ago."""
         self._handlers: dict[str, PeerHandler] = {}
         self._kept: dict[str, list[PeerFrames]] = {}
         self._unknown = 0
