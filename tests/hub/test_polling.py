@@ -88,3 +88,26 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
         "holdfast.control.server.metrics",
     }
     assert all(when % 0.5 == pytest.approx(0, abs=0.02) or when % 0.5 > 0.48 for when in due.values()), due
+
+
+async def test_a_disk_that_hangs_holds_up_no_poll_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    hangs, other = tmp_path / "hangs", tmp_path / "other"
+    other.write_text("1")
+
+    def look(file: Path) -> FileStamp:
+        if file == hangs:
+            goes_on.wait(10)
+        return file_stamp(file)
+
+    monkeypatch.setattr(polling, "file_stamp", look)
+    monkeypatch.setattr(polling, "SHARED_SECONDS", 0.05, raising=False)
+    try:
+        with anyio.fail_after(5):
+            hanging = asyncio.create_task(stamps(hangs))
+            assert await stamps(other) == (file_stamp(other),)
+            assert not hanging.done()
+            goes_on.set()
+            assert await hanging == (None,)
+    finally:
+        goes_on.set()

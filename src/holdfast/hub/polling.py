@@ -19,6 +19,9 @@ __all__ = ["next_poll", "sleep_until_poll", "stamps"]
 EARLY = 0.01
 """A timer may come a moment too early: what is so near is not waited for a second time."""
 
+SHARED_SECONDS = 1.0
+"""How long a poll waits for a look that it shares; then it looks alone. The disk of another file may hang."""
+
 Stamps: TypeAlias = tuple[FileStamp, ...]
 
 
@@ -36,13 +39,18 @@ async def sleep_until_poll(period: float) -> None:
 async def stamps(*files: Path | None) -> Stamps:
     """The states of some files; None has none.
 
-    A thread looks, because a disk may hang: once for all that ask in the same turn.
+    A thread looks, because a disk may hang: once for all that ask in the same turn. If that look hangs, each of them
+    looks alone.
     """
     loop = asyncio.get_running_loop()
     look = _looks.get(loop)
     if look is None:
         look = _looks[loop] = _FileLook(loop)
-    return await look.at(files)
+    try:
+        async with asyncio.timeout(SHARED_SECONDS):
+            return await look.at(files)
+    except TimeoutError:
+        return await loop.run_in_executor(None, _stamps_of, list(files))
 
 
 class _FileLook:

@@ -20,7 +20,7 @@ class Worker:
     """One of two workers; what it tells reaches the other one at once."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = self.own = name
         self.history = History(wall=lambda: 1.0)
         self.slot = SimpleNamespace(machine=SimpleNamespace(life=SimpleNamespace(calls=0)), redactor=None)
         self.others: tuple[str, ...] = ()
@@ -136,3 +136,42 @@ async def test_a_server_that_was_removed_and_added_again_is_counted_from_its_new
     one.calls("completed", 0.1)
     await one.tells()
     assert other.total == one.total == (1, 0)
+
+
+async def past_of(worker: Worker) -> dict[str, Any]:
+    """What a worker tells a new one."""
+    bodies: list[bytes] = []
+    reply: Any = SimpleNamespace(answer=lambda about=None, body=b"": bodies.append(body))
+    asked: Any = vars(worker)["past"]
+    await asked(PeerRequest("other", "past", {"server": "x"}, b""), reply)
+    told: dict[str, Any] = json.loads(bodies[0])
+    return told
+
+
+async def test_a_new_worker_that_told_its_calls_before_it_took_over_the_past_counts_them_once(
+    workers: tuple[Worker, Worker],
+) -> None:
+    one, other = workers
+    one.calls("completed", 0.1, 0.2, 0.3)
+    other.calls("failed", 0.4, 0.5)
+    await other.tells()  # the oldest worker did not answer when it was asked for the past
+    assert one.total == (5, 2)
+    other.shared._inherit("x", await past_of(one))
+    assert other.total == (5, 2)
+    for worker in (one, other, one):
+        await worker.tells(everything=True)
+    assert one.total == other.total == (5, 2)
+
+
+async def test_calls_of_a_third_worker_that_the_oldest_one_has_not_heard_of_are_not_lost(
+    workers: tuple[Worker, Worker],
+) -> None:
+    one, other = workers
+    seen: Any = vars(other)["seen"]
+    told = {"servers": {"x": {"calls": 7, "errors": 1, "times": [], "error": "", "in_flight": 0}}, "stderr": []}
+    third = PeerRequest("third", "seen", {}, json.dumps(told).encode())
+    one.present = other.present = frozenset({"one", "other", "third"})
+    await seen(third, None)
+    other.shared._inherit("x", await past_of(one))
+    await seen(third, None)
+    assert other.total == (7, 1)

@@ -194,11 +194,15 @@ class ServerHistory:
             "steps": self.tally.told(),
         }
 
-    def inherit(self, told: Mapping[str, Any]) -> None:
-        """Go on with the history of another worker, which has what this one was told of others so far."""
-        self.calls += int(told["calls"]) - self.calls_elsewhere
-        self.errors += int(told["errors"]) - self.errors_elsewhere
-        self.calls_elsewhere, self.errors_elsewhere = int(told["calls"]), int(told["errors"])
+    def inherit(self, told: Mapping[str, Any], *, calls_here: int = 0, errors_here: int = 0) -> None:
+        """Go on with the history of another worker; it counts in place of what this one was told of others so far.
+
+        It may have some calls of this worker too: so many.
+        """
+        calls, errors = int(told["calls"]) - calls_here, int(told["errors"]) - errors_here
+        self.calls += calls - self.calls_elsewhere
+        self.errors += errors - self.errors_elsewhere
+        self.calls_elsewhere, self.errors_elsewhere = calls, errors
         self.reconnects += int(told["reconnects"])
         before = [Change.model_validate(change) for change in told["timeline"]]
         self.timeline = deque([*before, *self.timeline], maxlen=KEPT)

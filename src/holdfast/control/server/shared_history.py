@@ -118,7 +118,10 @@ class SharedHistory:
                 self._inherit(server, json.loads(told))
 
     def _inherit(self, server: str, told: Mapping[str, Any]) -> None:
-        self._history.of(server).inherit(told["history"])
+        calls, errors = told["of"].pop(self._group.own, (0, 0))
+        self._history.of(server).inherit(told["history"], calls_here=int(calls), errors_here=int(errors))
+        for known in self._known.values():
+            known.pop(server, None)  # the past counts in its place, and may have less of it
         for replica, (calls, errors) in told["of"].items():
             self._known.setdefault(replica, {})[server] = (int(calls), int(errors))
         self._called(server)
