@@ -5,30 +5,32 @@
 // Each caller has a connection and, in the legacy era, a session of its own, and sends one call after the other. HTTP is
 // written and read by hand on plain sockets: Node's own client takes four times the CPU, which the subject would miss.
 // It prints `warm` after some calls that do not count, makes as many calls for each line `go` on stdin, and leaves at
-// the end of stdin.
+// the end of stdin. Several addresses, with commas between them, get the callers in turns.
 import net from "node:net";
 import readline from "node:readline";
 
 const options = JSON.parse(process.argv[2]);
 const { callers, requests, seconds = 60, era = "legacy", method = "tools/call", tool = "echo", progress = false } = options;
-const target = new URL(options.url);
+const targets = options.url.split(",").map((url) => new URL(url));
 const modern = era === "modern";
 const version = modern ? "2026-07-28" : "2025-11-25";
 
 const given = Object.entries(options.headers ?? {}).map(([name, value]) => `${name}: ${value}\r\n`).join("");
-const head = `POST ${target.pathname} HTTP/1.1\r\nhost: ${target.host}\r\ncontent-type: application/json\r\n` +
+const headOf = (target) => `POST ${target.pathname} HTTP/1.1\r\nhost: ${target.host}\r\ncontent-type: application/json\r\n` +
   `accept: application/json, text/event-stream\r\n${given}`;
 
 /** One keep-alive connection: one request at a time, and its whole answer. */
 class Connection {
-  constructor() {
+  constructor(target) {
+    this.target = target;
+    this.opening = headOf(target);
     this.connect();
   }
 
   connect() {
     this.parts = [];
     this.length = 0;
-    const socket = net.connect({ host: target.hostname, port: Number(target.port), noDelay: true });
+    const socket = net.connect({ host: this.target.hostname, port: Number(this.target.port), noDelay: true });
     socket.on("data", (data) => this.read(data));
     socket.on("error", () => {});
     socket.on("close", () => this.socket === socket && this.closed());
@@ -37,7 +39,7 @@ class Connection {
 
   post(message, headers) {
     const body = JSON.stringify(message);
-    const request = `${head}${headers}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+    const request = `${this.opening}${headers}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
     this.wanted = null;
     if (!this.socket.writable) this.connect(); // servers close connections that were idle while others were measured
     return new Promise((resolve, reject) => {
@@ -96,7 +98,7 @@ class Connection {
 class Caller {
   constructor(number) {
     this.number = number;
-    this.connection = new Connection();
+    this.connection = new Connection(targets[number % targets.length]);
     this.headers = `mcp-protocol-version: ${version}\r\n`;
     if (modern) this.headers += `mcp-method: ${method}\r\n` + (method === "tools/call" ? `mcp-name: ${tool}\r\n` : "");
     this.next = 1;
@@ -114,7 +116,7 @@ class Caller {
 
   /** End the session, as a well-behaved client does. */
   leave() {
-    this.connection.socket.end(`${head.replace("POST", "DELETE")}${this.headers}content-length: 0\r\n\r\n`);
+    this.connection.socket.end(`${this.connection.opening.replace("POST", "DELETE")}${this.headers}content-length: 0\r\n\r\n`);
   }
 
   call() {

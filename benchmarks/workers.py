@@ -4,7 +4,7 @@ Each process has the same number of callers, from a generator of their own: a pr
 less for each of them. CPU time is that of all processes, the supervisor included. Wall time says little here: the
 generators, the server behind and the workers share the cores of one machine.
 
-Two hubs that know nothing of each other, called at the same time, show what the machine alone costs: busy cores share
+Two hubs that know nothing of each other, with the callers in turns, show what the machine alone costs: busy cores share
 caches and memory, so a call takes more CPU time than on a machine that is half idle. The workers are compared with one
 process, as the demand has it, and with these hubs: that is what the workers themselves cost.
 """
@@ -47,8 +47,9 @@ def measure(
         with ExitStack() as stack:
             alone = [stack.enter_context(hub(servers)) for _ in range(WORKERS)]
             together, together_url = stack.enter_context(hub(servers, "--workers", str(WORKERS)))
-            apart = [Subject(APART, f"{url}/mcp", process, "up__echo") for process, url in alone]
-            one = replace(apart[0], name=ONE)
+            one = Subject(ONE, f"{alone[0][1]}/mcp", alone[0][0], "up__echo")
+            both = ",".join(f"{url}/mcp" for _, url in alone)
+            apart = [Subject(APART, both, process, "up__echo") for process, _ in alone]
             several = Subject(SEVERAL, f"{together_url}/mcp", together, "up__echo")
             sleep(settle)
             for era in ("legacy", "modern"):
@@ -70,7 +71,7 @@ def measure(
         about=(
             "An echo tool is called over HTTP through `holdfast serve` and through `holdfast serve --workers "
             f"{WORKERS}`, in turns, with a generator and the same number of callers for each process. CPU time is that "
-            "of the supervisor and all workers. Hubs that share nothing, called at the same time, show what two busy "
+            "of the supervisor and all workers. Hubs that share nothing, with the callers in turns, show what two busy "
             "cores cost alone; beside them the workers show what workers cost. The calls per second are no measure of "
             "capacity: the load generator, the server behind and the workers share the cores of one machine."
         ),
