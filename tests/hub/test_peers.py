@@ -194,6 +194,24 @@ async def test_replicas_understand_each_other_while_a_key_is_replaced() -> None:
         assert (await a.ask("c", "echo", within=PATIENCE))[1] == b""
 
 
+async def test_a_replica_that_joined_a_moment_ago_is_looked_for_before_it_counts_as_gone() -> None:
+    async with replicas("a", "b") as (a, b):
+        known: dict[str, str] = {}
+        looks: list[None] = []
+
+        async def look() -> None:
+            looks.append(None)
+            known["b"] = b.address
+
+        a.join("a", lambda: known)
+        a.look_again = look
+        for _ in range(2):
+            assert (await a.ask("b", "echo", within=PATIENCE))[1] == b""
+        assert len(looks) == 1
+        with pytest.raises(PeerUnreachable, match="not present"):
+            await a.ask("c", "echo", within=PATIENCE)
+
+
 async def test_an_address_that_another_replica_took_over_refuses() -> None:
     async with replicas("a", "b") as (a, b):
         a.join("a", lambda: {"gone": b.address})

@@ -346,6 +346,8 @@ class Peers:
         return None
 
     async def _dialed(self, replica: str) -> PeerFrames:
+        if replica not in self._addresses():
+            await self.look_again()
         address = self._addresses().get(replica)
         if address is None:
             raise PeerUnreachable(f"the replica {replica} is not present")
