@@ -85,3 +85,12 @@ def test_an_object_that_is_led_by_more_keeps_its_own_members_as_they_are_written
     for written in (led.written(), b"".join(led.pieces())):
         assert {key: bytes(value) for key, value in fields(written).items()} == lead | own
         assert list(fields(written)) == [*(key for key in lead if key not in own), *own]
+
+
+@pytest.mark.requirement("SEC-7")
+def test_a_value_that_is_nested_too_deep_to_be_written_is_bad_json() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(BadJson, match="nested too deep"):
+        dumps(deep)

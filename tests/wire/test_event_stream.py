@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
-from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
+from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent, only_event
 
 STREAM = (
     b': hello\n\nid: 1\nretry: 500\ndata: \n\nevent: message\r\ndata: {"a":1}\r\n\r\n'
@@ -94,3 +94,50 @@ def test_an_event_over_the_bound_is_not_taken() -> None:
     list(reader.feed(b": a comment\n\n"))
     assert reader.take(b"data: 12345678901\n\n", lambda _: True) == 0
     assert reader.take(b"data: 1234567890\n\n", lambda _: True) == len(b"data: 1234567890\n\n")
+
+
+LINES = st.sampled_from(
+    [
+        b"id: 1",
+        b"id: ",
+        b"id:x",
+        b"id: \0",
+        b"event: message",
+        b"event: other",
+        b"data: x",
+        b"data: ",
+        b"data:y",
+        b": c",
+    ]
+    + [b"data", b"retry: 5", b"data: \xef\xbb\xbf{}"]
+    + [b""] * 6
+)
+WRITTEN = st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=8)
+
+
+def _letter_by_letter(stream: bytes) -> list[ServerEvent]:
+    """The long way: no event is whole in one piece."""
+    reader = EventReader(1000)
+    return [event for at in range(len(stream)) for event in reader.feed(stream[at : at + 1])]
+
+
+@settings(max_examples=100, deadline=None)
+@given(WRITTEN, st.booleans())
+def test_the_short_ways_see_what_the_long_way_sees(written: list[tuple[bytes, bytes]], begins: bool) -> None:
+    stream = b"".join(line + end for line, end in written)
+    events = _letter_by_letter(stream)
+    assert list(EventReader(1000).feed(stream)) == events
+    only = only_event(stream)
+    assert only is None or [(event.name, event.data) for event in events] == [("message", only)]
+    taken: list[bytes] = []
+    reader = EventReader(1000)
+    before = list(reader.feed(b": \n\n" if begins else b"data: first\n\n"))
+
+    def takes(data: bytes) -> bool:
+        taken.append(data)
+        return True
+
+    at = reader.take(stream, takes)
+    rest = [event.data for event in reader.feed(stream[at:])]
+    assert [*taken, *rest] == [event.data for event in events]
+    assert len(before) == (not begins)

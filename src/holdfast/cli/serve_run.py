@@ -116,9 +116,9 @@ class ServeOptions:
     worker: WorkerLink | None = None
     """The link to the supervisor, in a worker of ``--workers``."""
     advertise: str | None = None
+    """Where the other replicas reach this one."""
     approvals_lock: Path | None = None
     """The file with all that may be used."""
-    """Where the other replicas reach this one."""
 
     @property
     def is_demo(self) -> bool:

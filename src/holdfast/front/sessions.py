@@ -15,9 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from mcp import MCPError
-from mcp.shared.inbound import (
-    ERROR_CODE_HTTP_STATUS,
-)
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 

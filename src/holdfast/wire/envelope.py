@@ -289,7 +289,10 @@ def join_items(values: list[Bytes]) -> bytes:
 
 def dumps(value: Any) -> bytes:
     """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
-    return _written(value).encode()
+    try:
+        return _written(value).encode()
+    except RecursionError:  # a client's value can be read a little deeper than it can be written
+        raise BadJson("it is nested too deep") from None
 
 
 def text_as_json(text: str) -> bytes:

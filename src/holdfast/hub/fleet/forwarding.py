@@ -465,6 +465,8 @@ class HeldServers:
     # Questions of a server to a client of another replica.
 
     async def _ask(self, out: _Out, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        if out.reply.complete or out.reply.lost:
+            raise refusal(f"{method} came after its call had ended")
         number = next(self._numbers)
         future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._questions[out.call, number] = future
