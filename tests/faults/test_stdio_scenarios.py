@@ -121,7 +121,7 @@ async def test_a_healthy_child_costs_one_start_and_no_message_too_many(
 async def test_an_old_server_that_ignores_the_probe_is_greeted_the_old_way(
     stdio_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.wire.session.IGNORED_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.wire.handshake.IGNORED_SECONDS", 0.05)
     peer = stdio_peer("--ignore-discover")
     outcome = await observe(connection(peer))
     assert (outcome.status, outcome.attempts, peer.starts) == ("available", 1, 1)

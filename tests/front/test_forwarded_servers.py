@@ -42,8 +42,8 @@ async def pair() -> AsyncIterator[Pair]:
     with pytest.MonkeyPatch.context() as patch:
         hurry(patch)
         async with no_leaks(kinds=("tasks", "processes")), replicas({"o": SERVER}, placement="one") as found:
-            holder, other = sorted(found, key=lambda one: not one.fleet.runs("o"))
-            assert not other.fleet.runs("o")
+            holder, other = sorted(found, key=lambda one: not one.fleet.leases.runs("o"))
+            assert not other.fleet.leases.runs("o")
             yield Pair(holder, other)
 
 

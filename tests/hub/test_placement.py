@@ -107,7 +107,7 @@ async def holder_and_other(replicas: Replicas, servers: Mapping[str, object], **
     name = next(iter(servers))
     for hub in replicas.hubs:
         await until(lambda hub=hub: hub.server_health(name).state is State.CONNECTED)  # type: ignore[misc]
-    holders = [hub for hub in replicas.hubs if fleet_of(hub).runs(name)]
+    holders = [hub for hub in replicas.hubs if fleet_of(hub).leases.runs(name)]
     assert len(holders) == 1
     return holders[0], next(hub for hub in replicas.hubs if hub is not holders[0])
 
@@ -135,7 +135,7 @@ async def test_one_process_serves_all_replicas_under_the_same_names(replicas: Re
         assert len(server.pids) == 1
         assert (await holder.call_tool("s__a")).text == (await other.call_tool("s__a")).text == "1"
         assert [one.name for one in holder.catalog.tools] == [one.name for one in other.catalog.tools]
-        assert fleet_of(other).home_of("s") == fleet_of(holder).home_of("s") == fleet_of(holder).replica
+        assert fleet_of(other).leases.home_of("s") == fleet_of(holder).leases.home_of("s") == fleet_of(holder).replica
         assert len(alive(server.pids)) == 1
 
 
@@ -278,13 +278,13 @@ async def test_a_replica_that_leaves_hands_its_server_over_without_a_failed_call
                 tasks.start_soon(traffic, hub)
             await until(lambda: len(results) > 50)
             await holder.registry.hand_over(5.0)
-            await until(lambda: fleet_of(other).runs("s"))
+            await until(lambda: fleet_of(other).leases.runs("s"))
             before = len(results)
             await until(lambda: len(results) > before + 50)
             over.set()
         assert set(results) == {"1"}
         assert (most, len(server.pids)) == (1, 2)
-        assert fleet_of(holder).home_of("s") == fleet_of(other).replica
+        assert fleet_of(holder).leases.home_of("s") == fleet_of(other).replica
 
 
 async def test_a_client_of_its_own_has_a_process_of_its_own_where_the_server_runs(replicas: Replicas) -> None:

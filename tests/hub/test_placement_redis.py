@@ -37,7 +37,7 @@ async def test_replicas_on_redis_run_one_process_which_survives_the_store_and_mo
             hubs.append(await ends[-1].enter_async_context(running(servers, hub={"fleet": fleet})))
         for hub in hubs:
             await until(lambda hub=hub: hub.server_health("s").state is State.CONNECTED)  # type: ignore[misc]
-        holder = next(hub for hub in hubs if fleet_of(hub).runs("s"))
+        holder = next(hub for hub in hubs if fleet_of(hub).leases.runs("s"))
         other = next(hub for hub in hubs if hub is not holder)
         await store.command("FLUSHALL")
         await until(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
@@ -52,6 +52,6 @@ async def test_replicas_on_redis_run_one_process_which_survives_the_store_and_mo
         assert (await other.call_tool("s__a")).text == "1"
         assert len(server.pids) == 1
         await ends[hubs.index(holder)].aclose()
-        await until(lambda: fleet_of(other).runs("s") and other.server_health("s").state is State.CONNECTED)
+        await until(lambda: fleet_of(other).leases.runs("s") and other.server_health("s").state is State.CONNECTED)
         assert (await other.call_tool("s__a")).text == "1"
         assert len(alive(server.pids)) == 1

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
-import holdfast.wire.session as room
 from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import HttpStatus, NotMcp, NotMcpFault, ProcessExit, RpcError, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire import handshake
 from holdfast.wire.dial import Dialer
 from holdfast.wire.session import Connection, Era
 from holdfast.wire.warden import Warden
@@ -149,8 +149,8 @@ async def test_a_server_that_names_only_versions_of_the_future_does_not_speak_wi
 @pytest.fixture
 def newer_than_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     """We speak one modern version more than the peers do."""
-    monkeypatch.setattr(room, "LATEST_MODERN_VERSION", "2027-01-01")
-    monkeypatch.setattr(room, "MODERN_PROTOCOL_VERSIONS", ("2026-07-28", "2027-01-01"))
+    monkeypatch.setattr(handshake, "LATEST_MODERN_VERSION", "2027-01-01")
+    monkeypatch.setattr(handshake, "MODERN_PROTOCOL_VERSIONS", ("2026-07-28", "2027-01-01"))
 
 
 @pytest.mark.usefixtures("newer_than_the_peers")
@@ -220,7 +220,7 @@ async def test_the_era_of_a_process_is_found_with_one_probe(
 async def test_a_process_that_ignores_the_probe_is_greeted_after_a_while(
     stdio_peer: Callable[..., StdioPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "IGNORED_SECONDS", SOON)
+    monkeypatch.setattr(handshake, "IGNORED_SECONDS", SOON)
     peer = stdio_peer("--ignore-discover")
     async with dialed(pipe(peer)) as connection:
         assert connection.era == "legacy"
@@ -272,7 +272,7 @@ for line in sys.stdin:
 
 
 async def test_a_late_answer_to_the_probe_counts_where_initialize_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "IGNORED_SECONDS", SOON)
+    monkeypatch.setattr(handshake, "IGNORED_SECONDS", SOON)
     async with dialed(program(SLOW_BUT_MODERN)) as connection:
         assert connection.era == "modern"
 
@@ -284,7 +284,7 @@ async def test_where_both_questions_are_answered_with_no_the_greetings_refusal_i
 async def test_a_process_that_stays_silent_meets_the_deadline(
     stdio_peer: Callable[..., StdioPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "IGNORED_SECONDS", SOON)
+    monkeypatch.setattr(handshake, "IGNORED_SECONDS", SOON)
     peer = stdio_peer("--never-answer")
     with anyio.fail_after(10):
         seen = await failure_of(pipe(peer), within=1.5)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import Redactor
-from holdfast.wire import session
+from holdfast.wire import handshake
 from holdfast.wire.dial import Dialer
 from holdfast.wire.warden import Warden
 from tests.peers.stdio import StdioPeer
@@ -64,7 +64,7 @@ async def test_a_server_behind_a_program_that_reads_for_it_comes_up_in_an_era_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As with ``docker run -i``: the probe is read at once, and the server sees it later, beside ``initialize``."""
-    monkeypatch.setattr(session, "IGNORED_SECONDS", 0.5)
+    monkeypatch.setattr(handshake, "IGNORED_SECONDS", 0.5)
     piped = {name: ("sh", "-c", f"cat | exec {shlex.join((*command, '2'))}") for name, (command, _) in SERVERS.items()}
     found = await eras(piped)
     assert {name: text for name, (_, text) in found.items()} == dict.fromkeys(SERVERS, "hello")
@@ -76,7 +76,7 @@ async def test_a_server_behind_a_program_that_reads_for_it_comes_up_in_an_era_th
 async def test_a_server_that_ignores_unknown_methods_comes_up_once_it_has_read_the_probe(
     delay: float, stdio_peer: Callable[..., StdioPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "IGNORED_SECONDS", 0.5)
+    monkeypatch.setattr(handshake, "IGNORED_SECONDS", 0.5)
     peer = stdio_peer("--ignore-discover", "--read-after", str(delay))
     async with Warden() as warden:
         spec = server("quiet", (peer.command, *peer.args))
@@ -90,7 +90,7 @@ async def test_a_server_that_ignores_unknown_methods_comes_up_once_it_has_read_t
 async def test_initialize_is_not_sent_beside_a_probe_that_was_not_read(
     stdio_peer: Callable[..., StdioPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "IGNORED_SECONDS", 0.2)
+    monkeypatch.setattr(handshake, "IGNORED_SECONDS", 0.2)
     peer = stdio_peer("--era", "both", "--read-after", "2")
     async with Warden() as warden:
         spec = server("slow", (peer.command, *peer.args))

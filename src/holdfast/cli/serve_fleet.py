@@ -60,7 +60,7 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     else:
         number = (worker.group, worker.number)
         fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
-    fleet.is_reachable = serving.advertise is not None
+    fleet.leases.is_reachable = serving.advertise is not None
     return fleet
 
 

@@ -168,7 +168,7 @@ async def _run_http(serving: ServeOptions) -> None:
             demo=serving.is_demo,
             token=serving.control_token,
             callers=tokens,
-            notice=lambda: " ".join(filter(None, (ids.keys.notice, fleet.notice if fleet is not None else ""))),
+            notice=lambda: " ".join(filter(None, (ids.keys.notice, fleet.leases.notice if fleet is not None else ""))),
             worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed

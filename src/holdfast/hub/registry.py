@@ -171,7 +171,7 @@ class SlotRegistry:
             host=self,
             relay=lambda: self.relay if self._places is None else self._places.relay(self.relay),
             fleet=self.fleet,
-            fence=self.fleet.check_lease if self.fleet is not None else None,
+            fence=self.fleet.leases.check if self.fleet is not None else None,
         )
         if self.fleet is not None:
             self._join(self.fleet)

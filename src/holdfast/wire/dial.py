@@ -19,12 +19,13 @@ from holdfast.core import Evidence, ProcessExit, Redactor, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import require_descriptors
 from holdfast.wire.forwarded import ForwardedDispatcher, RemoteServer
+from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.relay import Relay, RelayDispatcher
-from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire, negotiate
+from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
 

@@ -496,7 +496,7 @@ class Metrics:
             failures=fleet.failures,
             refused=getattr(fleet.store, "refused", 0),
             probes=Counter(fleet.probers.values()),
-            homes=Counter(filter(None, fleet.homes.values())),
+            homes=Counter(filter(None, fleet.leases.homes.values())),
             not_shared=len(fleet.not_shared),
             events_lost=fleet.events_lost(),
         )

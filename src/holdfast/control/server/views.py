@@ -144,7 +144,7 @@ class Views:
             not_shared_since=fleet.not_shared_since,
             problem=fleet.problem,
             not_shared=fleet.not_shared[:MOST_HELD],
-            cut_off=fleet.cut_off[:MOST_HELD],
+            cut_off=fleet.leases.cut_off[:MOST_HELD],
             events_lost=fleet.events_lost(),
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(
@@ -219,7 +219,7 @@ class Views:
 
     def _home(self, name: str) -> str:
         fleet = self._hub.registry.fleet
-        return fleet.home_of(name) if fleet is not None and fleet.is_placed(name) else ""
+        return fleet.leases.home_of(name) if fleet is not None and fleet.leases.is_placed(name) else ""
 
     def _prober(self, name: str) -> str:
         fleet = self._hub.registry.fleet

@@ -22,7 +22,6 @@ import anyio.to_thread
 from holdfast._version import __version__
 from holdfast.config import PlacementName
 from holdfast.core import (
-    CHILD_SECONDS,
     Alone,
     Connected,
     FleetMember,
@@ -51,18 +50,13 @@ from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
-from holdfast.hub.fleet.peers import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
+from holdfast.hub.fleet.peers import Peers
+from holdfast.hub.fleet.server_leases import ServerLeases
 
 __all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
-RUNS_SECONDS = 12.0
-"""How long a connection waits for a replica that runs its server: a lease ends before that."""
-SUSPENDED_SECONDS = 0.2
-"""A shorter suspension does not matter for a lease; the two clocks are not read in the same moment."""
-PROMISE_SECONDS = 1.0
-PROMISE_OPERATION = "server/promise"
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
 HOME_SECONDS = 1.0
@@ -132,19 +126,9 @@ class ReplicaView:
     leaving: bool = False
 
 
-def suspended_seconds() -> float:
-    """How long this machine was suspended since it started, where the system tells it."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0
-
-
 def replica_name() -> str:
     """A name that no other replica has."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
-MOST_NAMED = 5
-"""Servers that a notice names."""
 
 
 class Fleet:
@@ -167,8 +151,6 @@ class Fleet:
         self.replica = replica or replica_name()
         self.default_placement: PlacementName = "each"
         """Where a stdio server runs that does not say it."""
-        self.is_reachable = True
-        """Whether replicas on other machines can be told how to reach this one."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
@@ -184,7 +166,8 @@ class Fleet:
             **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
-        self._placed = self.member.placement.servers
+        self.leases = ServerLeases(self.member, peers, wake=self._exchange_soon, tick=self._tick)
+        """The servers that live on one replica."""
         self.problem = ""
         """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
         self.not_shared_since: float | None = None
@@ -195,8 +178,6 @@ class Fleet:
         self._host: FleetHost | None = None
         self._clock: Clock | None = None
         self._wake = anyio.Event()
-        self._leased = anyio.Event()
-        """Set when this replica gets a server that lives on one."""
         self._changed = anyio.Event()
         self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
         self.tell_use: Callable[[], Mapping[str, object]] | None = None
@@ -211,17 +192,13 @@ class Fleet:
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
-        self._allowed: dict[str, float] = {}
-        self._slept = suspended_seconds()
-        self._leaving: set[str] = set()
-        """The servers that this replica gives away, because it leaves."""
-        self._tasks: anyio.abc.TaskGroup | None = None
         self.on_home_lost: Callable[[str], object] = lambda _: None
         """Told when another replica took over the connections of a client."""
 
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
         self._host, self._clock = host, clock
+        self.leases.open(host.allow_children, clock)
 
     def describe(self, **about: object) -> None:
         """Tell the others more about this replica."""
@@ -233,7 +210,7 @@ class Fleet:
     def claim(self, server: str, at: float | None, number: int) -> None:
         """A slot needs the right to probe at that time, or not any more."""
         definition = self._hub().definition_of(server) or ""
-        if not self.runs(server):
+        if not self.leases.runs(server):
             definition += f"@{self.replica}"  # a try to reach the replica that runs it: others have their own
         self.member.want_probe(server, at, number, self._now(), definition=definition)
         self._wake.set()
@@ -248,139 +225,12 @@ class Fleet:
         definition = self._hub().definition_of(server)
         known = self.member.book.get(evidence_key(server))
         up = isinstance(evidence, on.PeerRecovered)
-        if not self.runs(server):
+        if not self.leases.runs(server):
             return  # the replica that runs it tells what it sees
         if definition is None or (up and (known is None or record_value(known).get("up") is not False)):
             return
         self.member.write(evidence_key(server), evidence_value(evidence, definition), self._wall(), again=True)
         self._wake.set()
-
-    # Servers that live on one replica.
-
-    def place(self, server: str, *, wanted: bool) -> None:
-        """A server that lives on one replica is configured, or not any more."""
-        self.member.place(server, wanted=wanted)
-        self._wake.set()
-
-    def is_placed(self, server: str) -> bool:
-        """Whether a server lives on one replica."""
-        return server in self.member.placement
-
-    @property
-    def cut_off(self) -> tuple[str, ...]:
-        """Servers that live on one replica: while that is this one, the clients of other replicas cannot use them."""
-        return () if self.is_reachable else tuple(sorted(self.member.placement))
-
-    @property
-    def notice(self) -> str:
-        """What the operator should change; empty if nothing."""
-        names = self.cut_off
-        if not names:
-            return ""
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return (
-            f"{', '.join(names[:MOST_NAMED])}{more}: `placement` is `one`, and this replica was started without "
-            "--advertise. While it runs here, clients of the other replicas cannot use it. Start every replica with "
-            '--advertise tcp://HOST:PORT, or write "placement": "each"'
-        )
-
-    def runs(self, server: str) -> bool:
-        """Whether this replica may run a server now."""
-        if server not in self.member.placement:
-            return True
-        return server not in self._leaving and self.member.lease_of(server, self._now()) > 0
-
-    def home_of(self, server: str) -> str:
-        """The replica that runs a server that lives on one; empty if no replica is known to."""
-        return self.replica if self.runs(server) else self.member.home_of(server)
-
-    @property
-    def homes(self) -> dict[str, str]:
-        """The replica that runs each server that lives on one; empty if no replica is known to."""
-        return {server: self.home_of(server) for server in self.member.placement}
-
-    def check_lease(self, server: str) -> None:
-        """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
-        if server not in self._placed:
-            return  # every call asks: most servers run on each replica, and have no lease
-        self._note_suspension()
-        if self.member.placement.is_over(server, self._now()):
-            self._apply(self.member.tick(self._now()))
-
-    def retire(self) -> list[str]:
-        """This replica leaves: it takes no server any more. Returns those that run here."""
-        self.member.placement.retired = True
-        self._leaving = {server for server in self.member.placement if self.runs(server)}
-        return sorted(self._leaving)
-
-    def is_leaving(self, server: str) -> bool:
-        """Whether this replica gives a server away."""
-        return server in self._leaving
-
-    def give_back(self, server: str) -> None:
-        """A server does not run here any more, and another replica may run it."""
-        self.member.give_back(server)
-        self._leaving.discard(server)
-        self._changed.set()
-        self._changed = anyio.Event()
-        self._wake.set()
-
-    async def given_back(self, server: str) -> None:
-        """Wait until a server that this replica gives away has ended here."""
-        while server in self._leaving:
-            await self._changed.wait()
-
-    async def find_runner(self, server: str) -> str:
-        """The replica that runs a server; waits a while until one does. Empty if none does."""
-        assert self._clock is not None  # noqa: S101 - the hub is open
-        until = self._now() + RUNS_SECONDS
-        while True:
-            home = self.home_of(server)
-            if home == self.replica and not self.runs(server):
-                home = ""
-            if home or self._now() >= until or not await self._clock.wait(self._changed, until):
-                return home
-
-    async def _ask_promise(self, peer: str, server: str, token: int, asked_at: float) -> None:
-        assert self.peers is not None  # noqa: S101 - see _ask_promises
-        try:
-            about = {"server": server, "token": token}
-            answer, _ = await self.peers.ask(peer, PROMISE_OPERATION, about, within=PROMISE_SECONDS)
-            seconds = float(answer.get("seconds", 0.0))
-        except (PeerUnreachable, PeerRefused, PeerFailed, TypeError, ValueError):
-            return  # without a promise the lease ends
-        self.member.placement.promised(peer, server, token, asked_at, seconds)
-        self._allow_children()
-        self._wake.set()
-
-    async def _promise(self, request: PeerRequest, reply: PeerReply) -> None:
-        server, token = str(request.about.get("server")), request.about.get("token")
-        seconds = self.member.promise(server, token, self._now()) if isinstance(token, int) else 0.0
-        reply.begin({"seconds": seconds})
-        await reply.drained()
-
-    def _note_suspension(self) -> None:
-        """A machine that was suspended: its clock stood still, and the leases went on."""
-        slept = suspended_seconds()
-        if slept > self._slept + SUSPENDED_SECONDS:
-            self.member.placement.slept(slept - self._slept)
-        self._slept = slept
-
-    def _ask_promises(self) -> None:
-        wanted = self.member.wants_promises(self._now())
-        if self.peers is None or self._tasks is None:
-            return
-        for server, token in wanted.items():
-            for peer in self.member.placement.witnesses:
-                self._tasks.start_soon(self._ask_promise, peer, server, token, self._now())
-
-    def _allow_children(self) -> None:
-        """Tell the warden how long the children may live, each time that a lease was renewed."""
-        for server in self.member.placement:
-            stops_at = self.member.placement.stops_at(server)
-            if stops_at and self._allowed.get(server) != stops_at:
-                self._allowed[server] = stops_at
-                self._hub().allow_children(server, max(0.0, stops_at - self._now()) + CHILD_SECONDS)
 
     # For the hub.
 
@@ -543,11 +393,9 @@ class Fleet:
         """FleetExchange until cancelled; then tell the others that this replica leaves."""
         assert self._clock is not None  # noqa: S101 - see open()
         async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
             if self.peers is not None:
-                self.peers.handle(PROMISE_OPERATION, self._promise)
                 tasks.start_soon(self.peers.run)
-            tasks.start_soon(self._watch_leases, self._clock)
+            self.leases.start(tasks)
             try:
                 while True:
                     await self._turn(self._clock)
@@ -573,12 +421,10 @@ class Fleet:
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
             self._purge()
-        self._note_suspension()
-        self._apply(self.member.tick(self._now()))
-        self._ask_promises()
+        self.leases.renew()
         if self.member.due() <= self._now():
             await self._exchange()
-            self._allow_children()
+            self.leases.allow_children()
 
     def _purge(self) -> None:
         """Forget what is over. A clock that is ahead must not make the fleet forget which sessions were ended."""
@@ -594,18 +440,6 @@ class Fleet:
                     side,
                 )
         self.member.purge(wall - max(0.0, self._ahead))
-
-    async def _watch_leases(self, clock: Clock) -> None:
-        """Prolong the leases in time, also while an exchange waits for a store that does not answer."""
-        while True:
-            self._leased = anyio.Event()
-            at = self.member.promises_due()
-            if at is None or at > self._now():
-                await clock.wait(self._leased, at)
-                continue
-            self._note_suspension()
-            self._apply(self.member.tick(self._now()))
-            self._ask_promises()
 
     async def _exchange(self) -> None:
         before = self.store.connections
@@ -636,6 +470,7 @@ class Fleet:
             self._hub().settled()
         self._changed.set()
         self._changed = anyio.Event()
+        self.leases.look_again()
 
     def _note_strangers(self) -> None:
         count, before = self.member.strangers, self.problem
@@ -664,6 +499,12 @@ class Fleet:
             if self.member.book.get(switch_key(server)) is None:
                 self.switched(server, disabled=True)
 
+    def _exchange_soon(self) -> None:
+        self._wake.set()
+
+    def _tick(self) -> None:
+        self._apply(self.member.tick(self._now()))
+
     def _apply(self, happened: Iterable[Happening]) -> None:
         host = self._hub()
         for one in happened:
@@ -675,7 +516,7 @@ class Fleet:
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
                 case LeaseGained(server=server):
-                    self._leased.set()
+                    self.leases.gained()
                     host.moved(server, "this replica runs the server now")
                 case LeaseLost(server=server):
                     host.moved(server, "this replica may not run the server any more")

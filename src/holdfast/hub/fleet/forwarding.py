@@ -317,8 +317,8 @@ class HeldServers:
             reply.refuse(busy.message)
             return
         if slot is None:
-            if self._fleet.is_leaving(server):
-                await self._fleet.find_runner(server)  # the other replica learns it too, and asks there
+            if self._fleet.leases.is_leaving(server):
+                await self._fleet.leases.find_runner(server)  # the other replica learns it too, and asks there
             reply.refuse(f"{self._replica} does not run it")
             return
         reply.begin()
@@ -331,7 +331,7 @@ class HeldServers:
                 self._watched[key] = _Watched(out, server, slot)
                 out.put(MessageKind.HEAD, dumps(lease.connection.handshake))
                 await self._stands(out, slot, lease)
-                await self._fleet.given_back(server)
+                await self._fleet.leases.given_back(server)
                 out.fail(lease.lost or self._closed(lease))
             await reply.drained()
         finally:
@@ -391,7 +391,7 @@ class HeldServers:
         about, server = request.about, str(request.about.get("server"))
         watch, number = str(about.get("watch")), about.get("call")
         watched = self._watched.get((request.sender, watch))
-        if watched is not None and self._fleet.is_leaving(server):
+        if watched is not None and self._fleet.leases.is_leaving(server):
             await watched.ended.wait()  # it came after the server was held: it is made again where the server runs then
             watched = None
         if watched is None or watched.server != server or not self._runs(server) or not isinstance(number, int):

@@ -43,19 +43,19 @@ class ServerPlaces:
 
     def configured(self, server: ServerSpec | BadServer) -> None:
         """A server is new, or its definition changed."""
-        known = self._fleet.is_placed(server.id)
-        self._fleet.place(server.id, wanted=self._lives_on_one(server))
-        if self._is_open and self._fleet.is_placed(server.id) and not known:
+        known = self._fleet.leases.is_placed(server.id)
+        self._fleet.leases.place(server.id, wanted=self._lives_on_one(server))
+        if self._is_open and self._fleet.leases.is_placed(server.id) and not known:
             self._warn()
 
     def _warn(self) -> None:
         self._is_open = True
-        if self._fleet.notice:
-            log.warning("%s", self._fleet.notice)
+        if self._fleet.leases.notice:
+            log.warning("%s", self._fleet.leases.notice)
 
     def removed(self, server: str) -> None:
         """A server is not configured any more."""
-        self._fleet.place(server, wanted=False)
+        self._fleet.leases.place(server, wanted=False)
 
     def _lives_on_one(self, server: ServerSpec | BadServer) -> bool:
         if not isinstance(server, ServerSpec) or server.transport != "stdio":
@@ -63,14 +63,14 @@ class ServerPlaces:
         return (server.placement or self._fleet.default_placement) == "one"
 
     def _runs(self, server: str) -> bool:
-        return self._fleet.is_placed(server) and self._fleet.runs(server)
+        return self._fleet.leases.is_placed(server) and self._fleet.leases.runs(server)
 
     async def find(self, spec: ServerSpec, relay: Relay | None) -> RemoteServer | None:
         """See ``FindServer``."""
         fleet = self._fleet
-        if not fleet.is_placed(spec.id):
+        if not fleet.leases.is_placed(spec.id):
             return None
-        home = await fleet.find_runner(spec.id)
+        home = await fleet.leases.find_runner(spec.id)
         if home == fleet.replica:
             return None
         if not home:
@@ -84,7 +84,7 @@ class ServerPlaces:
 
     async def hand_over(self, within: float) -> None:
         """Let other replicas run what runs here: this one leaves. Calls in flight end first, new ones wait."""
-        servers = self._fleet.retire()
+        servers = self._fleet.leases.retire()
         if self._fleet.peers is None or not self._fleet.peers.others:
             return  # no replica is there to take them
         async with anyio.create_task_group() as tasks:
@@ -106,7 +106,7 @@ class ServerPlaces:
             await one.closed.wait()
         while slot.process_groups:  # noqa: ASYNC110 - see LOOK_SECONDS
             await anyio.sleep(LOOK_SECONDS)
-        self._fleet.give_back(server)
+        self._fleet.leases.give_back(server)
 
     def relay(self, relay: Relay | None) -> Relay | None:
         """The relay of the shared connections: what belongs to no call goes to other replicas too."""

@@ -1,0 +1,256 @@
+"""The handshake with a server: finds the protocol era with as few requests as possible, and agrees on a version.
+
+A probe tells the modern era from the legacy one. A process may ignore a probe or start slowly; no bound here takes a
+slow start for an old server. Every failure is ``ServerFailure`` with evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.abc
+import mcp_types as types
+from mcp import ClientSession, MCPError
+from mcp_types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from holdfast.core import HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut, quoted_name
+from holdfast.errors import ServerFailure
+from holdfast.wire.relay import Era, until_cancelled
+from holdfast.wire.rpc import first_error
+
+__all__ = ["HasRead", "negotiate"]
+
+HasRead: TypeAlias = Callable[[], bool | None]
+"""Whether a process has read all that was written to it; None where the system does not tell."""
+
+IGNORED_SECONDS = 5.0
+"""How long a probe that a process has read may stay unanswered before it counts as ignored.
+
+Some old servers ignore unknown methods: they get ``initialize`` then. The time starts when the process has read the
+probe, so a slow start is never taken for an ignored probe."""
+
+UNREAD_SECONDS = 10.0
+"""The same on a system that does not tell whether a process has read its input; counted from the probe."""
+
+GREETING_SECONDS = 2.0
+"""How long the answer to ``initialize`` may come after a late answer to the probe.
+
+A server that answers both was put into the legacy era by the second; one that ignores ``initialize`` is modern."""
+
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.02, 0.25
+"""The pauses between two looks whether the process has read the probe: no event tells that."""
+
+NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
+
+
+async def negotiate(
+    session: ClientSession, *, era: Era | None, has_read: HasRead | None = None, fixed: bool = False
+) -> Era:
+    """Agree on a version, of ``era`` alone if that is fixed.
+
+    ``has_read`` is for a process, which may ignore a probe or start slowly.
+    """
+    if fixed and era is not None:
+        return await _only(session, era)
+    if era == "legacy":
+        found = await _greet_or_none(session)
+        if found is not None:
+            return found
+    return await _probe(session) if has_read is None else await _probe_process(session, has_read)
+
+
+async def _only(session: ClientSession, era: Era) -> Era:
+    if era == "legacy":
+        return await _greet(session)
+    try:
+        return await _discover(session, LATEST_MODERN_VERSION)
+    except _SpeaksNoModern as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail="it does not speak the modern era")) from exc
+
+
+async def _greet_or_none(session: ClientSession) -> Era | None:
+    """``initialize``, for a server that was legacy last time; None if it is no longer."""
+    try:
+        return await _greet(session)
+    except ServerFailure as failure:
+        seen = failure.evidence
+        if isinstance(seen, RpcError) and seen.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND):
+            return None
+        raise
+
+
+async def _probe(session: ClientSession) -> Era:
+    try:
+        return await _discover(session, LATEST_MODERN_VERSION)
+    except _SpeaksNoModern:
+        return await _greet(session)
+
+
+async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
+    """Probe, and send ``initialize`` only after an answer, or after the process has read the probe and ignored it.
+
+    A process that gets both at once may answer both and change its era with the second answer.
+    """
+    async with anyio.create_task_group() as tasks:
+        probe = _HandshakeRequest(lambda: _discover(session, LATEST_MODERN_VERSION), tasks)
+        await _answered_or_ignored(probe, has_read)
+        if isinstance(probe.answer, str | ServerFailure):
+            tasks.cancel_scope.cancel()
+        else:
+            greeting = _HandshakeRequest(lambda: _greet(session), tasks)
+            await _settled(probe, greeting)
+            tasks.cancel_scope.cancel()
+            probe = _decisive(probe, greeting)
+    return probe.result()
+
+
+class _HandshakeRequest:
+    """A request of the handshake that is under way, and its answer once there is one."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Era]], tasks: anyio.abc.TaskGroup) -> None:
+        self.answer: Era | ServerFailure | _SpeaksNoModern | None = None
+        self.answered = anyio.Event()
+        tasks.start_soon(until_cancelled, self._run, ask)
+
+    async def _run(self, ask: Callable[[], Awaitable[Era]]) -> None:
+        try:
+            self.answer = await ask()
+        except (ServerFailure, _SpeaksNoModern) as exc:
+            self.answer = exc.with_traceback(None)  # its frames refer to this object
+        self.answered.set()
+
+    def result(self) -> Era:
+        """The answer, which is there; raises it if it is a failure, and does not keep it then."""
+        answer, self.answer = self.answer, None
+        assert answer is not None  # noqa: S101 - the waits end with an answer
+        if isinstance(answer, str):
+            return answer
+        try:
+            raise answer
+        finally:
+            del answer
+
+
+async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> None:
+    """Wait for the answer to a probe, or until the process has read it and given none for a while."""
+    began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
+    read_at: float | None = None
+    while not probe.answered.is_set():
+        read, now = has_read(), anyio.current_time()
+        read_at = None if read is False else read_at or now
+        limit = IGNORED_SECONDS if read else UNREAD_SECONDS
+        if now - (began if read is None else read_at or now) >= limit:
+            return
+        with anyio.move_on_after(pause):
+            await probe.answered.wait()
+        pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+
+
+async def _settled(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> None:
+    """Wait until both are answered, or ``initialize`` succeeded, or it is ignored after a late answer to the probe."""
+    async with anyio.create_task_group() as tasks:
+
+        async def greeted() -> None:
+            await greeting.answered.wait()
+            if not isinstance(greeting.answer, str):
+                await probe.answered.wait()
+            tasks.cancel_scope.cancel()
+
+        async def modern() -> None:
+            await probe.answered.wait()
+            if isinstance(probe.answer, str):
+                await anyio.sleep(GREETING_SECONDS)
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(greeted)
+        tasks.start_soon(modern)
+
+
+def _decisive(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> _HandshakeRequest:
+    """The question whose answer decides: a success, of ``initialize`` before the probe; else the more telling failure.
+
+    A server that was probed late and refuses ``initialize`` is modern.
+    """
+    if isinstance(greeting.answer, str) or not isinstance(probe.answer, str | ServerFailure):
+        return greeting
+    if isinstance(probe.answer, str):
+        return probe
+    told = isinstance(greeting.answer, ServerFailure) and not isinstance(greeting.answer.evidence, TimedOut)
+    return greeting if told else probe
+
+
+class _SpeaksNoModern(Exception):
+    """The probe was answered, and the answer is not the modern era."""
+
+
+async def _discover(session: ClientSession, version: str) -> Era:
+    """Probe at ``version``; once more at another if the server names one that we support."""
+    try:
+        raw = await session.send_discover(version)
+    except MCPError as exc:
+        return await _discover_again(session, exc)
+    except ServerFailure as failure:
+        seen = failure.evidence
+        if isinstance(seen, HttpStatus) and seen.status < 500 and seen.status not in NO_ANSWER_ABOUT_ERA:
+            raise _SpeaksNoModern from failure
+        raise
+    return _adopt(session, raw)
+
+
+async def _discover_again(session: ClientSession, refusal: MCPError) -> Era:
+    if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
+        raise _SpeaksNoModern from refusal
+    supported = _supported(refusal.data)
+    shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported]
+    if shared:
+        return await _discover_at(session, shared[-1])
+    if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):
+        raise _no_version(supported) from refusal
+    raise _SpeaksNoModern from refusal
+
+
+async def _discover_at(session: ClientSession, version: str) -> Era:
+    try:
+        return _adopt(session, await session.send_discover(version))
+    except MCPError as exc:
+        raise _SpeaksNoModern from exc
+
+
+def _adopt(session: ClientSession, raw: dict[str, Any]) -> Era:
+    try:
+        result = types.DiscoverResult.model_validate(raw)
+    except ValidationError as exc:
+        raise _SpeaksNoModern from exc
+    if not set(result.supported_versions) & set(MODERN_PROTOCOL_VERSIONS):
+        raise _SpeaksNoModern
+    session.adopt(result)
+    return "modern"
+
+
+async def _greet(session: ClientSession) -> Era:
+    try:
+        await session.initialize()
+    except MCPError as exc:
+        raise ServerFailure(RpcError(method="initialize", code=exc.code, message=exc.message)) from exc
+    except ValidationError as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
+    except RuntimeError as exc:  # the SDK raises it for a version that it does not know
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION)) from exc
+    return "legacy"
+
+
+def _supported(data: object) -> list[str]:
+    try:
+        return types.UnsupportedProtocolVersionErrorData.model_validate(data).supported
+    except ValidationError:
+        return []
+
+
+def _no_version(supported: list[str]) -> ServerFailure:
+    return ServerFailure(
+        NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(quoted_name(one, 20) for one in supported[:5]))
+    )
