@@ -11,6 +11,9 @@ pytestmark = pytest.mark.anyio
 
 REVISIONS: tuple[Requirements, ...] = ("2025-11-25", "2026-07-28")
 
+MENDED = {("http-header-validation", "sep-2243-server-accepts-whitespace-header-value")}
+"""What the suite remarks about the server, which is built with the SDK, and not about the hub in front of it."""
+
 
 @pytest.mark.requirement("HUB-6", "HUB-8")
 @pytest.mark.parametrize("requirements", REVISIONS)
@@ -24,7 +27,7 @@ async def test_suite_finds_through_the_hub_what_it_finds_directly(requirements: 
             through = await run_suite(hub.one("fixture"), requirements, folder=tmp_path / "hub")
     assert through.fulfilled == direct.fulfilled, str(through)
     assert len(through.fulfilled) == REQUIRED[requirements]
-    assert through.remarks == direct.remarks
+    assert through.remarks == direct.remarks - MENDED
 
 
 @pytest.mark.requirement("HUB-6")

@@ -38,6 +38,7 @@ async def test_no_line_keeps_a_proper_question_from_its_answer(era: Era, seed: i
             await pipe.ask("first", initialize() if era == "legacy" else discover())
             if era == "legacy":
                 await pipe.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            await pipe.ask("second", _tools(era))  # now the era is fixed: discovery alone is a question
             for number in range(QUESTIONS):
                 for _ in range(LINES // QUESTIONS):
                     await pipe.write(garbage.next())

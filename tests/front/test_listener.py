@@ -116,12 +116,64 @@ async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET /mcp HTTP/1.1\r\nx: " + b"y" * 70_000, b"431"),
         (post(b"x" * (2 << 20)), b"413"),
+        (b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n", b"400"),
+        (b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (b"POST /mcp HTTP/1.1\r\ncontent-length: 0\r\n\r\n", b"400"),
+        (b"POST /mcp HTTP/1.1\r\nhost: x\r\nhost: x\r\ncontent-length: 0\r\n\r\n", b"400"),
     ],
 )
 async def test_what_is_no_request_or_too_large_is_refused(sent: bytes, status: bytes) -> None:
     async with connected() as (reader, writer):
         writer.write(sent)
         assert (await reader.readline()).split()[1] == status
+
+
+@pytest.mark.parametrize("after", [b"nonsense\r\n\r\n", post(b"more")])
+async def test_a_request_is_answered_though_bytes_follow_that_are_not_served(after: bytes) -> None:
+    served: list[bytes] = []
+
+    async def late(request: Request, reply: Reply) -> None:
+        served.append(await request.body(1 << 20))
+        await asyncio.sleep(0)
+        assert not reply.lost
+        reply.plain(200, served[-1])
+
+    async with connected(late) as (reader, writer):
+        writer.write(post(b"first", "/mcp", *(["connection: close"] if b"more" in after else [])) + after)
+        head, body = await read_answer(reader)
+        assert (body, b"connection: close" in head) == (b"first", True)
+        assert await reader.read() == b""
+    assert served == [b"first"]
+
+
+@pytest.mark.parametrize("pieces", [1, 1000])
+async def test_trailers_of_a_body_are_passed_over(pieces: int) -> None:
+    body = b"3;size=3\r\nabc\r\n2\r\nde\r\n0\r\nx-sum: 1\r\nhost: evil\r\n\r\n"
+    sent = b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + body + post(b"next")
+    async with connected() as (reader, writer):
+        for start in range(0, len(sent), len(sent) // pieces or 1):
+            writer.write(sent[start : start + (len(sent) // pieces or 1)])
+            await writer.drain()
+        assert [(await read_answer(reader))[1] for _ in range(2)] == [b"abcde", b"next"]
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_body_in_tiny_chunks_is_kept_in_few_pieces() -> None:
+    kept: list[int] = []
+
+    async def counted(request: Request, reply: Reply) -> None:
+        while not request.complete:
+            request._connection.want_body(request)
+            await request._connection.wait(10)
+        kept.append(len(request._parts))
+        reply.plain(200, await request.body(1 << 20))
+
+    body = bytes(range(256)) * 400
+    sent = b"".join(b"2\r\n%b\r\n" % body[at : at + 2] for at in range(0, len(body), 2))
+    async with connected(counted) as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + sent + b"0\r\n\r\n")
+        assert (await read_answer(reader))[1] == body
+    assert kept[0] < 100
 
 
 @pytest.mark.requirement("SEC-11")

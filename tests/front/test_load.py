@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from tests.clients.programs import ClientEra
 from tests.clients.recording_client import Companion, companion
 from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
+from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +50,7 @@ async def test_every_call_of_many_clients_is_answered_to_its_caller_and_nothing_
         assert await _crowd(hub, clients=CLIENTS, calls=CALLS) == CLIENTS * CALLS
         # Connections to servers are kept for the next call, and how many were needed at once is a matter of chance;
         # a leak per client is as large as the number of clients.
-        await _until(lambda: _descriptors(hub) < before + CLIENTS)
+        await came_true(lambda: _descriptors(hub) < before + CLIENTS)
 
 
 @pytest.mark.requirement("HUB-1")
@@ -107,9 +108,3 @@ async def _crowd(hub: ServedHub, *, clients: int, calls: int) -> int:
 
 def _descriptors(hub: ServedHub) -> int:
     return len(list(Path(f"/proc/{hub.process.pid}/fd").iterdir()))
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(_SETTLE):
-        while not condition():  # noqa: ASYNC110 - another process's matter
-            await anyio.sleep(0.05)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
+from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits
+from holdfast.front.access.guard import AccessRules, Refused
 from holdfast.front.access.local_peer import PeerUids
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
@@ -106,6 +108,16 @@ def test_a_peer_that_sent_and_closed_is_not_taken_for_root(uids: PeerUids) -> No
         client.stdin.flush()
         assert client.stdout.readline() == "closed\n"
         assert uids.of(accepted) is None
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize(("uid", "kind"), [(12345, "user"), (None, "unknown_user")])
+def test_a_peer_whose_user_is_not_known_is_refused_and_not_called_another_user(uid: int | None, kind: str) -> None:
+    told: list[str] = []
+    rules = AccessRules(None, {"localhost"}, uids={54321}, report=lambda kind, *_: told.append(kind))
+    refused = rules.decide({"host": "localhost"}, admission=Admission(ClientPeer("127.0.0.1", uid), ConnectionLimits()))
+    assert isinstance(refused, Refused)
+    assert (refused.status, told) == (403, [kind])
 
 
 @pytest.mark.requirement("SEC-10")

@@ -1,7 +1,9 @@
 """How often the event loop turns for one call, counted: each turn is a wait of the system, each step a callback.
 
 The client and the server run elsewhere, so every turn is the hub's own. What the hub does beside calls comes into some
-counts; the number that most calls took leaves it out.
+counts, and the last turn of a call into those of the next one: the batch of calls that took least leaves both out. Two
+steps share a turn where an answer comes before the loop waits, so the turns have a bound alone, and only the steps are
+compared.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import asyncio
 import json
 import socket
 import socketserver
-import statistics
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -30,12 +31,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
 Era = Literal["legacy", "modern"]
 VERSIONS: dict[Era, str] = {"legacy": "2025-11-25", "modern": "2026-07-28"}
-CALLS = 40
+BATCHES, CALLS = 5, 10
 MANY = 500
 
 
 class Turns(NamedTuple):
-    """The number that most calls took."""
+    """What a call took, of the calls that took least."""
 
     turns: int
     steps: int
@@ -67,15 +68,16 @@ class Counts:
     def of_each(self, call: Callable[[], object]) -> Turns:
         """What each call took, from another thread."""
         seen = [(self.turns, self.steps)]
-        for _ in range(CALLS):
-            call()
+        for _ in range(BATCHES):
+            for _ in range(CALLS):
+                call()
             seen.append((self.turns, self.steps))
         turns, steps = zip(*seen, strict=True)
-        return Turns(_usual(turns), _usual(steps))
+        return Turns(_least(turns), _least(steps))
 
 
-def _usual(counts: tuple[int, ...]) -> int:
-    return statistics.mode(after - before for before, after in pairwise(counts))
+def _least(counts: tuple[int, ...]) -> int:
+    return round(min(after - before for before, after in pairwise(counts)) / CALLS)
 
 
 class Client:
@@ -190,7 +192,7 @@ async def test_a_call_takes_few_turns_of_the_event_loop_and_as_many_with_many_se
             stack.enter_context(in_a_thread(server))
         ports = {era: server.server_address[1] for era, server in servers.items()}
         few, many = await _turns(ports, 0, monkeypatch), await _turns(ports, MANY, monkeypatch)
-    assert few == many
-    for name, took in few.items():
+    assert {name: took.steps for name, took in few.items()} == {name: took.steps for name, took in many.items()}
+    for name, took in (*few.items(), *many.items()):
         most = MOST[name.partition("-")[0]]
         assert (took.turns <= most.turns, took.steps <= most.steps) == (True, True), (name, took)

@@ -127,3 +127,20 @@ def test_the_host_of_an_absolute_target_counts_and_not_the_header(target: bytes,
     taken = Taken()
     RequestParser(taken).feed(b"GET " + target + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
     assert taken._head.headers["host"] == host
+
+
+@pytest.mark.parametrize("pieces", [1, 1000])
+def test_white_space_around_a_value_is_no_part_of_it(pieces: int) -> None:
+    taken = Taken()
+    fields = (
+        b"mcp-session-id: \t abc \t\r\nmcp-protocol-version: 2025-11-25 \r\ntransfer-encoding: , Chunked \r\nx: \r\n"
+    )
+    sent = b"POST /mcp HTTP/1.1\r\nHost: a \r\n" + fields + b"\r\n2\r\nok\r\n0\r\n\r\n"
+    one = RequestParser(taken)
+    size = len(sent) // pieces or 1
+    for start in range(0, len(sent), size):
+        one.feed(sent[start : start + size])
+    found = dict(taken._head.headers)
+    assert found.pop("transfer-encoding") == ", Chunked"
+    assert found == {"host": "a", "mcp-session-id": "abc", "mcp-protocol-version": "2025-11-25", "x": ""}
+    assert taken.requests[0][-1] == b"ok"

@@ -28,6 +28,7 @@ from tests.front.conftest import Served
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
 from tests.front.web import serving
+from tests.waiting import asked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
 
@@ -110,9 +111,7 @@ async def test_a_session_goes_on_after_a_restart_with_its_log_level_and_subscrip
             (rebuilt,) = after.sessions._sessions.values()
             assert rebuilt.client is not None
             assert rebuilt.client.log_level == "error"
-            with anyio.fail_after(10):
-                while not rebuilt.client.subscribed:  # noqa: ASYNC110 - the server answers in its own time
-                    await anyio.sleep(0.01)
+            await came_true(lambda: rebuilt.client is not None and rebuilt.client.subscribed)
             again = Session(after.http, after.served.all)
             again._headers["mcp-session-id"] = session_id
             async with again.notices() as events:
@@ -150,9 +149,11 @@ async def test_a_forged_foreign_or_ended_session_is_not_found(tmp_path: Path) ->
         ended = await one.http.delete(one.served.all, headers=headers)
         assert ended.status_code == 200
         assert await _status(one, session_id, token=ada) == 404
-        with anyio.fail_after(10):  # it is in the memory of the other one, which polls the file
-            while await _status(other, session_id, token=ada) != 404:  # noqa: ASYNC110 - as a client sees it
-                await anyio.sleep(0.05)
+
+        async def ended_there() -> bool:
+            return await _status(other, session_id, token=ada) == 404
+
+        await asked(ended_there)  # it is in the memory of the other one, which polls the file
         assert await _status(other, third, token=ada) == 200
 
 

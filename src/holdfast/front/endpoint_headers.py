@@ -8,7 +8,7 @@ from typing import Final
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-__all__ = ["EndpointHeaders", "accepted"]
+__all__ = ["EndpointHeaders", "accepted", "is_encoded"]
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -26,8 +26,15 @@ class EndpointHeaders:
         self.route: object = None
         """What ``modern_route`` found out about the latest request with these headers."""
         self.session = headers.get("mcp-session-id")
-        self.takes_json, self.takes_events = accepted(headers.get("accept", ""))
+        accept = headers.get("accept")
+        self.takes_json, self.takes_events = accepted(accept) if accept is not None else (True, False)
+        """A client that does not say what it takes gets the form that needs no reader of event streams."""
         self.sends_json = headers.get("content-type", "").partition(";")[0].strip().lower() == _JSON
+
+
+def is_encoded(headers: Mapping[str, str]) -> bool:
+    """Whether a body is compressed, or coded in another way that is not undone here."""
+    return headers.get("content-encoding", "identity").strip().lower() not in ("identity", "")
 
 
 def accepted(accept: str) -> tuple[bool, bool]:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from holdfast.front.access.connections import Admission
 from holdfast.front.parser import RequestHead
-from holdfast.front.requests import Request
+from holdfast.front.requests import Request, WholeRequests
 from holdfast.hub import PeerReply
 from holdfast.wire import Bytes
 
 __all__ = ["ForwardedConnection"]
 
 
-class ForwardedConnection:
+class ForwardedConnection(WholeRequests):
     """One request of a client that another replica sent here; its answer goes back the same way."""
 
     def __init__(self, reply: PeerReply) -> None:
@@ -86,20 +86,3 @@ class ForwardedConnection:
     def abort(self) -> None:
         """Close it now."""
         self._reply.abort()
-
-    # A forwarded request is complete when it comes.
-
-    async def wait(self, within: float | None = None) -> None:
-        """Nothing is waited for."""
-
-    def continue_body(self, request: Request) -> None:
-        """Nothing more comes."""
-
-    def want_body(self, request: Request) -> None:
-        """Nothing more comes."""
-
-    def pause(self) -> None:
-        """Nothing more comes."""
-
-    def completed(self) -> None:
-        """It was complete from the start."""

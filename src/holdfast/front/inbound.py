@@ -28,7 +28,6 @@ from holdfast.wire import (
     dump_object,
     dumps,
     fields,
-    join_fields,
     load_object,
     loads,
     read_bytes,
@@ -265,8 +264,8 @@ def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
     body: Fields = {"code": dumps(error.code), "message": dumps(error.message)}
     if error.data is not None:
         body["data"] = error.data if isinstance(error.data, RawValue) else dumps(error.data)
-    raw_id = bytes(request_id) if request_id is not None else b"null"
-    return b'{"jsonrpc":"2.0","id":' + raw_id + b',"error":' + join_fields(body) + b"}"
+    raw_id = request_id if request_id is not None else b"null"
+    return b"".join([b'{"jsonrpc":"2.0","id":', raw_id, b',"error":', *RawObject(body).pieces(), b"}"])
 
 
 def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:

@@ -77,6 +77,8 @@ class HttpConnection(AdmittedProtocol):
         self._pieces_size = 0
         self._paused_reading = False
         self._paused_writing = False
+        self._passing_over = False
+        """Whether the present request has its answer, and its body is still coming."""
         self._ending = False
         self._due = 0.0
         self._on_due: Callable[[], None] | None = None
@@ -120,7 +122,7 @@ class HttpConnection(AdmittedProtocol):
             waiter.set_result(None)
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may still read."""
+        """The client sends no more. That is how one leaves that gives up its call, so it counts as gone."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -176,9 +178,14 @@ class HttpConnection(AdmittedProtocol):
         self._refuse(408)
 
     def _refuse(self, status: int) -> None:
-        """Answer what is no request, and close."""
+        """Answer what is no request, and close. What came before it is answered first, and that closes."""
         self._ending = True
-        if not self.lost and not self._requests:
+        begun = len(self._requests)
+        in_body = begun == 1 and not self._requests[0].complete
+        if begun and not in_body:
+            self._wake()
+            return
+        if not self.lost and not self._passing_over:
             self._flush()
             self._transport.write(
                 b"HTTP/1.1 " + _REASONS[status] + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -392,6 +399,7 @@ class HttpConnection(AdmittedProtocol):
     async def _pass_over(self, request: Request) -> None:
         """Pass over what is left of the body; a client that sends too much of it, or too slowly, does not go on."""
         passed, until = 0, self._loop.time() + PASSED_OVER_SECONDS
+        self._passing_over = True
         while not request.complete and not self.lost and request.keep_alive:
             passed += len(request.take())
             if passed > PASSED_OVER_BYTES or self._loop.time() > until:
@@ -399,6 +407,7 @@ class HttpConnection(AdmittedProtocol):
                 break
             self._resume()
             await self.wait(PASSED_OVER_SECONDS)
+        self._passing_over = False
 
 
 def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:

@@ -20,6 +20,7 @@ __all__ = [
     "acknowledge",
     "over_quota",
     "refuse",
+    "refuse_encoded",
 ]
 
 JSON_HEADER: Final = b"content-type: application/json\r\n"
@@ -45,6 +46,13 @@ CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled"
 def refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:
     """Refuse a request, as JSON-RPC says it."""
     reply.plain(status, error_message(None, ErrorData(code=code, message=text)), JSON_HEADER + headers)
+
+
+async def refuse_encoded(reply: Reply) -> None:
+    """Refuse a body that is compressed."""
+    refuse(
+        reply, 415, "Unsupported Media Type: send the body without a Content-Encoding", b"accept-encoding: identity\r\n"
+    )
 
 
 QUOTA_EXCEEDED: Final = -32029

@@ -121,10 +121,9 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
             return
-        except httptools.HttpParserCallbackError as exc:
-            raise BadRequest(431 if self._head_size > HEAD_BYTES else 400) from exc
         except httptools.HttpParserError as exc:
-            raise BadRequest(400) from exc
+            refused = exc.__context__  # what a callback raised
+            raise BadRequest(refused.status if isinstance(refused, BadRequest) else 400) from exc
         if self._head is not None:
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
@@ -203,14 +202,14 @@ class RequestParser:
         self._head.raw_path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """One header, or a trailer after a body: those are not used, since a header may not come so late."""
         head = self._head
-        assert head is not None  # noqa: S101 - as above
         self._headers_size += len(name) + len(value)
-        if self._headers_size > HEAD_BYTES or len(head.raw_headers) >= MOST_HEADERS:
-            self._head_size = HEAD_BYTES + 1
+        if self._headers_size > HEAD_BYTES or (head is not None and len(head.raw_headers) >= MOST_HEADERS):
             raise BadRequest(431)  # at once: one piece of a connection may have thousands more
-        name = name.lower()
+        if head is None:
+            return
+        name, value = name.lower(), value.rstrip(b" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
         head.raw_headers.append((name, value))
         key, text = name.decode("latin-1"), value.decode("latin-1")
         known = head.headers.get(key)
@@ -227,6 +226,7 @@ class RequestParser:
         head.method = parser.get_method().decode("ascii")
         head.http_version = parser.get_http_version()
         head.keep_alive = parser.should_keep_alive()
+        _check_fields(head)
         if parser.should_upgrade():
             head.keep_alive = "close" not in head.headers.get("connection", "").lower()
             self._upgrading = head.headers
@@ -255,6 +255,14 @@ class RequestParser:
         """A request is complete, or its head is and another protocol is offered."""
         if self._upgrading is None:
             self._end()
+
+
+def _check_fields(head: RequestHead) -> None:
+    """Refuse a head without one Host, and a body that is coded for its way in a form other than chunks (RFC 9112)."""
+    if ("host" not in head.headers and head.http_version == "1.1") or "host" in head.repeated:
+        raise BadRequest(400)
+    if head.headers.get("transfer-encoding", "chunked").lower().strip(", \t") != "chunked":
+        raise BadRequest(501)
 
 
 _UNUSUAL: Final = frozenset({"transfer-encoding", "expect", "upgrade"})

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.front.parser import RequestHead
-from holdfast.wire import Bytes
+from holdfast.wire import MANY_PIECES, Bytes, append_piece
 
 if TYPE_CHECKING:
     from holdfast.front.access.connections import Admission
 
-__all__ = ["Gone", "Reply", "Request", "RequestConnection", "TooLarge"]
+__all__ = ["Gone", "Reply", "Request", "RequestConnection", "TooLarge", "WholeRequests"]
 
 BODY_SECONDS: Final = 30.0
 """How long a body may make no progress."""
@@ -101,6 +101,25 @@ class RequestConnection(Protocol):
         """Close now, without sending what is left."""
 
 
+class WholeRequests:
+    """What a ``RequestConnection`` has to do for requests that are complete when they come: nothing."""
+
+    async def wait(self, within: float | None = None) -> None:
+        """Nothing is waited for."""
+
+    def continue_body(self, request: Request) -> None:
+        """Nothing more comes."""
+
+    def want_body(self, request: Request) -> None:
+        """Nothing more comes."""
+
+    def pause(self) -> None:
+        """Nothing more comes."""
+
+    def completed(self) -> None:
+        """It was complete from the start."""
+
+
 class Request:
     """One request; its head is complete, its body may still be coming."""
 
@@ -164,7 +183,10 @@ class Request:
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
-        self._parts.append(data)
+        if len(self._parts) < MANY_PIECES:
+            self._parts.append(data)
+        else:
+            append_piece(self._parts, data)
         self._size += len(data)
         if self._size > BUFFERED_BYTES:
             self._connection.pause()

@@ -21,8 +21,9 @@ from pydantic import ValidationError
 
 from holdfast.front.access.principals import Principal
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
+from holdfast.front.batches import is_batch, serve_batch
 from holdfast.front.clients import Client
-from holdfast.front.endpoint_headers import EndpointHeaders
+from holdfast.front.endpoint_headers import EndpointHeaders, is_encoded
 from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
@@ -47,6 +48,7 @@ from holdfast.front.own_answers import (
     acknowledge,
     over_quota,
     refuse,
+    refuse_encoded,
 )
 from holdfast.front.peer_requests import PeerRequests, RequestOwner
 from holdfast.front.requests import Reply, Request
@@ -256,6 +258,8 @@ class HttpSessions:
         """Answer one HTTP request."""
         asked = request.head.reading
         if not isinstance(asked, EndpointHeaders):
+            if is_encoded(request.headers):
+                return refuse_encoded(reply)
             asked = request.head.reading = EndpointHeaders(request.headers)
         if asked.modern is not None:
             return self._serve_modern(request, reply, principal, asked, asked.modern)
@@ -337,7 +341,7 @@ class HttpSessions:
         elif last is None or (lost is not None and not lost.call):
             missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
             if session.listening:
-                refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
+                refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session")
                 return
             session.notices.reply = reply
             reply.begin()
@@ -395,9 +399,8 @@ class HttpSessions:
         try:
             message = read_small(body)
         except MCPError as exc:
-            headers = session.header if session is not None else b""
-            reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
-            return None
+            request.whole = body
+            return self._no_message(exc, request, reply, session, principal)
         if self.peers is not None:
             request.whole = body
         return self._take(message, request, reply, session, principal)
@@ -406,15 +409,26 @@ class HttpSessions:
         self, body: bytes | None, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
     ) -> None:
         """The same for a body that is not here yet, or large."""
-        headers = session.header if session is not None else b""
+        request.whole = body or await request.body(self._largest())
         try:
-            request.whole = body or await request.body(self._largest())
             message = await read_message(request.whole)
         except MCPError as exc:
-            reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
-            return
-        if (served := self._take(message, request, reply, session, principal)) is not None:
+            served = self._no_message(exc, request, reply, session, principal)
+        else:
+            served = self._take(message, request, reply, session, principal)
+        if served is not None:
             await served
+
+    def _no_message(
+        self, exc: MCPError, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        """A body that is no message is a batch, or refused."""
+        body = request.whole
+        if session is not None and is_batch(body, session.version):
+            take = partial(self._take, session=session, principal=principal)
+            return serve_batch(body, request, reply, session.header, take)
+        reply.plain(400, error_message(None, exc.error), JSON_HEADER + (session.header if session else b""))
+        return None
 
     def _take(
         self, message: Message, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
@@ -590,7 +604,7 @@ class HttpSessions:
                 reply.plain(405, b"", b"allow: POST\r\n")
             return
         if not asked.takes_json:
-            reply.plain(406, b"", b"")
+            refuse(reply, 406, "Not Acceptable: Client must accept application/json")
             return
         try:
             whole = request.at_hand(self._largest())
@@ -605,7 +619,7 @@ class HttpSessions:
             acknowledge(reply, version)
             return
         if message.method == "subscriptions/listen" and not asked.takes_events:
-            reply.plain(406, b"", b"")
+            refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
             return
         reply.streams = asked.takes_events
         await self._request_modern(message, request, reply, principal, asked)

@@ -35,6 +35,7 @@ from mcp_types import (
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast.front.access.principals import LOCAL
+from holdfast.front.batches import is_batch, read_batch
 from holdfast.front.broker import Broker
 from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import (
@@ -190,7 +191,11 @@ class StdoutWriter:
 
 
 class PipeServer:
-    """One client on a pipe. Its first request decides the era of the whole connection. A ``Channel``."""
+    """One client on a pipe. A ``Channel``.
+
+    Its first request decides the era of the whole connection. ``server/discover`` is only a question: a client that
+    got no answer in time (the Vercel AI SDK waits 1 s, while the hub still starts) goes on with ``initialize``.
+    """
 
     def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup, writer: StdoutWriter, longest: int) -> None:
         self._server = server
@@ -264,12 +269,28 @@ class PipeServer:
             try:
                 self._take(await read_message(line))
             except MCPError as exc:
-                self._write_error(None, exc.error)
+                if is_batch(line, self._version):
+                    self._take_batch(line)
+                else:
+                    self._write_error(None, exc.error)
         self._server.close()
         for scope in list(self._calls.values()):
             scope.cancel()
         if self._client is not None and self._attached:
             self._server.detach(self._client)
+
+    def _take_batch(self, line: bytes) -> None:
+        """Take the messages of a batch; each is answered by itself."""
+        try:
+            batch = read_batch(line)
+        except MCPError as exc:
+            self._write_error(None, exc.error)
+            return
+        for _, message in batch:
+            if isinstance(message, bytes):
+                self._writer.write(message + b"\n", extra=ERROR_BYTES)
+            else:
+                self._take(message)
 
     def _take(self, message: Message) -> None:
         if message.method is None:
@@ -284,10 +305,11 @@ class PipeServer:
             self._initialize(message)
         else:
             assert message.key is not None  # noqa: S101 - a request has an id
-            if self._modern is None:
-                self._modern = _has_envelope(message)
+            modern = _has_envelope(message) if self._modern is None else self._modern
+            if message.method != "server/discover":
+                self._modern = modern
             scope = self._calls[message.key] = anyio.CancelScope()
-            self._tasks.start_soon(self._request, message, scope)
+            self._tasks.start_soon(self._request, message, scope, modern)
 
     def _answered(self, message: Message) -> None:
         question = self._questions.get(message.key) if isinstance(message.key, int) else None
@@ -330,21 +352,21 @@ class PipeServer:
             self._attached = True
             self._server.attach(self._client)
 
-    async def _request(self, message: Message, scope: anyio.CancelScope) -> None:
+    async def _request(self, message: Message, scope: anyio.CancelScope, modern: bool) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         assert message.key is not None  # noqa: S101 - as above
         try:
             with scope:
                 try:
-                    answer = result_message(message.id, await self._result(message))
+                    answer = result_message(message.id, await self._result(message, modern=modern))
                 except Exception as exc:  # noqa: BLE001 - every request gets an answer
                     answer = error_message(message.id, error_of(exc))
                 self.answer(message.id, answer)
         finally:
             self._calls.pop(message.key, None)
 
-    async def _result(self, message: Message) -> RawObject:
-        if not self._modern:
+    async def _result(self, message: Message, *, modern: bool) -> RawObject:
+        if not modern:
             if _has_envelope(message):
                 raise MCPError(
                     INVALID_REQUEST,

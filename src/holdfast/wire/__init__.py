@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         have_lone_surrogate as have_lone_surrogate,
         is_array as is_array,
         is_object as is_object,
+        is_word as is_word,
         items as items,
         join_fields as join_fields,
         join_items as join_items,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         exchange as exchange,
         fetch as fetch,
     )
+    from holdfast.wire.http.pieces import MANY_PIECES as MANY_PIECES, append_piece as append_piece
     from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
@@ -127,6 +129,7 @@ __getattr__, __dir__ = lazy_exports(
             "have_lone_surrogate",
             "is_array",
             "is_object",
+            "is_word",
             "items",
             "join_fields",
             "join_items",
@@ -148,6 +151,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
+        "http.pieces": ["MANY_PIECES", "append_piece"],
         "large": ["load_members", "scanning", "split"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],

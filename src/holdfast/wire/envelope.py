@@ -30,6 +30,7 @@ __all__ = [
     "has_lone_surrogate",
     "have_lone_surrogate",
     "is_dense",
+    "is_word",
     "items",
     "join_fields",
     "join_items",
@@ -204,6 +205,11 @@ _OBJECT_BEGINS, _ARRAY_BEGINS = b"{["
 def is_object(data: Bytes | None) -> bool:
     """Whether these bytes, which are JSON, are an object."""
     return False if not data else memoryview(data)[0] == _OBJECT_BEGINS
+
+
+def is_word(data: Bytes, word: bytes) -> bool:
+    """Whether these bytes are ``true``, ``false`` or ``null``. Others may be large: they are not copied."""
+    return len(memoryview(data)) == len(word) and bytes(data) == word
 
 
 def is_array(data: Bytes | None) -> bool:

@@ -170,7 +170,8 @@ class AccessRules:
 
     def _foreign(self, admission: Admission | None) -> Refused:
         uid = admission.peer.uid if admission is not None else None
-        self.report("user", admission.peer.name if admission is not None else "?", "", "")
+        kind: RefusalKind = "user" if uid is not None else "unknown_user"
+        self.report(kind, admission.peer.name if admission is not None else "?", "", "")
         if uid is None:
             reason = "the user of this connection cannot be determined"
             return Refused(403, reason, hint="start the hub with --token-file FILE, and send that token")
