@@ -255,6 +255,12 @@ def test_a_transient_refusal_hands_on_how_long_the_server_asked_us_to_wait(statu
     assert classify_evidence(HttpStatus(status=status, body=body, retry_after=2.5)).retry_after == 2.5
 
 
+@pytest.mark.parametrize("status", [413, 431])
+def test_a_request_that_is_too_large_is_called_that(status: int) -> None:
+    verdict = classify_evidence(HttpStatus(status=status))
+    assert (verdict.status, "too large" in verdict.reason, "`url`" in verdict.hint) == ("permanent", True, False)
+
+
 def test_an_empty_403_names_the_setting_that_would_tell_an_outage_from_a_denial() -> None:
     assert "status_on_error" in classify_evidence(HttpStatus(status=403)).hint
     assert "denyWithStatus" in classify_evidence(HttpStatus(status=403, body="external authorization failed")).hint

@@ -10,7 +10,15 @@ import anyio
 import pytest
 
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure, ServerNotReady
+from holdfast.errors import (
+    BreakerOpen,
+    CallDenied,
+    CallFailed,
+    ConnectionClosed,
+    ServerDenied,
+    ServerFailure,
+    ServerNotReady,
+)
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.hub.open_hubs import reaches, records, running, settled, states, until
@@ -18,6 +26,7 @@ from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, r
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
+from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 MakePeer = Callable[..., StdioPeer]
@@ -381,6 +390,43 @@ async def test_sessions_that_expire_as_soon_as_they_are_made_are_a_loss_and_no_e
         assert hub.registry.slots["a"].machine.breaker.failures == 1
 
 
+@pytest.mark.requirement("BRK-4")
+async def test_a_call_that_is_too_large_for_the_server_takes_it_from_no_other_caller() -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.script = _calls_meet(respond(413, "too large"), peer)
+        for _ in range(5):
+            with pytest.raises(CallFailed, match="too large for it"):
+                await hub.call_tool("a__echo")
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
+        peer.script = peer.healthy
+        assert (await hub.call_tool("a__echo", {"text": "less"})).text == "less"
+
+
+@pytest.mark.requirement("BRK-11")
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(respond(202, ""), "it accepted a request without answering it", id="no answer"),
+        pytest.param(
+            respond(200, "{}", {"content-type": "application/json", "content-encoding": "gzip"}),
+            "its answer is badly compressed",
+            id="badly compressed",
+        ),
+        pytest.param(respond(200, "{}", {"transfer-encoding": "chunked"}), "breaks the rules of HTTP", id="bad HTTP"),
+    ],
+)
+async def test_a_server_that_answers_no_call_trips_the_breaker(answer: Behaviour, words: str) -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.script = _calls_meet(answer, peer)
+        for _ in range(3):
+            with pytest.raises(CallFailed, match=words):
+                await hub.call_tool("a__echo")
+        with pytest.raises(BreakerOpen):
+            await hub.call_tool("a__echo")
+
+
 @pytest.mark.requirement("LIFE-23", "BRK-4")
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_denied_call_is_that_calls_denial_and_no_more(status: int) -> None:
@@ -476,9 +522,7 @@ async def _stdin_is_closed(hub: Hub, server: str) -> None:
     lease: Any = hub.registry.slot(server).lease
     poll = select.poll()
     poll.register(lease.connection.wire._child._stdin, 0)
-    with anyio.fail_after(10):
-        while not poll.poll(0):  # noqa: ASYNC110 - another process's matter
-            await anyio.sleep(0.01)
+    await came_true(lambda: poll.poll(0))
 
 
 @pytest.mark.requirement("LIFE-16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import holdfast.testing
 from holdfast import Hub, load
 from holdfast.errors import CallDenied, ConnectionClosed, HoldfastError
 from holdfast.testing import Fault, HttpServer, StdioServer
+from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 
@@ -24,12 +25,6 @@ ERAS: list[Literal["legacy", "modern"]] = ["legacy", "modern"]
 
 def hub_of(server: HttpServer | StdioServer, **settings: object) -> Hub:
     return Hub.from_config({"mcpServers": {"it": server.definition}, "holdfast": settings})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - what a server or another process saw sets no event
-            await anyio.sleep(0.01)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -54,7 +49,7 @@ async def test_a_changed_list_is_told_over_http(era: Literal["legacy", "modern"]
     async with HttpServer({"one": "1"}, era=era) as server, hub_of(server) as hub:
         await hub.ready(10)
         await server.set_tools({"one": "1", "two": "2"})
-        await until(lambda: len(hub.catalog.tools) == 2)
+        await came_true(lambda: len(hub.catalog.tools) == 2)
 
 
 async def test_a_changed_list_is_told_over_stdio() -> None:
@@ -62,7 +57,7 @@ async def test_a_changed_list_is_told_over_stdio() -> None:
         async with hub_of(server) as hub:
             await hub.ready(10)
             server.set_tools({"one": "1", "two": "2"})
-            await until(lambda: len(hub.catalog.tools) == 2)
+            await came_true(lambda: len(hub.catalog.tools) == 2)
 
 
 async def test_a_server_that_denies_over_http_says_403_and_heals() -> None:
@@ -89,10 +84,10 @@ async def test_a_server_that_hangs_over_http_answers_once_it_is_healed() -> None
             got.append((await hub.call_tool("it__one")).text)
 
         tasks.start_soon(call)
-        await until(lambda: server.asked[-1] == "tools/call")
+        await came_true(lambda: server.asked[-1] == "tools/call")
         assert got == []
         await server.heal()
-        await until(lambda: got == ["1"])
+        await came_true(lambda: got == ["1"])
 
 
 async def test_a_server_that_refuses_is_found_again_on_its_port() -> None:
@@ -123,7 +118,7 @@ async def test_a_child_can_be_killed_and_is_started_again() -> None:
         async with hub_of(server) as hub:
             await hub.ready(10)
             server.kill()
-            await until(lambda: len(server.pids) == 2)
+            await came_true(lambda: len(server.pids) == 2)
             assert (await hub.call_tool("it__one")).text == "1"
         with pytest.raises(ValueError, match="cannot deny"):
             server.fail(Fault.DENY)

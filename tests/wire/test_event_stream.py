@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent, only_event
 
 STREAM = (
-    b': hello\n\nid: 1\nretry: 500\ndata: \n\nevent: message\r\ndata: {"a":1}\r\n\r\n'
+    b'\xef\xbb\xbf: hello\n\nid: 1\nretry: 500\ndata: \n\nevent: message\r\ndata: {"a":1}\r\n\r\n'
     b"data: one\ndata: two\n\nevent: other\rdata: x\r\rdata: cut"
 )
 EVENTS = [

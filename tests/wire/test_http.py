@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -299,3 +300,15 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
         monkeypatch.setattr(wire._peer, "post", post)
         assert await wire.call("tools/call", {}, headers={}, on_progress=tell) is not None
     assert told == [0.5]
+
+
+@pytest.mark.parametrize(
+    "value", ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994", " 37 "]
+)
+def test_a_time_to_wait_is_read_in_every_form_and_in_utc(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        seconds = client_room._retry_after(value, 784111740.0)
+    time.tzset()
+    assert seconds == 37.0

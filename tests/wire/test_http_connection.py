@@ -4,8 +4,9 @@ import asyncio
 import gzip
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,16 +14,27 @@ import uvloop
 
 from holdfast.config import CallPolicy
 from holdfast.wire.http import connection as http1, dialing
-from holdfast.wire.http.connection import BadEncoding, Disconnected, NotHttp
+from holdfast.wire.http.connection import Disconnected, NotHttp, Response
+from holdfast.wire.http.inflate import INFLATED_BYTES, BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
 from tests.peers.tls import Certificates
+from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ZIPPED = gzip.compress(b"ok", mtime=0)
 """Without the time: each worker must give the test the same name."""
+DEFLATED = zlib.compress(b"ok")
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+def encoded(encoding: str, body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-encoding: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+        encoding.encode(),
+        len(body),
+        body,
+    )
 
 
 class Server:
@@ -150,12 +162,58 @@ async def test_a_broken_answer_is_told_as_what_it_is(answer: bytes, error: type[
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nok",
         b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
-        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(ZIPPED), ZIPPED),
+        b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 102 Wait\r\n\r\n" + PLAIN,
+        encoded("gzip", ZIPPED),
+        encoded("X-GZip", ZIPPED),
+        encoded("identity, gzip", ZIPPED),
+        encoded("gzip", b"".join(gzip.compress(part, mtime=0) for part in (b"o", b"", b"k"))),
+        encoded("gzip", ZIPPED + bytes(20)),
+        encoded("deflate", DEFLATED),
+        encoded("deflate", DEFLATED[2:-4]),
     ],
 )
 async def test_an_answer_is_read_however_it_is_framed(answer: bytes) -> None:
-    async with pool_to(Server(answer)) as pool:
+    async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for at in range(len(answer)):
+            writer.write(answer[at : at + 1])
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    for server in (Server(answer), in_pieces):
+        async with pool_to(server) as pool:
+            assert await post(pool) == b"ok"
+
+
+async def test_trailers_are_no_headers() -> None:
+    trailers = b"content-type: text/html\r\nmcp-session-id: forged\r\ncontent-encoding: gzip\r\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with pool_to(Server(head + b'2;a="b"\r\nok\r\n0\r\n' + trailers + b"\r\n", PLAIN)) as pool:
+        response = await pool.request("POST", "/", [], b"")
+        assert await response.read(100) == b"ok"
+        assert response.headers == {"content-type": "application/json", "transfer-encoding": "chunked"}
         assert await post(pool) == b"ok"
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_body_that_inflates_beyond_its_bound_is_never_inflated_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = gzip.compress(bytes(50_000_000), 9, mtime=0)
+    sizes: list[int] = []
+
+    async def next_chunk(self: Response) -> bytes | None:
+        chunk = await read(self)
+        sizes.append(len(chunk or b""))
+        return chunk
+
+    read = Response.next_chunk
+    monkeypatch.setattr(Response, "next_chunk", next_chunk)
+    async with pool_to(Server(encoded("gzip", bomb), encoded("gzip", bomb))) as pool:
+        assert await (await pool.request("POST", "/", [], b"")).read(1_000_000) is None
+        assert sum(sizes) < 2_000_000
+        whole = await (await pool.request("POST", "/", [], b"")).read(60_000_000)
+    assert whole == bytes(50_000_000)
+    assert max(sizes) <= INFLATED_BYTES
 
 
 @pytest.mark.requirement("SEC-4")
@@ -192,8 +250,9 @@ async def test_a_slow_reader_holds_the_sender_up_and_not_our_memory() -> None:
 
     async with pool_to(floods) as pool:
         response = await pool.request("GET", "/", [])
-        for _ in range(200):
-            await asyncio.sleep(0.001)
+        connection = response._connection
+        assert connection is not None
+        await came_true(lambda: connection._paused)
         assert response._size < 2 << 20
         assert sent < 32 << 20
         response.close()
@@ -395,3 +454,50 @@ async def test_a_caller_that_leaves_in_the_middle_of_a_large_body_closes_its_con
         response.close()
         assert not pool._idle
         assert all(one.closed for one in pool._all)
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_an_answer_in_tiny_chunks_is_kept_in_few_pieces() -> None:
+    body = bytes(range(256)) * 400
+    chunks = b"".join(b"2\r\n%b\r\n" % body[at : at + 2] for at in range(0, len(body), 2))
+    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    async with pool_to(Server(answer, answer)) as pool:
+        response = await pool.request("POST", "/", [], b"")
+        response._read_ahead = 1 << 20  # as for a reader of the whole
+        while not response.complete:  # noqa: ASYNC110 - the peer tells no one
+            await asyncio.sleep(0)
+        assert len(response._parts) < 100
+        assert await response.read(1 << 20) == body
+        pieces = [chunk async for chunk in (await pool.request("POST", "/", [], b"")).chunks()]
+    assert b"".join(pieces) == body
+    assert {type(piece) for piece in pieces} == {bytes}
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("close", [b"", b"connection: close\r\n"])
+@pytest.mark.parametrize("shuts", [False, True])
+async def test_a_request_that_is_refused_before_it_is_sent_is_not_sent_to_its_end(close: bytes, shuts: bool) -> None:
+    size, answered, taken = 32 << 20, asyncio.Event(), asyncio.Queue[int]()
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\n%bcontent-length: 0\r\n\r\n" % close)
+        if shuts:
+            writer.write_eof()
+        await answered.wait()
+        came = 0
+        with suppress(ConnectionError):
+            while piece := await reader.read(1 << 16):
+                came += len(piece)
+        taken.put_nowait(came)
+        writer.close()
+
+    async with pool_to(refuses) as pool:
+        response = await pool.request("POST", "/mcp", [], bytes(size))
+        assert response.status == 413
+        assert await response.read(100) == b""
+        answered.set()
+        assert await taken.get() < size
+    assert faults == []

@@ -20,6 +20,7 @@ from holdfast.wire.warden import MARK, Warden
 from tests.peers.leaks import RUN_MARK, alive, no_leaks
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import _SCRIPT
+from tests.waiting import came_true
 from tests.wire.processes import Journal, gone, journal
 
 pytestmark = pytest.mark.anyio
@@ -197,9 +198,7 @@ async def replaced(warden: Warden) -> None:
     """Kill a warden, and wait until there is another, without a request for it."""
     first = warden_process(warden)
     os.kill(first, signal.SIGKILL)
-    with anyio.fail_after(20):
-        while warden._pipe is None or warden_process(warden) == first:  # noqa: ASYNC110 - what it starts sets no event
-            await anyio.sleep(0.005)
+    await came_true(lambda: warden._pipe is not None and warden_process(warden) != first)
     assert alive(warden_process(warden))
 
 
@@ -229,9 +228,7 @@ async def test_a_signal_to_everything_does_not_end_the_warden_before_its_work(sl
 async def ignores(pid: int, numbers: Sequence[int]) -> None:
     """Wait until a process has come so far that it ignores these signals."""
     wanted = sum(1 << (number - 1) for number in numbers)
-    with anyio.fail_after(10):
-        while _ignored(pid) & wanted != wanted:  # noqa: ASYNC110 - no event tells what a process ignores
-            await anyio.sleep(0.005)
+    await came_true(lambda: _ignored(pid) & wanted == wanted)
 
 
 def _ignored(pid: int) -> int:

@@ -350,6 +350,11 @@ def _rejected(status: int, said: str) -> tuple[str, str]:
             f"the proxy on the way asks for credentials {said}",
             "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY",
         )
+    if status in (413, 431):
+        return (
+            f"the request is too large for it {said}",
+            "send less; the bound is that of the server, or of a proxy before it",
+        )
     return f"it rejected the request {said}", "check `url` and `headers` against the server's documentation"
 
 
@@ -491,6 +496,14 @@ _NOT_MCP = {
     NotMcpFault.NOT_JSONRPC: (
         "what it sends is JSON, but not MCP",
         "check that `url` or `command` is the MCP server",
+    ),
+    NotMcpFault.NO_ANSWER: (
+        "what answers at its URL does not behave as an MCP server",
+        "check that `url` is the MCP server; if it is, tell its authors",
+    ),
+    NotMcpFault.BROKEN_HTTP: (
+        "its answer cannot be read as HTTP",
+        "the server is at fault, or a proxy before it: tell its authors",
     ),
     NotMcpFault.BAD_RESULT: (
         "its answer does not fit the protocol",

@@ -202,6 +202,8 @@ class NotMcpFault(Enum):
     CONTENT_TYPE = "content_type"
     NOT_JSON = "not_json"
     NOT_JSONRPC = "not_jsonrpc"
+    NO_ANSWER = "no_answer"
+    BROKEN_HTTP = "broken_http"
     BAD_RESULT = "bad_result"
     VERSION = "version"
     NO_ENDPOINT = "no_endpoint"

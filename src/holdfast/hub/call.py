@@ -71,7 +71,7 @@ from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome
 from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage
+from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage, is_word
 
 __all__ = [
     "CallHost",
@@ -208,7 +208,7 @@ class HubCall:
             self._end(_outcome(exc), exc)
             raise
         failed = result.get("isError")
-        self._end("tool_error" if failed is not None and bytes(failed) == b"true" else "completed")
+        self._end("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
         return result
 
     def _begin_again(self, seen: Evidence) -> None:
@@ -378,6 +378,8 @@ class HubCall:
                 return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
             case HttpStatus() if session_expired(seen):
                 return Outcome.NEUTRAL
+            case HttpStatus(status=413):
+                return Outcome.NEUTRAL  # this request was too large: that says nothing about the next one
             case HttpStatus() if classify_evidence(seen).status == "denied":
                 return Outcome.DENIED
             case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over(seen):

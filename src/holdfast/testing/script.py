@@ -67,7 +67,7 @@ def initialized(message: Message) -> Message:
 
 def listed(message: Message, *, era: Era, tools: Iterable[str]) -> Message:
     """The answer to ``tools/list``."""
-    schema = {"type": "object"}
+    schema = {"type": "object", "properties": {}}
     named = [{"name": name, "description": f"The scripted tool {name}.", "inputSchema": schema} for name in tools]
     return success(message, {"tools": named, **_of(era, cached=True)})
 

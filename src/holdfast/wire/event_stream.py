@@ -39,6 +39,7 @@ LONGEST_SKIP = 8
 """An event over the bound is skipped up to this multiple of the bound; then the stream is given up."""
 
 
+_BOM = b"\xef\xbb\xbf"
 _USUAL = re.compile(
     rb"(?:id: (?P<id>[^\x00\r\n]{1,%d})\r?\n)?(?:event: message\r?\n)?data: (?P<data>[^\r\n]*)\r?\n\r?\n" % LONGEST_NAME
 )
@@ -70,15 +71,19 @@ class EventReader:
         self._id = ""
         self._retry: int | None = None
         self._seen = False
-        self._first = True
+        self._first, self._lead = True, b""
         self.lines = 0
         """How many lines came. A reader gives other tasks a turn after some of them."""
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The events that end in this piece."""
-        if self._first and chunk:
-            self._first = False
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+        if self._first:
+            chunk = self._lead + chunk
+            if _BOM.startswith(chunk):
+                self._lead = chunk
+                return
+            self._first, self._lead = False, b""
+            chunk = chunk.removeprefix(_BOM)
         if self._after_return and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._after_return = chunk.endswith(b"\r")

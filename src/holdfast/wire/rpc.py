@@ -48,6 +48,7 @@ from holdfast.wire.envelope import (
     RawValue,
     fields,
     is_object,
+    is_word,
     items,
     load_object,
     loads,
@@ -215,7 +216,7 @@ class PendingRequest:
 def result_in(answer: Fields) -> Bytes:
     """The result in an answer; raises ``MCPError`` for an error."""
     error = answer.get("error")
-    if error is None or bytes(error) == b"null":
+    if error is None or is_word(error, b"null"):
         result = answer.get("result")
         if result is not None and is_object(result):
             return result
@@ -491,7 +492,7 @@ class Exchange:
         JSON-RPC allows ``null`` in an error alone.
         """
         written = members.get("id")
-        nameless = written is None or ("error" in members and bytes(written) == b"null")
+        nameless = written is None or ("error" in members and is_word(written, b"null"))
         if len(self._waiters) != 1 or not nameless or not members.keys() & {"result", "error"}:
             return False
         _, waiter = self._waiters.popitem()

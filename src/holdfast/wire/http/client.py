@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -50,7 +51,8 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
-from holdfast.wire.http.connection import BadEncoding, Disconnected, NotHttp, Response
+from holdfast.wire.http.connection import BrokenHttp, Disconnected, NotHttp, Response
+from holdfast.wire.http.inflate import BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, HttpOrigin, Pool, Proxy, ProxyRefused
 
 __all__ = [
@@ -126,10 +128,10 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Eviden
             return NetworkFailure(fault=NetworkFault.OTHER, detail="the proxy refused the connection")
         case Disconnected():
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        case BrokenHttp() | BadEncoding():
+            return NotMcp(fault=NotMcpFault.BROKEN_HTTP, detail=str(exc))
         case NotHttp():
             return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=NOT_HTTP)
-        case BadEncoding():
-            return NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is badly compressed")
         case OSError() | httpx2.TransportError() | anyio.BrokenResourceError() | anyio.EndOfStream():
             # A program that gives us headers may fail by the library that the SDK uses.
             never = ConnectFailed | httpx2.ConnectError | socket.gaierror | ConnectionRefusedError
@@ -408,7 +410,7 @@ class HttpPeer:
         if response.status not in REDIRECTS or location is None:
             return None
         response.close()
-        following = _joined(url, location)
+        following = _joined(url, location.strip())
         if may and _keeps_to(url, following) and _keeps_method(response.status, asked.method):
             return following
         shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
@@ -526,7 +528,8 @@ def content_type(response: Response) -> str:
     kind = response.headers.get("content-type", "")
     if kind == "application/json":
         return kind
-    return kind.partition(";")[0].strip().lower()
+    kinds = {one.partition(";")[0].strip().lower() for one in kind.split(",")}
+    return kinds.pop() if len(kinds) == 1 else kind.partition(";")[0].strip().lower()  # some proxies repeat it
 
 
 def over_message_bound(limits: Limits) -> OverBound:
@@ -612,7 +615,7 @@ def _joined(url: httpx2.URL, location: str) -> httpx2.URL:
     try:
         return url.join(location)
     except (httpx2.InvalidURL, ValueError) as exc:
-        raise NotHttp("it redirects to no address") from exc
+        raise BrokenHttp("it redirects to no address") from exc
 
 
 def _keeps_to(here: httpx2.URL, there: httpx2.URL) -> bool:
@@ -644,6 +647,7 @@ def _retry_after(value: str | None, now: float) -> float | None:
     if value.isascii() and value.isdigit():
         return float(value[:9])
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+        at = parsedate_to_datetime(value)
+        return max(0.0, (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() - now)
     except (TypeError, ValueError, OverflowError):
         return None

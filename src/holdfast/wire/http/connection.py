@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import select
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import httptools
 
+from holdfast.wire.http.inflate import Inflater
+from holdfast.wire.http.pieces import MANY_PIECES, append_piece
+
 __all__ = [
-    "BadEncoding",
+    "BrokenHttp",
     "Disconnected",
     "KnownHead",
     "NotHttp",
@@ -57,8 +59,8 @@ class NotHttp(Exception):
     """The peer answered with something that is not HTTP."""
 
 
-class BadEncoding(Exception):
-    """The body is not compressed as its header says."""
+class BrokenHttp(NotHttp):
+    """The peer speaks HTTP, and its answer cannot be used; the text says why."""
 
 
 class KnownHead(NamedTuple):
@@ -74,7 +76,7 @@ class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
     __slots__ = (
-        "_connection", "_decode", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "first_look",
+        "_connection", "_inflater", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "first_look",
         "headers", "status",
     )  # fmt: skip
 
@@ -89,7 +91,7 @@ class Response:
         self._size = len(body) if body is not None else 0
         self._waiter: asyncio.Future[None] | None = None
         encoding = headers.get("content-encoding")
-        self._decode = _decoder(encoding) if encoding is not None else None
+        self._inflater = _inflater(encoding) if encoding is not None else None
         self.complete = body is not None
         self.error: Exception | None = None
         self._read_ahead = 0
@@ -99,7 +101,7 @@ class Response:
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
-        if self._decode is None and self._connection is not None:
+        if self._inflater is None and self._connection is not None:
             if LARGE_BYTES <= self._connection.left <= most - self._size:
                 return await self._received(self._connection)
             self._read_ahead = most  # all of it is wanted: no piece wakes the reader, or holds the sender up
@@ -136,7 +138,7 @@ class Response:
 
     def whole(self) -> bytes | None:
         """The body, where all of it is here in one piece; it can still be read otherwise. Else None."""
-        return self._parts[0] if self.complete and self._decode is None and len(self._parts) == 1 else None
+        return self._parts[0] if self.complete and self._inflater is None and len(self._parts) == 1 else None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
@@ -145,13 +147,19 @@ class Response:
 
     async def next_chunk(self) -> bytes | None:
         """The next piece of the body; None at its end."""
+        if self._inflater is not None and (piece := self._inflater.take()):
+            await asyncio.sleep(0)  # other tasks have their turn between the pieces of one that inflates without end
+            return piece
         while True:
             while self._parts:
-                part = self._parts.popleft()
+                part = bytes(self._parts.popleft())  # small ones were joined as a bytearray
                 self._size -= len(part)
                 if self._connection is not None and self._size < BUFFERED_BYTES:
                     self._connection.resume()
-                if part := part if self._decode is None else self._decode(part):
+                if self._inflater is not None:
+                    self._inflater.feed(part)
+                    part = self._inflater.take()
+                if part:
                     return part
             if self.error is not None:
                 raise self.error
@@ -173,12 +181,15 @@ class Response:
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
         waiter = self._waiter
-        if self.first_look is not None and waiter is not None and not waiter.done() and self._decode is None:
+        if self.first_look is not None and waiter is not None and not waiter.done() and self._inflater is None:
             # The reader has all that came before: it waits, and nothing is left for it.
             data = data[self.first_look(data) :]
             if not data:
                 return
-        self._parts.append(data)
+        if len(self._parts) < MANY_PIECES:
+            self._parts.append(data)
+        else:
+            append_piece(self._parts, data)
         self._size += len(data)
         if self._size <= self._read_ahead:
             return
@@ -218,6 +229,7 @@ class PooledConnection(asyncio.Protocol):
         self._close_delimited = False
         self._paused = False
         self.closed = False
+        self._lost = False
         self.idle_since = 0.0
         self.keep_for = IDLE_SECONDS
 
@@ -273,8 +285,16 @@ class PooledConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it now."""
         self.closed = True
-        if self.transport is not None:
+        if self.transport is not None and not self._lost:  # asyncio ends a lost one that is aborted a second time
             self.transport.abort()
+
+    def _hang_up(self) -> None:
+        """Close it. What is left of a request is not sent: its answer came first, and its peer may not read on."""
+        if self.transport.get_write_buffer_size():
+            self.abort()
+        else:
+            self.closed = True
+            self.transport.close()
 
     def pause(self) -> None:
         """Read no more until the reader has caught up."""
@@ -311,13 +331,15 @@ class PooledConnection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(NotHttp("it switched protocols"))
+            self._fail(BrokenHttp("it switched protocols"))
         except httptools.HttpParserError as exc:
-            self._fail(exc.__context__ if isinstance(exc.__context__, NotHttp) else NotHttp(str(exc)))
+            cause = exc.__context__  # what a callback raised
+            is_http = data.startswith(b"HTTP/") or bool(self._headers)
+            self._fail(cause if isinstance(cause, NotHttp) else _broken(exc, is_http))
         if self._head is not None and self._response is None:
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
-                self._fail(NotHttp(_LARGE_HEAD))
+                self._fail(BrokenHttp(_LARGE_HEAD))
 
     def _take_body(self, data: bytes) -> None:
         """Take a piece of a body of known length as it is: the parser would copy it, and has nothing to say."""
@@ -350,8 +372,7 @@ class PooledConnection(asyncio.Protocol):
             self.keep_for = keep_for
             self._released(self)
         else:
-            self.closed = True
-            self.transport.close()
+            self._hang_up()
 
     def eof_received(self) -> bool:
         """The peer sends no more."""
@@ -360,7 +381,7 @@ class PooledConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
-        self.closed = True
+        self.closed = self._lost = True
         self._over(exc)
 
     def _over(self, exc: Exception | None = None) -> None:
@@ -390,7 +411,7 @@ class PooledConnection(asyncio.Protocol):
         self._headers_count += 1
         self._headers_size += len(name) + len(value)
         if self._headers_count > MOST_HEADERS or self._headers_size > HEAD_BYTES:
-            raise NotHttp(_LARGE_HEAD)  # at once: one piece of a connection may have thousands more
+            raise BrokenHttp(_LARGE_HEAD)  # at once: one piece of a connection may have thousands more
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         known = self._headers.get(key)
         self._headers[key] = (
@@ -410,6 +431,7 @@ class PooledConnection(asyncio.Protocol):
         length = headers.get("content-length", "")
         if length.isascii() and length.isdigit() and "transfer-encoding" not in headers and status not in (204, 304):
             self.left = int(length)
+        self._headers = {}  # what follows the body are trailers, and those are no headers (RFC 9110, 6.5)
         head, self._head = self._head, None
         if head is not None and not head.done():
             head.set_result(self._response)
@@ -434,8 +456,7 @@ class PooledConnection(asyncio.Protocol):
             self._remember(response, keep_for)
             self._free(keep_for)
         else:
-            self.closed = True
-            self.transport.close()
+            self._hang_up()
 
     def _remember(self, response: Response, keep_for: float) -> None:
         """Remember a head; only one after which as many bytes follow as it says."""
@@ -488,6 +509,11 @@ def _readable(transport: Any) -> bool:
         return True
 
 
+def _broken(exc: httptools.HttpParserError, is_http: bool) -> NotHttp:
+    """What the parser found; its text is its own, and has nothing of the peer in it."""
+    return BrokenHttp(f"it breaks the rules of HTTP ({exc})") if is_http else NotHttp(str(exc))
+
+
 def _kept_for(header: str) -> float:
     """How long an idle connection can be relied on: what the server says, with a second to spare."""
     for part in header.split(","):
@@ -497,25 +523,7 @@ def _kept_for(header: str) -> float:
     return IDLE_SECONDS
 
 
-def _decoder(encoding: str) -> Callable[[bytes], bytes] | None:
-    """What undoes a compression; we ask for none, and some servers compress all the same."""
-    if not encoding:
-        return None
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return None
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        return _undecodable
-    inflate = zlib.decompressobj(47 if encoding != "deflate" else 15)
-
-    def decode(data: bytes) -> bytes:
-        try:
-            return inflate.decompress(data)
-        except zlib.error as exc:
-            raise BadEncoding("its answer is badly compressed") from exc
-
-    return decode
-
-
-def _undecodable(_: bytes) -> bytes:
-    raise BadEncoding("its answer is compressed in a way that was not asked for")
+def _inflater(encoding: str) -> Inflater | None:
+    """What undoes the compression of a body, if it has one."""
+    named = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+    return Inflater(",".join(named)) if named else None

@@ -51,6 +51,7 @@ from holdfast.wire.envelope import (
     dump_object,
     dumps,
     fields,
+    is_array,
     items,
     loads,
     read_bytes,
@@ -100,6 +101,10 @@ REPEATABLE = frozenset(
     | {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read", "prompts/get"}
 )
 """Requests that a server may get twice: they change nothing, or only make a session that is not used."""
+
+
+_OTHERS: Fields = {}
+"""Stands for a batch without the answer."""
 
 
 class HttpDispatcher(Dispatcher[TransportContext]):
@@ -273,7 +278,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 await waiter.deliver()
                 return answer
             self._exchange.received += len(came)
-            return self._answer_in(_split(came, stood=self.stood), request_id)
+            return self._answer_in(self._members(came, request_id), request_id)
         except asyncio.CancelledError:
             if tell and self._version not in MODERN_PROTOCOL_VERSIONS:
                 self._exchange.say_cancelled(request_id, "the caller no longer waits")
@@ -290,7 +295,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     def _begin_session(self, response: Response) -> None:
         """Note the session that the server gives with its answer to the handshake."""
-        self._session_id, self._common = response.headers.get(SESSION_HEADER), None
+        self._session_id, self._common = response.headers.get(SESSION_HEADER, "").strip() or None, None
         if self._session_id is not None:
             if len(self._session_id) > LONGEST_SESSION_ID:
                 detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
@@ -302,7 +307,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         came = await read_bounded(response, self._peer.limits)
         self._exchange.received += len(came)
         if len(came) <= SMALL_BYTES:
-            return self._answer_in(_split(bytes(came), stood=self.stood), request_id)
+            return self._answer_in(self._members(bytes(came), request_id), request_id)
         members, result = await _split_answer(came, stood=self.stood)
         answered = self._answer_in(members, request_id)
         return answered if result is None else result
@@ -317,14 +322,42 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
         return result_in(answer)
 
+    def _members(self, data: bytes, request_id: RequestId) -> Fields:
+        """The members of a small message; raises ``ServerFailure`` where it is none."""
+        try:
+            return fields(read_bytes(data))
+        except BadJson as exc:
+            if "object" in str(exc) and (answer := self._in_batch(data, request_id)) is not None:
+                return answer
+            raise _unreadable(data, exc, stood=self.stood) from exc
+
+    def _in_batch(self, data: bytes, request_id: RequestId) -> Fields | None:
+        """The answer in a batch, ``_OTHERS`` where it is not among them; the other messages go their way.
+
+        The version 2025-03-26 allows batches. None where the bytes are no batch.
+        """
+        try:
+            batch = [fields(one) for one in items(data)]
+        except BadJson:
+            return None
+        if len(batch) < 2:
+            return batch[0] if batch else None
+        answer = _OTHERS
+        for members in batch:
+            if answer is _OTHERS and "method" not in members and _is_id(members.get("id"), request_id, or_none=False):
+                answer = members
+            else:
+                self._exchange.route(members)
+        return answer
+
     def _in_one_event(self, came: bytes | None, request_id: RequestId) -> Bytes | None:
         """The answer, where a whole stream is here and is nothing but that."""
         if came is None or len(came) > min(SMALL_BYTES, self._peer.limits.message_bytes):
             return None
         data = only_event(came)
-        if not data:
+        if not data or is_array(data):
             return None
-        members = _split(data, stood=self.stood)
+        members = self._members(data, request_id)
         if "method" in members or "result" not in members or not _is_id(members.get("id"), request_id, or_none=False):
             return None
         self._exchange.received += len(data)
@@ -392,7 +425,9 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 await waiter.deliver()
                 continue
             small = len(event.data) <= SMALL_BYTES
-            members = _split(event.data, stood=self.stood) if small else await _split_any(event.data, stood=self.stood)
+            members = self._members(event.data, request_id) if small else await _split_any(event.data, stood=self.stood)
+            if members is _OTHERS:
+                continue
             # An error without an id, on one request's stream, answers that request.
             mine = "method" not in members and _is_id(members.get("id"), request_id, or_none="error" in members)
             if mine and members.keys() & {"result", "error"}:
@@ -449,16 +484,6 @@ class _Cursor:
             self.delay = event.retry / 1000
 
 
-def _split(data: bytes, *, stood: bool) -> Fields:
-    """The members of a small message; raises ``ServerFailure`` where it is none."""
-    try:
-        return fields(read_bytes(data))
-    except BadJson as exc:
-        if "object" in str(exc) and (only := _only_item(data)) is not None:
-            return only
-        raise _unreadable(data, exc, stood=stood) from exc
-
-
 async def _split_answer(data: bytes | bytearray, *, stood: bool) -> tuple[Fields, RawObject | None]:
     """The same for an answer of any size, with its result if that was read already."""
     try:
@@ -488,15 +513,6 @@ def _unreadable(data: bytes | bytearray, exc: BadJson, *, stood: bool) -> Server
     if "object" in str(exc):
         return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
     return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=quoted(data[:80].decode("utf-8", "replace"))))
-
-
-def _only_item(data: bytes) -> Fields | None:
-    """The message in a batch of one: the version 2025-03-26 allows batches."""
-    try:
-        batch = items(data)
-        return fields(batch[0]) if len(batch) == 1 else None
-    except BadJson:
-        return None
 
 
 def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
@@ -529,7 +545,7 @@ def _raise_rpc_error(body: bytes) -> None:
 
 def _not_mcp(response: Response, kind: str) -> NotMcp:
     if response.status == 202:
-        return NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="it accepted a request without answering it")
+        return NotMcp(fault=NotMcpFault.NO_ANSWER, detail="it accepted a request without answering it")
     return NotMcp(
         fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {quoted_name(kind) if kind else 'no content type'}"
     )
