@@ -20,6 +20,7 @@ from mcp_types import TextContent
 from tests.peers.leaks import alive, no_leaks
 from tests.peers.rpc import BUILT_IN, MODERN_VERSION
 from tests.peers.stdio import StdioPeer
+from tests.waiting import gone
 
 pytestmark = pytest.mark.anyio
 
@@ -211,8 +212,7 @@ async def test_a_grandchild_holds_the_pipes_of_a_parent_that_is_gone(flag: str, 
     async with no_leaks(), started(peer) as child:
         assert "result" in await child.ask(LIST)
         child.stdin.close()
-        while alive(child.process.pid):  # noqa: ASYNC110 - asyncio tells of an exit only once the pipes close
-            await anyio.sleep(0.005)
+        await gone(child.process.pid)  # asyncio tells of an exit only once the pipes close
         assert await child.silence(), "stdout is still open"
         assert peer.living == peer.grandchildren
         in_the_group = os.getpgid(peer.grandchildren[0]) == child.process.pid

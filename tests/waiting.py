@@ -16,9 +16,9 @@ from pathlib import Path
 import anyio
 import httpx2
 
-__all__ = ["asked", "gone", "ready", "until"]
+__all__ = ["asked", "came_true", "gone", "ready", "until"]
 
-PATIENCE = 30.0
+PATIENCE = 45.0
 """Seconds: what does not come by then does not come, however busy the machine is."""
 _PAUSE = 0.02
 _SOON = 0.1
@@ -42,6 +42,15 @@ async def asked(question: Callable[[], Awaitable[object]], *, within: float = PA
     with anyio.fail_after(within):
         while not await question():  # noqa: ASYNC110 - see above
             await anyio.sleep(_PAUSE)
+
+
+async def came_true(condition: Callable[[], object], *, within: float = PATIENCE) -> None:
+    """Wait until something is true that other tasks, or the system, make true. Nothing tells of it: it is looked at."""
+
+    async def look() -> object:
+        return condition()
+
+    await asked(look, within=within)
 
 
 async def gone(pid: int, *, within: float = PATIENCE) -> None:

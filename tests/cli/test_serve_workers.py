@@ -392,12 +392,14 @@ async def test_a_stopped_worker_never_has_a_process_beside_that_of_another_worke
             await ready(hub)
             await all_ready(hub)
             (victim,) = [worker for worker in children(hub.process.pid) if descendants(worker)]
+
+            async def another_started() -> bool:
+                assert len([pid for pid in child.pids if runs(pid)]) <= 1
+                return len(child.pids) == 2
+
             os.kill(victim, signal.SIGSTOP)
             try:
-                with anyio.fail_after(60):
-                    while len(child.pids) < 2:
-                        assert len([pid for pid in child.pids if runs(pid)]) <= 1
-                        await anyio.sleep(0.02)
+                await asked(another_started, within=60)
             finally:
                 os.kill(victim, signal.SIGCONT)
             await calls_work_again(hub, "child__b")
@@ -468,10 +470,11 @@ async def test_workers_of_a_fleet_use_redis_and_a_wrong_option_is_told_once(tmp_
         assert refused.stderr.count("a fleet needs a session key") == 1
         assert "MCP endpoint" not in refused.stdout
         async with served(tmp_path / "home", *arguments, HOLDFAST_SESSION_KEY=KEY) as hub:
-            with anyio.fail_after(30):
-                while len(replicas := await replicas_of(hub)) < 2:  # noqa: ASYNC110 - as above
-                    await anyio.sleep(0.1)
-            assert {one["worker"] for one in replicas} == {1, 2}
+
+            async def both_are_present() -> bool:
+                return {one["worker"] for one in await replicas_of(hub)} == {1, 2}
+
+            await asked(both_are_present)
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
 

@@ -17,15 +17,18 @@ from holdfast.cli.listen import bind
 from holdfast.cli.supervisor import Reports, Supervised, Supervisor
 from holdfast.cli.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
 from holdfast.config import config_from_mapping
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 
 REPORTS = f"""
-import os, socket, time
+import os, signal, socket
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
 channel = socket.socket(fileno=int(os.environ["HOLDFAST_WORKER"]))
 channel.send(b"{LISTENING}\\n")
 while channel.send(b"{ALIVE}\\n"):
-    time.sleep(0.005)
+    signal.sigwait([signal.SIGALRM])
 """
 """A worker as its supervisor sees it."""
 
@@ -101,17 +104,47 @@ async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
         with anyio.fail_after(20):
             first = await small._start(1)
             await first.listening.wait()
-            while first.reports._missed is None:  # noqa: ASYNC110 - the first report comes in a moment
-                await anyio.sleep(0.005)
+            await came_true(lambda: first.reports._missed is not None)
             with suppress(ProcessLookupError):  # a very busy machine may stop it first
                 first.process.send_signal(signal.SIGSTOP)
             await first.ended.wait()
             assert first.process.returncode == -signal.SIGKILL
-            while small._workers[1] is first:  # noqa: ASYNC110 - it starts in a moment
-                await anyio.sleep(0.005)
+            await came_true(lambda: small._workers[1] is not first)
             await small._workers[1].listening.wait()
         small._ending = True
         for worker in list(small._all):
             worker.kill()
     assert "worker 1 hangs: it has not reported for 0.3 s, and is killed" in caplog.text
     assert "worker 1 ended by signal 9; the next one starts in" in caplog.text
+
+
+ENDS = f"""
+import os, socket
+channel = socket.socket(fileno=int(os.environ["HOLDFAST_WORKER"]))
+channel.send(b"{LISTENING}\\n")
+channel.close()
+"""
+
+
+async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
+    small: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A supervisor that had no CPU time hears both at once."""
+
+    async def late(_: anyio.Event, ended: anyio.Event) -> None:
+        await ended.wait()
+
+    caplog.set_level(logging.ERROR, "holdfast.serve")
+    async with anyio.create_task_group() as small._tasks:
+        with anyio.fail_after(20):
+            first = await small._start(1)
+            await first.listening.wait()
+            monkeypatch.setattr(module, "own_command", lambda: [sys.executable, "-I", "-S", "-c", ENDS])
+            monkeypatch.setattr(module, "_either", late)
+            await small._roll()
+        assert small._workers[1] is first
+        assert not first.leaves
+        small._ending = True
+        for worker in list(small._all):
+            worker.kill()
+    assert "worker 1 was not replaced" in caplog.text

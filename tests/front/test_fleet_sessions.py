@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from tests.front.peer_server import Origin, running
 from tests.front.raw_session import Session
 from tests.front.web import serving
 from tests.peers.redis import RedisPeer, has_redis
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
 
@@ -134,12 +135,6 @@ async def two() -> AsyncIterator[tuple[Origin, Shared, Replica, Replica]]:
         yield origin, store, first, second
 
 
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the fleet works in tasks of its own
-            await anyio.sleep(0.02)
-
-
 @pytest.mark.requirement("FLEET-1")
 async def test_a_session_that_is_ended_on_one_replica_is_ended_on_all_and_on_a_fresh_one() -> None:
     async with two() as (origin, store, first, second):
@@ -152,7 +147,7 @@ async def test_a_session_that_is_ended_on_one_replica_is_ended_on_all_and_on_a_f
                 assert [event async for event in notices if "list_changed" not in event["data"]] == []  # it ends
         assert (await second.ask(session, "ping")).status_code == 404
         async with replica(store, origin) as fresh:
-            await until(lambda: fresh.hub.registry.fleet is not None and fresh.hub.registry.fleet.member.synced)
+            await came_true(lambda: fresh.hub.registry.fleet is not None and fresh.hub.registry.fleet.member.synced)
             assert (await fresh.ask(session, "ping")).status_code == 404
 
 
@@ -166,7 +161,7 @@ async def test_a_log_level_and_a_subscription_hold_on_the_replica_that_has_the_s
             await first.ask(session, "resources/subscribe", uri=uri)
             (there,) = second.sessions._sessions.values()
             assert there.client is not None
-            await until(lambda: there.client is not None and there.client.subscribed)
+            await came_true(lambda: there.client is not None and there.client.subscribed)
             assert there.client.log_level == "error"
             ((_, original),) = there.client.subscribed
             await second.ask(session, "tools/call", name="o__touch", arguments={"uri": original})
@@ -175,7 +170,7 @@ async def test_a_log_level_and_a_subscription_hold_on_the_replica_that_has_the_s
                     if event.get("data") and "resources/updated" in event["data"]:
                         break
             await first.ask(session, "resources/unsubscribe", uri=uri)
-            await until(lambda: there.client is not None and not there.client.subscribed)
+            await came_true(lambda: there.client is not None and not there.client.subscribed)
         assert not any(uri in value for value in store.seen), "the store can read what a session subscribed to"
 
 
@@ -186,9 +181,9 @@ async def test_a_note_of_last_use_takes_nothing_back_that_another_replica_change
         await second.ask(session, "ping")
         await first.ask(session, "logging/setLevel", level="error")
         (here,), (there,) = first.sessions._sessions.values(), second.sessions._sessions.values()
-        await until(lambda: there.client is not None and there.client.log_level == "error")
+        await came_true(lambda: there.client is not None and there.client.log_level == "error")
         await second.front._ids.note(there.ticket, seen=second.front._ids.wall() + 7_200)
-        await until(lambda: here.noted_at > here.ticket.issued + 7_000)
+        await came_true(lambda: here.noted_at > here.ticket.issued + 7_000)
         assert here.client is not None
         assert here.client.log_level == "error"
 
@@ -205,7 +200,7 @@ async def test_a_stream_whose_replica_died_is_read_on_at_another_one() -> None:
                 with anyio.fail_after(PATIENCE):
                     await origin.waiting.wait()
             origin.go.set()
-            await until(lambda: store.memory.held)
+            await came_true(lambda: store.memory.held)
         again = second.session(session)
         with anyio.fail_after(PATIENCE):
             (answer,) = await again.come_back(after=begun["id"])
@@ -248,7 +243,7 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
             assert (await second.ask(session, "ping")).status_code == 200
             (told,) = await again.come_back(after=begun["id"])
         assert "is lost" in told["data"]
-        await until(lambda: second.hub.registry.fleet is not None and second.hub.registry.fleet.not_shared_since)
+        await came_true(lambda: second.hub.registry.fleet is not None and second.hub.registry.fleet.not_shared_since)
 
 
 # Sealing.

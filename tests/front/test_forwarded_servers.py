@@ -139,3 +139,18 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_on_the_other_replica(
             return await text() == "True"
 
         await asked(told)
+
+
+async def test_a_log_message_reaches_its_client_while_the_other_hub_has_a_request_of_its_own(pair: Pair) -> None:
+    async with client_at(pair.other) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(pair.other.served.hub.call_tool, "o__hang", {})
+
+        async def arrived() -> bool:
+            return pair.holder.served.hub.registry.slot("o").machine.life.calls == 1
+
+        await asked(arrived)
+        logged = client.stream(pair.other, "tools/call", name="o__log", arguments={"level": "error", "text": "oh"})
+        async with logged as events:
+            told = [event["message"] async for event in events if "message" in event]
+        assert [one["params"]["data"] for one in told[:-1]] == ["oh"]
+        tasks.cancel_scope.cancel()

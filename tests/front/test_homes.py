@@ -28,6 +28,7 @@ from tests.front.modern_tasks import EXTENSION, ModernTasks
 from tests.front.peer_server import Origin, running
 from tests.front.web import serving
 from tests.hub.open_hubs import config
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
 
@@ -89,8 +90,7 @@ class Replica:
     async def die(self) -> None:
         """It does not answer other replicas any more, and still counts as present."""
         self.peers.close()
-        while self.peers._open:  # noqa: ASYNC110 - the connections end in tasks of their own
-            await anyio.sleep(0.01)
+        await came_true(lambda: not self.peers._open)
 
 
 @asynccontextmanager
@@ -118,8 +118,7 @@ async def replicas(
         with anyio.fail_after(PATIENCE):
             for one in found:
                 assert await one.served.hub.ready(PATIENCE)
-                while len(one.peers.others) < count - 1:  # noqa: ASYNC110 - replicas find each other in tasks of their own
-                    await anyio.sleep(0.01)
+                await came_true(lambda one=one: len(one.peers.others) >= count - 1)  # type: ignore[misc]
             yield found
 
 
@@ -299,8 +298,7 @@ async def test_a_client_that_leaves_the_other_replica_leaves_the_stream_too() ->
             await origin.waiting.wait()
         async with client.open(b, after=first["id"]):
             pass
-        while len(a.peers._open) > 0:  # noqa: ASYNC110 - the listener learns of it in a task of its own
-            await anyio.sleep(0.01)
+        await came_true(lambda: not a.peers._open)
         origin.go.set()
         async with client.open(b, after=first["id"]) as events:
             (result,) = [event["message"] async for event in events if "message" in event]
@@ -379,8 +377,7 @@ async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
             tasks.start_soon(bump, b)
             tasks.start_soon(bump, c)
         assert sorted(said) == ["1", "2"]  # a new connection, and one for both
-        while a.served.hub.registry.clients.all():  # noqa: ASYNC110 - it learns of it when it extends its claim
-            await anyio.sleep(0.05)
+        await came_true(lambda: not a.served.hub.registry.clients.all())
 
 
 async def test_a_call_of_a_client_whose_home_is_elsewhere_can_be_cancelled_anywhere() -> None:
@@ -457,8 +454,7 @@ async def test_a_replica_without_an_address_is_named_in_the_refusal() -> None:
         client = LegacyClient(http)
         await client.begin(a, **FORM)
         a.fleet.member.about["address"] = ""
-        while b.peers.others:  # noqa: ASYNC110 - it learns of it with the next exchange
-            await anyio.sleep(0.01)
+        await came_true(lambda: not b.peers.others)
         refused = await client.answer(b, int(replica_tag("r0"), 16) << 32 | 5, action="decline")
         assert "r0 was started without --advertise" in refused.json()["error"]["message"]
 
@@ -499,8 +495,7 @@ async def test_a_client_that_leaves_at_one_replica_leaves_its_home_too() -> None
         clients = a.served.hub.registry.clients
         assert len(clients.all()) == 1
         assert (await http.delete(b.url, headers={CLIENT_HEADER: key})).status_code == 204
-        while clients.all():  # noqa: ASYNC110 - the other replica is told in a task of its own
-            await anyio.sleep(0.01)
+        await came_true(lambda: not clients.all())
 
 
 @pytest.mark.requirement("SEC-18")

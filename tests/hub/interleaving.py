@@ -40,6 +40,7 @@ from tests.peers.leaks import alive
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.rpc import BUILT_IN
 from tests.peers.stdio import StdioPeer
+from tests.waiting import asked
 
 __all__ = ["HEALTHY", "Fleet", "Interleaving", "fleet"]
 
@@ -391,13 +392,14 @@ class Interleaving:
             raise
 
     async def _answers(self, name: str) -> None:
+        async def answered() -> bool:
+            with suppress(HoldfastError):
+                await self.hub.call_tool(f"{name}__{'tool_0' if name in self.servers.scripted else 'echo'}")
+                return True
+            return False
+
         try:
-            with anyio.fail_after(30):
-                while True:
-                    with suppress(HoldfastError):
-                        await self.hub.call_tool(f"{name}__{'tool_0' if name in self.servers.scripted else 'echo'}")
-                        return
-                    await anyio.sleep(0.05)
+            await asked(answered)
         except TimeoutError:
             self._complain(f"{name} was healed and did not come back: {self.hub.server_health(name)}")
 

@@ -13,13 +13,26 @@ from holdfast.config.spec import Config
 from holdfast.core.lifecycle.effects import BreakerChanged, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.clock import Clock
+from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
 
-__all__ = ["config", "defined", "reaches", "records", "retries", "running", "settled", "states", "trips", "until"]
+__all__ = [
+    "config",
+    "defined",
+    "fleet_of",
+    "reaches",
+    "records",
+    "retries",
+    "running",
+    "settled",
+    "states",
+    "trips",
+    "until",
+]
 
 PATIENCE = 15.0
 """For things that take a fraction of a second on an idle machine."""
@@ -35,6 +48,12 @@ def defined(peer: object, **more: object) -> dict[str, object]:
         return {"type": "sse", "url": peer.url, **more}
     assert isinstance(peer, McpPeer)
     return {"type": "http", "url": peer.url, **more}
+
+
+def fleet_of(hub: Hub) -> Fleet:
+    """The fleet of a hub that has one."""
+    assert hub.registry.fleet is not None
+    return hub.registry.fleet
 
 
 def config(servers: Mapping[str, object], **settings: object) -> Config:

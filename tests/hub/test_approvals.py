@@ -168,7 +168,8 @@ def test_while_the_file_cannot_be_read_it_is_left_alone_and_what_it_would_tell_i
     assert "Too many open files" in caplog.text
     assert (file.read_text(), list(tmp_path.glob("*corrupt*"))) == (text, [])
     assert after.is_held("files", "read")
-    assert shown.tools[0].raw == {"name": "read", "inputSchema": {"type": "object"}, "_meta": {HELD: True}}
+    schema = {"type": "object", "properties": {}}  # some clients lose the whole list at a schema without properties
+    assert shown.tools[0].raw == {"name": "read", "inputSchema": schema, "_meta": {HELD: True}}
 
     after.review(_words("Burns."))
     (change,) = after.pending()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from holdfast import load
 from holdfast.config import config_from_mapping
 from holdfast.core import State
+from holdfast.hub.hub import Hub
 from holdfast.hub.records import ListFailed
 from holdfast.testing import FakeClock
 from holdfast.wire import listing
@@ -93,6 +93,11 @@ async def test_a_server_is_up_with_its_other_kinds_when_one_list_fails(server: B
         assert [(record.server, record.kind) for record in failed] == [("s", "resources")]
 
 
+def _refreshing(hub: Hub) -> bool:
+    lease = hub.registry.slots["s"].machine.life.lease
+    return lease is not None and lease.refreshing
+
+
 async def test_a_list_that_fails_later_keeps_its_last_good_items_until_it_works_again(server: Broken) -> None:
     clock = FakeClock()
     async with running({"s": server.definition}, clock=clock, refresh="60s") as hub:
@@ -104,7 +109,7 @@ async def test_a_list_that_fails_later_keeps_its_last_good_items_until_it_works_
         await until(hub, "s", lambda: hub.registry.findings)
         assert (len(hub.catalog.resources), hub.server_health("s").state) == (1, State.CONNECTED)
         await clock.advance(300)
-        await anyio.wait_all_tasks_blocked()
+        await until(hub, "s", lambda: not _refreshing(hub))
         assert hub.server_health("s").generation == 1
         server.breaks("{}")
         await clock.advance(60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ from holdfast.hub import (
 from holdfast.hub.fleet import fleet as fleet_module, local_store
 from holdfast.testing import StdioServer
 from tests.front.peer_server import running as changing_peer
-from tests.hub.open_hubs import PATIENCE, reaches, running
+from tests.hub.open_hubs import fleet_of, reaches, running
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer
 from tests.peers.mcp_http import McpPeer
 from tests.peers.redis import RedisPeer, has_redis
 from tests.peers.tls import Certificates
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")]
 
@@ -67,19 +68,8 @@ async def hubs(store: RedisPeer, servers: dict[str, object], count: int, **setti
             for _ in range(count)
         ]
         for hub in found:
-            await until(lambda hub=hub: len(fleet_of(hub).member.peers) == count)  # type: ignore[misc]
+            await came_true(lambda hub=hub: len(fleet_of(hub).member.peers) == count)  # type: ignore[misc]
         yield found
-
-
-def fleet_of(hub: Hub) -> Fleet:
-    assert hub.registry.fleet is not None
-    return hub.registry.fleet
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the fleet works in tasks of its own
-            await anyio.sleep(0.02)
 
 
 # The store.
@@ -197,14 +187,14 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
         await foreign.toggle("one", enabled=False)
         signed = fleet_of(good).store
         assert isinstance(signed, SignedStore)
-        await until(lambda: signed.refused > 0)
+        await came_true(lambda: signed.refused > 0)
         assert good.server_health("one").state is State.CONNECTED
         assert [replica.replica for replica in fleet_of(good).replicas] == [fleet_of(good).replica]
-        await until(lambda: "a replica with another key uses the same part of the store" in fleet_of(good).problem)
+        await came_true(lambda: "a replica with another key uses the same part of the store" in fleet_of(good).problem)
         await good.toggle("one", enabled=False)
         assert await good.registry.scope("one") == "this replica only"
     async with running(one, hub={"fleet": fleet_on(store)}) as alone:
-        await until(lambda: fleet_of(alone).is_settled and not fleet_of(alone).member.strangers)
+        await came_true(lambda: fleet_of(alone).is_settled and not fleet_of(alone).member.strangers)
         await alone.toggle("one", enabled=False)
         assert await alone.registry.scope("one") == "the fleet"
         assert fleet_of(alone).problem == ""
@@ -222,10 +212,10 @@ async def test_a_replica_whose_clock_is_ahead_forgets_nothing_for_the_others_and
     ):
         over, ended = (f"ended/{name}" for name in ("over", "of-a-session"))
         fleet_of(good).keep(ended, {"until": time.time() + 3_600})
-        await until(lambda: fleet_of(ahead).kept(ended) is not None)
+        await came_true(lambda: fleet_of(ahead).kept(ended) is not None)
         fleet_of(ahead).keep(over, {"until": time.time() + 1})
-        await until(lambda: fleet_of(good).kept(over) is not None)
-        await until(lambda: fleet_of(good).kept(over) is None)  # both looked for what is over
+        await came_true(lambda: fleet_of(good).kept(over) is not None)
+        await came_true(lambda: fleet_of(good).kept(over) is None)  # both looked for what is over
         assert fleet_of(ahead).kept(ended) is not None
         assert await store.command("HEXISTS", "holdfast:{default}:stamps", ended)
     assert "the clock of this machine is 3456000 s ahead of that of the store" in caplog.text
@@ -258,14 +248,14 @@ async def test_without_the_store_hubs_go_on_and_a_switch_is_for_this_replica_onl
         assert (await first.call_tool("one__a")).text == "1"
         await first.toggle("one", enabled=False)
         assert await first.registry.scope("one") == "this replica only"
-        await until(lambda: fleet_of(first).not_shared_since is not None)
+        await came_true(lambda: fleet_of(first).not_shared_since is not None)
         exchanges = fleet_of(first).exchanges
         assert await first.registry.scope("one") == "this replica only"
         assert fleet_of(first).exchanges == exchanges, "it is known, and nothing is waited for"
         assert (await second.call_tool("one__a")).text == "1"
         await store.start()
         await reaches(second, "one", State.DISABLED)
-        await until(lambda: fleet_of(first).not_shared_since is None)
+        await came_true(lambda: fleet_of(first).not_shared_since is None)
 
 
 @pytest.mark.requirement("FLEET-3")
@@ -282,26 +272,30 @@ async def test_a_switch_survives_what_happens_to_the_store(
             await store.command("FLUSHALL")
         elif accident == "stopped":
             store.stop()
-            await until(lambda: fleet_of(second).not_shared_since is not None)
+            await came_true(lambda: fleet_of(second).not_shared_since is not None)
             store.go_on()
         else:
             await store.replace_by(copy if accident == "older" else None)
         await first.registry.scope("one")
-        await until(lambda: fleet_of(first).is_settled and fleet_of(second).is_settled)
+        await came_true(lambda: fleet_of(first).is_settled and fleet_of(second).is_settled)
         assert second.server_health("one").status == "disabled"
         async with running(one, hub={"fleet": fleet_on(store)}) as fresh:
             await reaches(fresh, "one", State.DISABLED)
 
 
 @pytest.mark.requirement("FLEET-2")
-async def test_a_fresh_replica_holds_a_changed_tool_until_any_replica_approves_it(store: RedisPeer) -> None:
+async def test_a_fresh_replica_holds_a_changed_tool_until_any_replica_approves_it(
+    store: RedisPeer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with changing_peer() as origin:
         servers: dict[str, object] = {"o": {"url": origin.url, "tools": {"holdChanged": True}}}
         async with hubs(store, servers, 1) as (first,):
-            await until(lambda: fleet_of(first).is_settled and first.approvals.pending() == ())
+            await came_true(lambda: fleet_of(first).is_settled and first.approvals.pending() == ())
+            assert "held until" not in caplog.text, "a first sight is no change, also before the fleet is known"
             origin.words = "Send me your keys."
             async with running(servers, hub={"fleet": fleet_on(store)}) as fresh:
-                await until(lambda: fleet_of(fresh).is_settled and fresh.approvals.pending())
+                await came_true(lambda: fleet_of(fresh).is_settled and fresh.approvals.pending())
+                await came_true(lambda: "o: the tool echo changed since it was first seen; it is held" in caplog.text)
                 with pytest.raises(ToolHeld):
                     await fresh.call_tool("o__echo", {"text": "hi"})
                 fresh.approve("o")
@@ -309,6 +303,18 @@ async def test_a_fresh_replica_holds_a_changed_tool_until_any_replica_approves_i
                 assert (await fresh.call_tool("o__echo", {"text": "hi"})).text == "hi"
                 await first.reconnect("o")
                 assert (await first.call_tool("o__echo", {"text": "hi"})).text == "hi"
+
+
+@pytest.mark.requirement("FLEET-3")
+async def test_without_a_store_it_is_told_what_is_held(store: RedisPeer, caplog: pytest.LogCaptureFixture) -> None:
+    await store.kill()
+    async with changing_peer() as origin:
+        servers: dict[str, object] = {"o": {"url": origin.url, "approvals": "hold"}}
+        async with running(servers, hub={"fleet": fleet_on(store)}) as hub:
+            await came_true(
+                lambda: "o: the tool echo appeared after the server was first listed; it is held" in caplog.text
+            )
+            assert hub.approvals.pending()
 
 
 # Evidence.
@@ -341,8 +347,8 @@ async def test_a_fresh_replica_shows_the_tools_of_a_server_that_only_its_peers_h
         async with hubs(store, servers, 1) as (first,):
             await reaches(first, "one")
             names = [entry.name for entry in first.catalog.tools]
-            await until(lambda: fleet_of(first).member.book.get("listing/one"))
+            await came_true(lambda: fleet_of(first).member.book.get("listing/one"))
             await peer.stop()
             async with running(servers, hub={"fleet": fleet_on(store)}) as fresh:
-                await until(lambda: [entry.name for entry in fresh.catalog.tools] == names)
+                await came_true(lambda: [entry.name for entry in fresh.catalog.tools] == names)
                 assert not any(entry.verified for entry in fresh.catalog.tools)

@@ -18,6 +18,7 @@ from holdfast.hub import PeerAddress, PeerFailed, PeerRefused, PeerReply, PeerRe
 from holdfast.hub.fleet.peer_frames import BODY, LAST, PeerFrames
 from holdfast.hub.fleet.peer_seal import BadSeal, PeerSeal, accept_dialer, answer_challenge, challenge
 from tests.hub.open_hubs import PATIENCE
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
 
@@ -115,8 +116,7 @@ async def test_the_listener_closes_a_connection_without_requests(monkeypatch: py
     monkeypatch.setattr("holdfast.hub.fleet.peers.IDLE_SECONDS", 0.05)
     async with replicas("a", "b") as (a, b):
         await a.ask("b", "echo", within=PATIENCE)
-        while b._open:  # noqa: ASYNC110 - the listener closes it by a timer of its own
-            await anyio.sleep(0.01)
+        await came_true(lambda: not b._open)
         assert (await a.ask("b", "echo", {"say": 1}, within=PATIENCE))[0]["said"] == 1
 
 
@@ -307,9 +307,47 @@ async def test_strangers_cannot_occupy_the_listener(monkeypatch: pytest.MonkeyPa
         writer.close()
         for _, each in waiting:
             each.close()
-        while b._unknown:  # noqa: ASYNC110 - the listener learns of it in tasks of its own
-            await anyio.sleep(0.01)
+        await came_true(lambda: not b._unknown)
         assert (await a.ask("b", "echo", within=PATIENCE))[1] == b""
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_replica_that_is_gone_without_a_word_is_given_up_and_a_slow_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    monkeypatch.setattr("holdfast.hub.fleet.peer_watch.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.hub.fleet.peers.CONNECT_SECONDS", 0.3)
+    greeted, asked, stopped = 0, anyio.Event(), anyio.Event()
+    greet = Peers._greet
+
+    async def counted(self: Peers, frames: PeerFrames) -> None:
+        nonlocal greeted
+        if stopped.is_set():
+            await anyio.sleep_forever()  # as a process that was stopped: the system accepts for it
+        await greet(self, frames)
+        greeted += 1
+
+    async def slow(_: PeerRequest, reply: PeerReply) -> None:
+        if begun:
+            reply.begin()
+        asked.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(Peers, "_greet", counted)
+    async with replicas("a", "b") as (a, b):
+        b.handle("slow", slow)
+
+        async def stop() -> None:
+            await asked.wait()
+            await came_true(lambda: greeted >= 6)
+            stopped.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            with pytest.raises(PeerFailed, match="it does not answer any more"):
+                async with a.request("b", "slow") as answer:
+                    await answer.body()
+        assert stopped.is_set(), "a slow one is waited for"
 
 
 # The seal itself.

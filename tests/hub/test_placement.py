@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from holdfast.front import Broker
 from holdfast.hub import CallEnded, Fleet, LocalStore, PeerAddress, Peers, serve_broker
 from holdfast.testing import Fault, StdioServer
 from holdfast.wire import Caller, Relay
-from tests.hub.open_hubs import PATIENCE, reaches, records, running
+from tests.hub.open_hubs import PATIENCE, fleet_of, reaches, records, running
+from tests.waiting import asked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
 
@@ -69,21 +71,6 @@ async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
         yield Replicas(tmp_path, tasks, stack)
 
 
-START_SECONDS = 3 * PATIENCE
-"""On a busy machine a replica may miss the store for two seconds at first; then it takes no server for a lease."""
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(START_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the fleet works in tasks of its own
-            await anyio.sleep(0.02)
-
-
-def fleet_of(hub: Hub) -> Fleet:
-    assert hub.registry.fleet is not None
-    return hub.registry.fleet
-
-
 def calls_of(hub: Hub) -> Any:
     """The calls in flight, as the hub attributes questions to them."""
     assert isinstance(hub.registry.relay, Broker)
@@ -106,7 +93,7 @@ async def holder_and_other(replicas: Replicas, servers: Mapping[str, object], **
         await replicas.start(servers, **settings)
     name = next(iter(servers))
     for hub in replicas.hubs:
-        await until(lambda hub=hub: hub.server_health(name).state is State.CONNECTED)  # type: ignore[misc]
+        await came_true(lambda hub=hub: hub.server_health(name).state is State.CONNECTED)  # type: ignore[misc]
     holders = [hub for hub in replicas.hubs if fleet_of(hub).leases.runs(name)]
     assert len(holders) == 1
     return holders[0], next(hub for hub in replicas.hubs if hub is not holders[0])
@@ -188,7 +175,7 @@ async def test_progress_questions_logs_and_cancellation_reach_the_client_of_the_
     with anyio.move_on_after(0.3) as scope:
         await client.call(other, "hang")
     assert scope.cancelled_caught
-    await until(lambda: not calls_of(holder))
+    await came_true(lambda: not calls_of(holder))
     assert await client.call(other, "echo", text="hi") == "hi"
     mallory = Client("mallory")
     assert "refused" in await mallory.call(other, "ask", kind="elicit"), "this connection served two principals"
@@ -220,7 +207,7 @@ async def test_an_error_of_the_server_and_a_held_tool_are_the_same_on_both_repli
 async def test_a_changed_list_and_a_changed_resource_reach_the_other_replica(replicas: Replicas) -> None:
     _, other = await holder_and_other(replicas, {"e": EVERYTHING})
     await Client().call(other, "grow")
-    await until(lambda: any("grown" in entry.name or "extra" in entry.name for entry in other.catalog.tools))
+    await came_true(lambda: any("grown" in entry.name or "extra" in entry.name for entry in other.catalog.tools))
 
 
 async def test_a_server_that_is_down_has_the_same_reason_on_both_replicas_and_comes_back_on_both(
@@ -229,7 +216,7 @@ async def test_a_server_that_is_down_has_the_same_reason_on_both_replicas_and_co
     with StdioServer({"a": "1"}) as server:
         holder, other = await holder_and_other(replicas, {"s": server.definition})
         server.fail(Fault.REFUSE)
-        await until(
+        await came_true(
             lambda: "exited" in other.server_health("s").reason and "exited" in holder.server_health("s").reason
         )
         assert other.server_health("s").state is not State.CONNECTED
@@ -253,14 +240,17 @@ async def test_a_call_in_flight_when_its_replica_ends_is_uncertain_and_runs_once
                 failures.append(exc)
 
         tasks.start_soon(call)
-        await until(lambda: calls_of(holder))
+        await came_true(lambda: calls_of(holder))
         await holder.registry.close()
         assert not alive([int(pid)])
     assert [type(one) for one in failures] == [ConnectionClosed]
     assert "uncertain" in str(failures[0])
 
 
-async def test_a_replica_that_leaves_hands_its_server_over_without_a_failed_call(replicas: Replicas) -> None:
+async def test_a_replica_that_leaves_hands_its_server_over_without_a_failed_call(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
     with StdioServer({"a": "1"}) as server:
         holder, other = await holder_and_other(replicas, {"s": server.definition})
         results: list[str] = []
@@ -276,13 +266,15 @@ async def test_a_replica_that_leaves_hands_its_server_over_without_a_failed_call
         async with anyio.create_task_group() as tasks:
             for hub in (holder, other, other):
                 tasks.start_soon(traffic, hub)
-            await until(lambda: len(results) > 50)
+            await came_true(lambda: len(results) > 50)
             await holder.registry.hand_over(5.0)
-            await until(lambda: fleet_of(other).leases.runs("s"))
+            await came_true(lambda: fleet_of(other).leases.runs("s"))
             before = len(results)
-            await until(lambda: len(results) > before + 50)
+            await came_true(lambda: len(results) > before + 50)
             over.set()
         assert set(results) == {"1"}
+        assert "s: another replica runs it now, or this one does; connecting" in caplog.text
+        assert "configuration changed" not in caplog.text
         assert (most, len(server.pids)) == (1, 2)
         assert fleet_of(holder).leases.home_of("s") == fleet_of(other).replica
 
@@ -304,7 +296,7 @@ async def test_a_client_of_its_own_has_a_process_of_its_own_where_the_server_run
     assert {parent_of(int(pid)) for pid in pids} == {os.getpid()}
     assert len(holder.registry.clients.all()) == 1
     other.registry.clients.release("client")
-    await until(lambda: not holder.registry.clients.all())
+    await came_true(lambda: not holder.registry.clients.all())
 
 
 class OneClient(Relay):
@@ -341,10 +333,12 @@ async def test_without_the_store_the_server_goes_on_where_it_is(tmp_path: Path) 
             holder, other = await holder_and_other(replicas, {"s": server.definition})
             broker.cancel()
             stops = fleet_of(holder).member.placement.stops_at("s")
-            with anyio.fail_after(PATIENCE):
-                while fleet_of(holder).member.placement.stops_at("s") < stops + 2.0:
-                    assert (await other.call_tool("s__a")).text == "1"
-                    await anyio.sleep(0.05)
+
+            async def extended() -> bool:
+                assert (await other.call_tool("s__a")).text == "1"
+                return fleet_of(holder).member.placement.stops_at("s") >= stops + 2.0
+
+            await asked(extended)
             assert fleet_of(other).not_shared_since is not None
             assert len(server.pids) == 1
 

@@ -12,9 +12,10 @@ from holdfast.core import STALE_SECONDS, State
 from holdfast.core.fleet.placement import LEASE_SECONDS
 from holdfast.hub import Fleet, PeerAddress, Peers, RedisAddress, RedisStore, SignedStore
 from holdfast.testing import StdioServer
-from tests.hub.open_hubs import running
-from tests.hub.test_placement import KEY, alive, fleet_of, until
+from tests.hub.open_hubs import fleet_of, running
+from tests.hub.test_placement import KEY, alive
 from tests.peers.redis import RedisPeer, has_redis
+from tests.waiting import PATIENCE, asked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
 
@@ -36,22 +37,25 @@ async def test_replicas_on_redis_run_one_process_which_survives_the_store_and_mo
             ends.append(await stack.enter_async_context(AsyncExitStack()))
             hubs.append(await ends[-1].enter_async_context(running(servers, hub={"fleet": fleet})))
         for hub in hubs:
-            await until(lambda hub=hub: hub.server_health("s").state is State.CONNECTED)  # type: ignore[misc]
+            await came_true(lambda hub=hub: hub.server_health("s").state is State.CONNECTED)  # type: ignore[misc]
         holder = next(hub for hub in hubs if fleet_of(hub).leases.runs("s"))
         other = next(hub for hub in hubs if hub is not holder)
         await store.command("FLUSHALL")
-        await until(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
+        await came_true(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
         assert (await other.call_tool("s__a")).text == "1"
         store.stop()
         over = anyio.current_time() + LEASE_SECONDS + STALE_SECONDS
-        while anyio.current_time() < over:
+
+        async def lease_is_over() -> bool:
             assert (await other.call_tool("s__a")).text == (await holder.call_tool("s__a")).text == "1"
-            await anyio.sleep(0.1)
+            return anyio.current_time() >= over
+
+        await asked(lease_is_over, within=2 * PATIENCE)
         store.go_on()
-        await until(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
+        await came_true(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
         assert (await other.call_tool("s__a")).text == "1"
         assert len(server.pids) == 1
         await ends[hubs.index(holder)].aclose()
-        await until(lambda: fleet_of(other).leases.runs("s") and other.server_health("s").state is State.CONNECTED)
+        await came_true(lambda: fleet_of(other).leases.runs("s") and other.server_health("s").state is State.CONNECTED)
         assert (await other.call_tool("s__a")).text == "1"
         assert len(alive(server.pids)) == 1

@@ -19,6 +19,7 @@ from rich.status import Status
 from rich.text import Text
 
 __all__ = [
+    "counted",
     "data_console",
     "json_text",
     "own_command",
@@ -30,6 +31,11 @@ __all__ = [
     "until",
     "working",
 ]
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 tool``, ``2 tools``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def data_console() -> Console:

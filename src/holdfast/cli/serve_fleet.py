@@ -60,6 +60,7 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     else:
         number = (worker.group, worker.number)
         fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet.keys = lambda: keys.material
     fleet.leases.is_reachable = serving.advertise is not None
     return fleet
 
@@ -81,6 +82,7 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
     number = (worker.group, worker.number)
     fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet.keys = lambda: keys.material
     fleet.default_placement = "one"
     store.on_change = fleet.store_changed
     return fleet

@@ -31,7 +31,7 @@ import anyio.to_thread
 from holdfast.cli.announcement import Announcement, keep_state_private
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import endpoint, notify_ready, notify_successor, read_token
-from holdfast.cli.output import own_command, typed_command
+from holdfast.cli.output import counted, own_command, typed_command
 from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
@@ -260,7 +260,8 @@ class Supervisor:
         if self._serving.predecessor is not None:
             self._serving.predecessor.ready()
         notify_ready(os.environ)
-        log.info("serving %d servers of %s with %d workers", len(config.servers), config.source, self._serving.count)
+        servers, workers = counted(len(config.servers), "server"), counted(self._serving.count, "worker")
+        log.info("serving %s of %s with %s", servers, config.source, workers)
         log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
         if self._demo:
             log.info("to see what a client sees, and to break servers, run: %s demo", typed_command())
@@ -394,7 +395,7 @@ class Supervisor:
             await _either(new.listening, new.ended)
             if self._is_ending():
                 return
-            if not new.listening.is_set():
+            if not new.listening.is_set() or new.ended.is_set():
                 log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
                 return
             old, self._workers[number] = self._workers[number], new

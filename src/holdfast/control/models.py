@@ -178,6 +178,10 @@ class FleetView(ApiModel):
         description="Servers with `placement: one` on a replica without --advertise: while one runs here, clients of "
         "the other replicas cannot use it",
     )
+    different_configs: tuple[tuple[str, ...], ...] = Field(
+        default=(),
+        description="The replicas by configuration, if they differ for longer than a roll takes; else empty",
+    )
     events_lost: int = Field(default=0, description="Events of sessions that other replicas cannot resume")
     refused: int = Field(default=0, description="Messages of the store with a wrong signature")
     replicas: tuple[Replica, ...] = ()

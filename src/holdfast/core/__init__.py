@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         read_challenge as read_challenge,
         scopes_in as scopes_in,
     )
+    from holdfast.core.fleet.agreement import ConfigAgreement as ConfigAgreement
     from holdfast.core.fleet.homes import (
         ClientHomes as ClientHomes,
         question_number as question_number,
@@ -216,6 +217,7 @@ __getattr__, __dir__ = lazy_exports(
             "read_challenge",
             "scopes_in",
         ],
+        "fleet.agreement": ["ConfigAgreement"],
         "fleet.homes": ["ClientHomes", "question_number", "replica_tag", "replicas_with_tag", "tag_of_question"],
         "fleet.member": [
             "Alone",

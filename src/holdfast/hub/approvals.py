@@ -179,8 +179,11 @@ a tool is lost.
 
 COMPARED_AT_ONCE = 200
 
-UNKNOWN = {"inputSchema": {"type": "object"}}
-"""How a tool without a recorded baseline is shown: a client needs that much."""
+UNKNOWN = {"inputSchema": {"type": "object", "properties": {}}}
+"""How a tool without a recorded baseline is shown: a client needs that much.
+
+Some clients (smolagents) lose every tool of the list if one schema has no ``properties``.
+"""
 
 
 INSTRUCTIONS = key_of("instructions", "")
@@ -214,6 +217,10 @@ class Approvals:
         """Servers whose first listing came before it was known whether it is the first."""
         self.lock: ApprovalsLock | None = None
         """What alone may be used; None if changes can be approved here."""
+        self._untold: dict[str, set[str]] = {}
+        """Held, and not told as a change until it is known whether the fleet has seen it."""
+        self.joins: Callable[[], bool] = lambda: False
+        """Whether it will be known in a moment what the fleet has seen."""
         self.may_pin: Callable[[], bool] = lambda: True
         """Whether a tool that is seen for the first time here is new: in a fleet, a peer may have seen it before."""
         self.on_pin: Callable[[str, str, Mapping[str, Any], bool], None] = lambda *_: None
@@ -320,11 +327,15 @@ class Approvals:
         seen, before, holds = self._seen[server], self._now.get(server, {}), self._holds(server)
         if Kind.PROMPT in listing.failed:  # nothing new is known of them
             now |= {key: what for key, what in before.items() if kind_of(key)[0] == "prompt"}
+        untold = self._untold.setdefault(server, set())
+        untold.intersection_update(now)
         for key in sorted(now):
-            if before.get(key) != now[key]:
-                kind, name = kind_of(key)
-                at, new = self._journal.clock.now(), key not in seen
-                self._journal.write(ToolChanged(server=server, tool=name, kind=kind, new=new, held=holds, at=at))
+            if before.get(key) != now[key] or key in untold:
+                if holds and key not in seen and self.joins():
+                    untold.add(key)
+                    continue
+                untold.discard(key)
+                self._tell(server, key, held=holds)
         self.unsaved |= now != before
         self._now[server] = now
         if not now or not holds:
@@ -403,8 +414,21 @@ class Approvals:
         """The latest listing of a server in this run."""
         return self._latest.get(server)
 
+    def tell_held(self) -> None:
+        """It will not be known soon what the fleet has seen: tell what is held meanwhile."""
+        untold, self._untold = self._untold, {}
+        for server, keys in untold.items():
+            for key in sorted(keys):
+                self._tell(server, key, held=self._holds(server))
+
+    def _tell(self, server: str, key: str, *, held: bool) -> None:
+        kind, name = kind_of(key)
+        at, new = self._journal.clock.now(), key not in self._seen[server]
+        self._journal.write(ToolChanged(server=server, tool=name, kind=kind, new=new, held=held, at=at))
+
     def forget(self, server: str) -> None:
         """Drop everything about a removed server."""
+        self._untold.pop(server, None)
         if self.lock is not None:
             self._now.pop(server, None)
             self._latest.pop(server, None)

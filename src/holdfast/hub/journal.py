@@ -159,6 +159,7 @@ _START = {
     "EnableRequested": "enabled; connecting",
     "LoginSucceeded": "logged in; connecting",
     "ReconnectRequested": "reconnect requested; connecting",
+    "ServerMoved": "another replica runs it now, or this one does; connecting",
 }
 _LOSS = {
     "FailedRepeatedly": "lost after repeated failures",
@@ -196,6 +197,7 @@ def _some(names: Sequence[str]) -> str:
 
 _REFUSALS = {
     "user": "access refused: another user of this machine, from %s",
+    "unknown_user": "access refused: the user of the connection is not known (was it closed at once?), from %s",
     "login": "login failed: a wrong credential, from %s",
     "too_many_logins": "login refused: too many wrong credentials, from %s",
 }

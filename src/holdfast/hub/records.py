@@ -108,8 +108,9 @@ class CallEnded:
     """Who called; empty where a program called in its own name."""
 
 
-RefusalKind: TypeAlias = Literal["user", "login", "too_many_logins", "quota"]
-"""Why a client was refused: another user of this machine, a wrong credential, too many of them, or a used up quota."""
+RefusalKind: TypeAlias = Literal["user", "unknown_user", "login", "too_many_logins", "quota"]
+"""Why a client was refused: another user of this machine, or one that is not known, a wrong credential, too many of
+them, or a used up quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

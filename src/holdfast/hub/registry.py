@@ -421,6 +421,7 @@ class SlotRegistry:
         if self._places is not None:
             self._places.open()
         self.approvals.may_pin = lambda: fleet.is_settled
+        self.approvals.joins = lambda: not fleet.is_settled and fleet.not_shared_since is None
         self.approvals.on_pin = fleet.note_pin
 
     async def scope(self, server: str) -> str:

@@ -13,12 +13,14 @@ import anyio
 import httpx2
 
 from holdfast.cli.serve_run import _known_to
+from holdfast.config import config_from_mapping
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from holdfast.control.server import ControlServer
 from holdfast.control.server.views import HubInfo
 from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.http import create_app
+from holdfast.hub import Fleet
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
 
@@ -49,10 +51,16 @@ class Steered:
 
 @asynccontextmanager
 async def steered(
-    servers: dict[str, Any], *, tokens: TokenPolicy | None = None, state_file: Path | None = None, **options: Any
+    servers: dict[str, Any],
+    *,
+    tokens: TokenPolicy | None = None,
+    state_file: Path | None = None,
+    fleet: Fleet | None = None,
+    **options: Any,
 ) -> AsyncIterator[Steered]:
     """Serve a hub of these servers; ``options`` are Holdfast's own settings."""
-    hub = Hub.from_config({"mcpServers": servers, "holdfast": options}, state_file=state_file)
+    config = config_from_mapping({"mcpServers": servers, "holdfast": options})
+    hub = Hub(config, state_file=state_file, fleet=fleet)
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
     admin = ControlServer(
         hub, about, control_token=TOKEN, metrics_for=_known_to(tokens) if tokens is not None else None

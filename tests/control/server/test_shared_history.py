@@ -58,6 +58,12 @@ class Worker:
         seen = self.history.of("x")
         return seen.calls, seen.errors
 
+    @property
+    def recent(self) -> tuple[int, int]:
+        """As the bars of the page have them."""
+        activity = self.history.of("x").tally.activity(1.0)
+        return (sum(activity.calls), sum(activity.errors)) if activity else (0, 0)
+
 
 @pytest.fixture
 def workers() -> tuple[Worker, Worker]:
@@ -158,6 +164,7 @@ async def test_a_new_worker_that_told_its_calls_before_it_took_over_the_past_cou
     assert one.total == (5, 2)
     other.shared._inherit("x", await past_of(one))
     assert other.total == (5, 2)
+    assert other.recent == one.recent == (5, 2)
     for worker in (one, other, one):
         await worker.tells(everything=True)
     assert one.total == other.total == (5, 2)

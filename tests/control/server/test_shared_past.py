@@ -101,7 +101,7 @@ async def test_totals_and_timelines_go_on_when_all_workers_are_replaced() -> Non
     assert [change.new for change in new1.history.of("s").timeline] == ["connected"]
     activity = new1.history.of("s").tally.activity(100.0)
     assert activity is not None
-    assert sum(activity.calls) == 1 + 4, "its own, and what the old one had counted itself"
+    assert sum(activity.calls) == 10 + 10, "none twice; its own call in a step that both had is left out"
 
 
 async def test_a_worker_that_is_being_replaced_counts_once() -> None:

@@ -82,12 +82,15 @@ class Tally:
         ]
 
     def inherit(self, told: Iterable[Sequence[Any]]) -> None:
-        """Go on with the steps of another worker. Its calls and those here of the same step are in one step then."""
+        """Go on with the steps of another worker.
+
+        Either side may have been told of calls of the other one, so a step that both have keeps the larger numbers.
+        """
         steps = {one.number: one for one in self._steps}
         for number, calls, errors, times in told:
             step = steps.setdefault(int(number), ActivityStep(int(number)))
-            step.calls += int(calls)
-            step.errors += int(errors)
+            step.calls = max(step.calls, int(calls))
+            step.errors = max(step.errors, int(errors))
             step.elsewhere.extend(map(float, times))
         self._steps = deque((steps[number] for number in sorted(steps)), maxlen=STEPS)
 
@@ -172,9 +175,8 @@ class ServerHistory:
             self.own_error = reason
             self.last_error = LastError(at=at, text=reason)
 
-    def called_elsewhere(self, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
+    def called_elsewhere(self, at: float, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
         """Take calls of another worker."""
-        at = time.time()
         self.calls += calls
         self.errors += errors
         self.calls_elsewhere += calls
@@ -231,6 +233,10 @@ class History:
     def called(self, record: CallEnded) -> None:
         """Take the end of a call."""
         (self._servers.get(record.server) or self.of(record.server)).called(record, self._wall())
+
+    def called_elsewhere(self, server: str, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
+        """Take calls of another worker."""
+        self.of(server).called_elsewhere(self._wall(), calls, errors, times=times, error=error)
 
     def of(self, server: str) -> ServerHistory:
         """Return a server's history; an empty one if there is no record of it."""

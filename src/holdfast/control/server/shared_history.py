@@ -174,7 +174,8 @@ class SharedHistory:
             known[server] = now
             in_flight[server] = int(one["in_flight"])
             if now[0] > before[0]:
-                self._history.of(server).called_elsewhere(
+                self._history.called_elsewhere(
+                    server,
                     now[0] - before[0],
                     now[1] - before[1],
                     times=[float(seconds) for seconds in one["times"][:TOLD_TIMES]],

@@ -129,10 +129,15 @@ class Views:
             ready=not draining and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.catalog.version,
             identity=about.identity,
-            notice=about.notice(),
+            notice=self._notice(),
             loop_lag=about.loop_lag(),
             fleet=self._fleet(),
         )
+
+    def _notice(self) -> str:
+        fleet = self._hub.registry.fleet
+        notices = (self._about.notice(), *((fleet.leases.notice, fleet.config_notice) if fleet is not None else ()))
+        return ". ".join(filter(None, notices))
 
     def _fleet(self) -> FleetView | None:
         fleet = self._hub.registry.fleet
@@ -145,6 +150,7 @@ class Views:
             problem=fleet.problem,
             not_shared=fleet.not_shared[:MOST_HELD],
             cut_off=fleet.leases.cut_off[:MOST_HELD],
+            different_configs=fleet.different_configs,
             events_lost=fleet.events_lost(),
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(

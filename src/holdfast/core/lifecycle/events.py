@@ -68,6 +68,11 @@ __all__ = [
 class Event:
     """The base class: never sent itself."""
 
+    @property
+    def cause(self) -> str:
+        """What the record of a transition calls it."""
+        return type(self).__name__
+
 
 @dataclass(frozen=True, slots=True)
 class Command(Event):
@@ -123,10 +128,17 @@ class LoginSucceeded(Command):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged(Command):
-    """The server's definition changed."""
+    """The server's definition changed, or the place where it runs."""
 
     lazy: bool = False
     watchable: bool = False
+    moved: bool = False
+    """Whether another replica of a fleet runs it now, or this one does, under the same definition."""
+
+    @property
+    def cause(self) -> str:
+        """See ``Event``: a person edited nothing where a server moved."""
+        return "ServerMoved" if self.moved else "ConfigChanged"
 
 
 @dataclass(frozen=True, slots=True)

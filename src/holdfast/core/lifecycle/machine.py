@@ -156,7 +156,7 @@ class Lifecycle(LifecycleMemory):
                     server=self.server,
                     old=old,
                     new=new,
-                    cause=type(event).__name__,
+                    cause=event.cause,
                     at=step.now,
                     generation=self.generation,
                     reason=reason,

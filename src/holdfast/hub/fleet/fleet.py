@@ -12,7 +12,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,9 +20,10 @@ import anyio
 import anyio.to_thread
 
 from holdfast._version import __version__
-from holdfast.config import PlacementName
+from holdfast.config import BadServer, PlacementName, ServerSpec
 from holdfast.core import (
     Alone,
+    ConfigAgreement,
     Connected,
     FleetMember,
     FleetRecord,
@@ -47,6 +48,7 @@ from holdfast.core import (
     switch_key,
 )
 from holdfast.hub.clock import Clock
+from holdfast.hub.fleet.config_digest import config_digests
 from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
@@ -64,6 +66,8 @@ HOME_SECONDS = 1.0
 NEWS_SECONDS = 0.1
 """Who is present is not asked again within this time, however often unknown replicas are named."""
 LEAVE_SECONDS = 1.0
+MOST_GROUPS = 3
+"""How many of several different configurations a sentence names, and how many replicas of each."""
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
 SKEW_SECONDS = 30.0
@@ -77,6 +81,9 @@ class FleetHost(Protocol):
 
     def definition_of(self, server: str) -> str | None:
         """Identifies the definition of a configured server; None for another server."""
+
+    def servers(self) -> Mapping[str, ServerSpec | BadServer]:
+        """The configuration that this hub runs; another object after each change."""
 
     def handle(self, server: str, event: on.Event) -> None:
         """Give an event to the slot of a server."""
@@ -104,6 +111,9 @@ class FleetHost(Protocol):
 
     def settled(self) -> None:
         """The copy has what the fleet has: what is seen for the first time now is new."""
+
+    def alone(self) -> None:
+        """The store does not answer: what waits to hear of the fleet waits no more."""
 
     def disabled_servers(self) -> Iterable[str]:
         """The servers that an operator disabled."""
@@ -168,6 +178,10 @@ class Fleet:
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self.leases = ServerLeases(self.member, peers, wake=self._exchange_soon, tick=self._tick)
         """The servers that live on one replica."""
+        self.keys: Callable[[], Sequence[bytes]] = tuple
+        """The session keys; without them the configuration is not compared."""
+        self._digested: tuple[object, tuple[bytes, ...]] | None = None
+        self._agreement = ConfigAgreement()
         self.problem = ""
         """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
         self.not_shared_since: float | None = None
@@ -366,6 +380,22 @@ class Fleet:
             return ()
         return tuple(dict.fromkeys(pinned_tool(key)[0] for key in self.member.unsent_decisions()))
 
+    @property
+    def different_configs(self) -> tuple[tuple[str, ...], ...]:
+        """The replicas by configuration, if they run different ones for longer than a roll takes; else empty."""
+        return self._agreement.groups if self.is_shared else ()
+
+    @property
+    def config_notice(self) -> str:
+        """What the operator should know about different configurations; empty if there are none."""
+        if not (groups := self.different_configs):
+            return ""
+        more = f", and {len(groups) - MOST_GROUPS} more" if len(groups) > MOST_GROUPS else ""
+        return (
+            f"the replicas run {len(groups)} different configurations ({'; '.join(map(_named, groups[:MOST_GROUPS]))}"
+            f"{more}): what clients get depends on the replica that answers. Give all replicas the same configuration"
+        )
+
     def uses_elsewhere(self) -> dict[str, object]:
         """What callers use of the other replicas, by replica; nothing while the store does not answer."""
         if self.not_shared_since is not None:
@@ -442,6 +472,7 @@ class Fleet:
         self.member.purge(wall - max(0.0, self._ahead))
 
     async def _exchange(self) -> None:
+        await self._digest_config()
         before = self.store.connections
         self.member.about["probes"] = self.member.probes()
         if self.tell_use is not None:
@@ -463,6 +494,7 @@ class Fleet:
         self._apply(self.member.receive(asked, reply, self._now()))
         self._note_strangers()
         if reply.replicas is not None:
+            self._compare_configs()
             self._tell_peers()
         if not self._was_settled and self.is_settled:
             self._was_settled = True
@@ -482,6 +514,22 @@ class Fleet:
             )
             if self.problem != before:
                 log.warning("%s: %s. Switches and approvals hold on this replica only", self.store.name, self.problem)
+
+    async def _digest_config(self) -> None:
+        """Tell the others what this replica runs. The digest of a large configuration takes a moment: in a thread."""
+        servers, keys = self._hub().servers(), tuple(self.keys())
+        if not keys or (self._digested is not None and self._digested[0] is servers and self._digested[1] == keys):
+            return
+        self.member.about["config"] = await anyio.to_thread.run_sync(config_digests, servers, keys)
+        self._digested = servers, keys
+
+    def _compare_configs(self) -> None:
+        """A replica that leaves gets no new clients: what it runs does not count."""
+        abouts = {name: peer.about for name, peer in self.member.peers.items() if peer.about.get("leaving") is not True}
+        told = {name: about.get("config") for name, about in abouts.items()}
+        digests = {name: [str(one) for one in many] for name, many in told.items() if isinstance(many, list)}
+        if self._agreement.note(digests, self._now()):
+            log.warning("%s: %s", self.store.name, self.config_notice)
 
     async def _leave(self) -> None:
         asked = self.member.request(self._now(), chance=0.0, nonce=secrets.token_hex(8), leaving=True)
@@ -529,6 +577,7 @@ class Fleet:
                     self.not_shared_since = self._wall()
                     log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
                     self._tell_peers()
+                    host.alone()
                 case Connected(emptied=emptied):
                     self._was_settled = False
                     if self.not_shared_since is not None or emptied:
@@ -601,6 +650,11 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<Fleet {self.replica!r} on {self.store.name}: {self.member!r}>"
+
+
+def _named(replicas: tuple[str, ...]) -> str:
+    more = f" and {len(replicas) - MOST_GROUPS} more" if len(replicas) > MOST_GROUPS else ""
+    return f"{', '.join(replicas[:MOST_GROUPS])}{more}"
 
 
 def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:

@@ -427,7 +427,8 @@ class HeldServers:
         told = request.about.get("caller")
         caller = RemoteCaller(out, request.sender, told if isinstance(told, dict) else {}, ask=self._ask)
         name = text_of(params.get("name")) or ""
-        with self._calling(server, caller) as known:
+        # A request of the other hub itself is no client's call: nothing that the server sends meanwhile is for it.
+        with self._calling(server, caller) if isinstance(told, dict) else nullcontext(caller) as known:
             result = await self._registry.forward(
                 server,
                 method,

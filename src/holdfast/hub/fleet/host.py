@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config import ServerSpec
+from holdfast.config import BadServer, ServerSpec
 from holdfast.core import Listing, events as on
 from holdfast.hub.store import fingerprint
 
@@ -27,6 +27,10 @@ class RegistryHost:
         if slot is None:
             return None
         return fingerprint(slot.spec) if isinstance(slot.spec, ServerSpec) else ""
+
+    def servers(self) -> Mapping[str, ServerSpec | BadServer]:
+        """See ``FleetHost``."""
+        return self._registry.config.servers
 
     def handle(self, server: str, event: on.Event) -> None:
         """See ``FleetHost``."""
@@ -71,6 +75,10 @@ class RegistryHost:
         for server in list(self._registry.slots):
             self._registry.approvals.share_pins(server)
             self._registry.review_again(server)
+
+    def alone(self) -> None:
+        """See ``FleetHost``."""
+        self._registry.approvals.tell_held()
 
     def disabled_servers(self) -> Iterable[str]:
         """See ``FleetHost``."""

@@ -110,7 +110,7 @@ def reply_from(read: Any) -> FleetReply:
             replicas={str(name): str(text) for name, text in replicas.items()} if isinstance(replicas, dict) else None,
             now=float(read.get("now", 0.0)),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise StoreUnavailable(f"its answer cannot be used ({type(exc).__name__})") from exc
 
 

@@ -53,6 +53,8 @@ class PeerFrames(asyncio.Protocol):
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
+        self.address = ""
+        """Where the other side was reached; empty if it reached this one."""
         self.on_lost: Callable[[], object] | None = None
         """Called when the connection is lost, in the step in which that is known."""
 
@@ -131,6 +133,12 @@ class PeerFrames(asyncio.Protocol):
     def close(self) -> None:
         """Close it now."""
         self._transport.abort()
+
+    def give_up(self, reason: str) -> None:
+        """Close it now; what waits for the other side is told the reason."""
+        self._broken = self._broken or ConnectionAbortedError(reason)
+        self._wake()
+        self.close()
 
     # For the event loop.
 

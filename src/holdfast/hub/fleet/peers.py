@@ -35,6 +35,7 @@ from holdfast.hub.fleet.peer_seal import (
     challenge,
     fingerprint_bytes,
 )
+from holdfast.hub.fleet.peer_watch import PeerWatch
 
 __all__ = [
     "PeerAnswer",
@@ -242,6 +243,7 @@ class Peers:
         """Learns of replicas that joined a moment ago."""
         self._handlers: dict[str, PeerHandler] = {}
         self._kept: dict[str, list[PeerFrames]] = {}
+        self._watch = PeerWatch(self._greets)
         self._unknown = 0
         self._open: set[PeerFrames] = set()
         self.refused = 0
@@ -278,6 +280,7 @@ class Peers:
         if len(head) > LARGEST_HEAD:
             raise PeerRefused("the head of the request is too large for a replica")
         frames = self._kept_connection(replica) or await self._dialed(replica)
+        self._watch.begin(frames, frames.address)
         try:
             await _send(frames, head, body)
             kind, content = await _received(frames)
@@ -365,6 +368,7 @@ class Peers:
             _, frames = await loop.create_unix_connection(PeerFrames, address.path)
         else:
             _, frames = await loop.create_connection(PeerFrames, address.host, address.port)
+        frames.address = str(address)
         try:
             said = await frames.take(CHALLENGE_BYTES)
             said += await frames.take(fingerprint_bytes(said))
@@ -376,7 +380,17 @@ class Peers:
             raise
         return frames
 
+    async def _greets(self, address: str) -> bool:
+        """Whether a new connection to a replica comes to stand."""
+        try:
+            with anyio.fail_after(CONNECT_SECONDS):
+                (await self._dial(PeerAddress.parse(address))).close()
+        except (OSError, EOFError, TimeoutError, BadSeal, UsageError):
+            return False
+        return True
+
     def _keep(self, replica: str, frames: PeerFrames) -> None:
+        self._watch.end(frames)
         if frames.lost:
             return
         kept = self._kept.setdefault(replica, [])
@@ -404,7 +418,7 @@ class Peers:
         """Answer other replicas until cancelled."""
         try:
             if self._listener is None:
-                await anyio.sleep_forever()
+                await self._watch.run()
             async with anyio.create_task_group() as tasks:
 
                 def connected(frames: PeerFrames) -> None:
@@ -415,7 +429,7 @@ class Peers:
                     tasks.start_soon(self._serve, frames)
 
                 self._server = await self._listen(lambda: PeerFrames(connected))
-                await anyio.sleep_forever()
+                await self._watch.run()
         finally:
             self.close()
 

@@ -45,7 +45,9 @@ class RedisEvents:
         """See ``EventStore``."""
 
         async def ask(client: Any) -> list[bytes]:
-            found: list[bytes] = await client.lrange(self._key(log), 0, -1)
+            found: object = await client.lrange(self._key(log), 0, -1)
+            if not isinstance(found, list) or not all(isinstance(one, bytes) for one in found):
+                raise ValueError("its answer is no list of events")
             return found
 
         return await self._use(ask)
@@ -68,7 +70,7 @@ class RedisEvents:
                     if self._client is None:
                         self._client = connect(self._address)
                     return await work(self._client)
-        except (redis.RedisError, OSError, TimeoutError, ValueError) as exc:
+        except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError) as exc:
             await self.close()
             raise StoreUnavailable(reason(exc)) from exc
 

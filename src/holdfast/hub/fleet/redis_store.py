@@ -32,10 +32,24 @@ local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3],
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 
+-- A Redis that is full may evict any one of these keys. What is left would lie, so a new epoch begins: every replica
+-- sends all that it knows again, and no right is given while its holder may still use it.
 local epoch = redis.call('HGET', meta, 'epoch')
-if not epoch then
+local claimed = redis.call('HGET', meta, 'claimed')
+local kept = redis.call('HLEN', stamps)
+local torn = kept ~= redis.call('HLEN', values) or kept ~= redis.call('ZCARD', index)
+if torn then redis.call('DEL', stamps, values, index) end
+if epoch and claimed and redis.call('EXISTS', claims) == 0 then torn = true end
+if epoch and asked.epoch == epoch and redis.call('EXISTS', replicas) == 0 then torn = true end
+if torn or not epoch then
   epoch = asked.nonce
   redis.call('HSET', meta, 'epoch', epoch, 'epoch_at', string.format('%.6f', now))
+  redis.call('HDEL', meta, 'claimed')
+  claimed = false
+  local last = redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2]
+  if last and tonumber(last) > (tonumber(redis.call('HGET', meta, 'sequence')) or 0) then
+    redis.call('HSET', meta, 'sequence', last)
+  end
 end
 local epoch_at = tonumber(redis.call('HGET', meta, 'epoch_at')) or now
 
@@ -75,6 +89,10 @@ local function write(key, state)
     return
   end
   redis.call('HSET', claims, key, cjson.encode(state))
+  if not claimed then
+    redis.call('HSET', meta, 'claimed', '1')
+    claimed = true
+  end
 end
 
 for _, one in ipairs(asked.releases) do
@@ -120,8 +138,9 @@ if asked.roster then
   roster = {}
   local all = redis.call('HGETALL', replicas)
   for i = 1, #all, 2 do
-    local entry = cjson.decode(all[i + 1])
-    if entry[1] > now then roster[all[i]] = entry[2] else redis.call('HDEL', replicas, all[i]) end
+    local read_well, entry = pcall(cjson.decode, all[i + 1])
+    local known = read_well and type(entry) == 'table' and type(entry[1]) == 'number' and type(entry[2]) == 'string'
+    if known and entry[1] > now then roster[all[i]] = entry[2] else redis.call('HDEL', replicas, all[i]) end
   end
 end
 
@@ -135,9 +154,11 @@ for i = 1, #found, 2 do
     cursor = tonumber(found[i - 1])
     break
   end
-  local value = redis.call('HGET', values, found[i])
-  size = size + #value
-  table.insert(records, {found[i], redis.call('HGET', stamps, found[i]), value})
+  local value, known = redis.call('HGET', values, found[i]), redis.call('HGET', stamps, found[i])
+  if value and known then
+    size = size + #value
+    table.insert(records, {found[i], known, value})
+  end
 end
 return cjson.encode({
   epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
@@ -236,7 +257,7 @@ class RedisStore:
                     self.connections += 1
                 answer = await self._script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
                 return reply_from(json.loads(answer))
-        except (redis.RedisError, OSError, TimeoutError, ValueError) as exc:
+        except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError, RecursionError) as exc:
             await self.close()
             raise StoreUnavailable(reason(exc)) from exc
 
@@ -290,4 +311,5 @@ def reason(exc: Exception) -> str:
     """What went wrong, in a line."""
     if isinstance(exc, TimeoutError):
         return f"no answer within {EXCHANGE_SECONDS:g} s"
-    return f"{type(exc).__name__}: {exc}".splitlines()[0][:200]
+    said = f"{type(exc).__name__}: {exc}".splitlines()[0]
+    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps none

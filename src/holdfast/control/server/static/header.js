@@ -273,7 +273,7 @@ function banners(hub) {
       el(
         "p",
         { class: "banner", "data-kind": "need", role: "alert" },
-        el("strong", {}, "The replicas do not share safely. "),
+        el("strong", {}, "The replicas do not share safely: "),
         sentence("fleet.problem", hub.fleet.problem),
         ". What you switch or approve here holds on this replica only.",
       ),

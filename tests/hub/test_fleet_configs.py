@@ -1,0 +1,82 @@
+"""Replicas that run different configurations are reported, and what they tell each other shows nothing of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast.core.fleet import agreement
+from holdfast.hub import Fleet, LocalStore, serve_broker
+from holdfast.hub.fleet.config_digest import config_digests
+from tests.hub.open_hubs import config, fleet_of, running
+from tests.waiting import came_true
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
+
+OFF: dict[str, Any] = {"command": "x", "args": ["--token", "planted-secret"], "enabled": False}
+KEY = b"k" * 32
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Path]:
+    path = tmp_path / "broker"
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
+        yield path
+        tasks.cancel_scope.cancel()
+
+
+def fleet_on(store: Path, name: str, *keys: bytes) -> Fleet:
+    fleet = Fleet(LocalStore(store), replica=name)
+    fleet.keys = lambda: keys
+    return fleet
+
+
+async def test_replicas_that_differ_say_so_once_and_no_more_when_they_agree(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agreement, "SETTLED_SECONDS", 0.0)
+    caplog.set_level(logging.WARNING, "holdfast.fleet")
+    async with (
+        running({"one": OFF}, hub={"fleet": fleet_on(store, "r1", KEY)}) as first,
+        running({"one": OFF, "two": OFF}, hub={"fleet": fleet_on(store, "r2", b"n" * 32, KEY)}) as second,
+        running({"three": OFF}, hub={"fleet": fleet_on(store, "r3")}) as earlier,
+    ):
+        fleets = [fleet_of(hub) for hub in (first, second, earlier)]
+        await came_true(lambda: all(fleet.different_configs == (("r1",), ("r2",)) for fleet in fleets))
+        assert "2 different configurations (r1; r2)" in fleets[0].config_notice
+        await first.registry.apply(config({"two": OFF, "one": OFF}))
+        await came_true(lambda: not any(fleet.different_configs for fleet in fleets))
+        assert fleets[0].config_notice == ""
+        presences = [str(peer.about) for peer in fleets[0].member.peers.values()]
+    said = [record.getMessage() for record in caplog.records if "different configurations" in record.getMessage()]
+    assert len(said) == len(fleets)
+    assert "planted-secret" not in str(said)
+    assert len(presences) == len(fleets)
+    assert "planted-secret" not in str(presences)
+
+
+@pytest.mark.parametrize(
+    ("changed", "differs"),
+    [
+        ({"args": ["--token", "another"]}, True),
+        ({"tools": {"exclude": ["write_*"]}}, True),
+        ({"enabled": True}, True),
+        ({"placement": "one"}, True),
+        ({"env": {"HOST": "h", "MORE": "1"}}, True),
+        ({"env": {"HOST": "another"}}, False),
+        ({"cwd": "/"}, False),
+    ],
+)
+def test_what_clients_notice_is_compared_and_what_belongs_to_a_machine_is_not(
+    changed: dict[str, Any], differs: bool
+) -> None:
+    given = OFF | {"env": {"HOST": "h"}}
+    before, after = (config({"s": one}).servers for one in (given, given | changed))
+    assert (config_digests(before, [KEY]) != config_digests(after, [KEY])) is differs
+    assert config_digests(before, [KEY]) != config_digests(before, [b"other" * 8])

@@ -1,0 +1,145 @@
+"""A Redis that lost a part of what it had, or that answers nonsense: no decision is lost, and no hub ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import anyio
+import pytest
+
+from holdfast.core import Claim, FleetExchange, FleetRecord, State
+from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable
+from tests.hub.open_hubs import PATIENCE, reaches, running
+from tests.peers.redis import RedisPeer, has_redis
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-3")]
+needs_redis = pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
+
+PARTS = ("meta", "stamps", "values", "index", "claims", "replicas")
+OFF = FleetRecord("switch/s", f"1{1:016x}.a", "off")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def redis(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RedisPeer]:
+    async with RedisPeer(tmp_path_factory.mktemp("redis") / "data") as peer:
+        yield peer
+
+
+@needs_redis
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_store_that_lost_a_part_begins_a_new_epoch_and_learns_all_again(redis: RedisPeer, part: str) -> None:
+    store = RedisStore(RedisAddress.parse(f"{redis.url}?fleet={part}"))
+    claim = Claim("probe/s", 0, 0.0, 60.0)
+    asked = FleetExchange(replica="a", nonce="n1", records=(OFF,))
+    first = await store.exchange(asked)
+    asked = replace(asked, epoch=first.epoch, cursor=first.cursor, nonce="n2")
+    assert (await store.exchange(replace(asked, claims=(claim,)))).claims[0].granted
+    assert (await store.exchange(asked)).epoch == "n1"
+    await redis.command("DEL", f"holdfast:{{{part}}}:{part}")
+    other = FleetExchange(replica="b", epoch="n1", cursor=first.cursor, nonce="n3", claims=(claim,), roster=True)
+    torn = await store.exchange(other if part != "replicas" else replace(other, roster=False))
+    assert (torn.epoch, torn.claims) == ("n3", ()), "no right is given while its holder may still use it"
+    assert torn.age < 1
+    again = await store.exchange(replace(asked, nonce="n4"))
+    assert again.epoch == "n3"
+    fresh = await store.exchange(FleetExchange(replica="c", nonce="n5"))
+    assert (fresh.epoch, [*fresh.records]) == ("n3", [OFF])
+    assert fresh.cursor == fresh.sequence, "it has read everything"
+    settled = await store.exchange(FleetExchange(replica="c", nonce="n6", epoch="n3", cursor=fresh.cursor))
+    assert settled.records == (), "nothing is sent twice"
+    await store.close()
+
+
+@needs_redis
+async def test_a_presence_that_cannot_be_read_is_removed_and_the_others_are_told(redis: RedisPeer) -> None:
+    store = RedisStore(RedisAddress.parse(f"{redis.url}?fleet=garbage"))
+    for number, garbage in enumerate(("garbage", '["x", 5]', "7", "[]", "[99999999999, {}]")):
+        await redis.command("HSET", "holdfast:{garbage}:replicas", f"wrong-{number}", garbage)
+    reply = await store.exchange(FleetExchange(replica="a", nonce="n", presence="p", roster=True))
+    assert reply.replicas == {"a": "p"}
+    await store.close()
+
+
+@needs_redis
+@pytest.mark.parametrize("part", ["values", "index"])
+async def test_a_disabled_server_stays_disabled_on_a_fresh_replica_though_redis_evicted_a_key(
+    redis: RedisPeer, part: str
+) -> None:
+    address = RedisAddress.parse(f"{redis.url}?fleet=evicted-{part}")
+
+    def fleet(name: str) -> Fleet:
+        return Fleet(SignedStore(RedisStore(address), lambda: [b"k" * 32], "test"), replica=name)
+
+    servers = {"one": {"command": "no-such-command"}}
+    async with running(servers, hub={"fleet": fleet("r1")}) as first:
+        await first.toggle("one", enabled=False)
+        assert await first.registry.scope("one") == "the fleet"
+        await redis.command("DEL", f"holdfast:{{evicted-{part}}}:{part}")
+        async with running(servers, hub={"fleet": fleet("r2")}) as fresh:
+            await reaches(fresh, "one", State.DISABLED)
+
+
+def _text(said: bytes) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(said), said)
+
+
+HELLO = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+NONSENSE = {
+    "nothing": b"$-1\r\n",
+    "a number": b":7\r\n",
+    "a list": b"*1\r\n$1\r\nx\r\n",
+    "no JSON": _text(b"OK"),
+    "a JSON text": _text(b'"x"'),
+    "an endless number": _text(
+        b'{"epoch":"e","sequence":1e999,"cursor":1,"age":0,"records":[],"claims":[],"replicas":{}}'
+    ),
+    "a deep list": _text(b"[" * 200_000),
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "a wrong length": b"$x\r\n",
+    "the end": b"",
+}
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[RedisAddress]:
+    """A Redis that gives this answer to everything after the beginning of a connection."""
+
+    async def serve(stream: anyio.abc.ByteStream) -> None:
+        async with stream:
+            try:
+                while b"HELLO" in (asked := await stream.receive()) or b"CLIENT" in asked:
+                    await stream.send(HELLO * asked.count(b"HELLO") + b"+OK\r\n" * asked.count(b"CLIENT"))
+                await stream.send(answer)
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(listener.serve, serve))
+        yield RedisAddress.parse(f"redis://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}")
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
+async def test_an_answer_that_makes_no_sense_is_a_store_that_cannot_be_used(answer: bytes) -> None:
+    async with answering(answer) as address:
+        store = RedisStore(address)
+        with anyio.fail_after(PATIENCE), pytest.raises(StoreUnavailable):
+            await store.exchange(FleetExchange(replica="a", nonce="n"))
+        await store.close()
+
+
+@pytest.mark.parametrize("name", ["nothing", "a number", "no JSON", "a list of numbers", "another protocol"])
+async def test_events_that_make_no_sense_are_a_store_that_cannot_be_used(name: str) -> None:
+    async with answering({**NONSENSE, "a list of numbers": b"*1\r\n:7\r\n"}[name]) as address:
+        events = RedisEvents(address)
+        with anyio.fail_after(PATIENCE), pytest.raises(StoreUnavailable):
+            await events.read("log")
+        await events.close()
