@@ -88,7 +88,7 @@ See 'docker run --help'.
         (PIP, "satisfies the requirement acme-mcp", "package", ("acme-mcp",)),
         (DOCKER_DOWN, "Cannot connect to the Docker daemon", "docker", ()),
         (DOCKER_IMAGE, "pull access denied for acme/mcp", "image", ("acme/mcp",)),
-        ("ModuleNotFoundError: No module named 'acme.core'\n", "No module named", "python_module", ("acme",)),
+        ("ModuleNotFoundError: No module named 'acme.core'\n", "No module named", "python_package", ("acme",)),
         ("acme requires Node >= 22\nNode.js v18.0.0\n", "requires Node", "runtime", ("node",)),
     ],
     ids=["npm", "sentry", "python", "node", "uvx", "pip", "docker down", "docker image", "module", "runtime"],

@@ -29,6 +29,11 @@ TELLING = [
     ("pychain", None, "RuntimeError: Could not connect to the database at startup"),
     ("pygroup", "variable", "ValueError: GITLAB_TOKEN environment variable is required"),
     ("docker_daemon", "docker", "docker: Cannot connect to the Docker daemon"),
+    ("redis_refused", "address", "[Redis Error] Stack: Error: connect ECONNREFUSED 127.0.0.1:6379"),
+    ("node_cause", "address", "Error: getaddrinfo ENOTFOUND svelte.dev"),
+    ("sdk_decorator", "python_package", "AttributeError: 'Server' object has no attribute 'list_resources'"),
+    ("sdk_module", "python_package", "ModuleNotFoundError: No module named 'mcp.server.fastmcp'."),
+    ("sdk_name", "python_package", "ImportError: cannot import name 'streamablehttp_client' from"),
     ("docker_image", "image", "docker: Error response from daemon: pull access denied for mcp/nosuch"),
 ]
 
@@ -60,6 +65,57 @@ def test_what_is_missing_is_named() -> None:
     assert names(output("sentry")) == ("SENTRY_ACCESS_TOKEN",), "the usage text names many more"
     assert names(output("brave")) == ("BRAVE_API_KEY", "BRAVE_API_KEY_FILE")
     assert names("Missing A_KEY\nMissing B_KEY\n") == ("A_KEY", "B_KEY")
+
+
+@pytest.mark.parametrize(
+    ("text", "package"),
+    [
+        (output("sdk_decorator"), "mcp<2"),
+        (output("sdk_module"), "mcp<2"),
+        (output("sdk_name"), "mcp<2"),
+        ("ModuleNotFoundError: No module named 'mcp.server.mcpserver'\n", "mcp>=2"),
+        ("ImportError: cannot import name 'McpError' from 'mcp' (/a/site-packages/mcp/__init__.py)\n", "mcp<2"),
+        ("ImportError: cannot import name 'MCPError' from 'mcp' (/a/site-packages/mcp/__init__.py)\n", "mcp>=2"),
+        (
+            "ImportError: cannot import name 'x' from 'pydantic._internal' (/a/site-packages/pydantic/x.py)\n",
+            "pydantic",
+        ),
+    ],
+)
+def test_a_server_for_another_version_of_a_package_is_not_told_to_install_the_package(text: str, package: str) -> None:
+    need = need_of(text)
+    assert need is not None
+    assert (need.kind, need.names[0] + need.version) == ("python_package", package)
+
+
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("Error: connect ECONNREFUSED ::1:6379", "[::1]:6379"),
+        ("Error: getaddrinfo ENOTFOUND db.internal", "db.internal"),
+        ("ConnectionRefusedError: [Errno 111] Connect call failed ('127.0.0.1', 5432)", "127.0.0.1:5432"),
+        ('connection to server at "localhost" (::1), port 5432 failed: Connection refused', "localhost:5432"),
+        ("redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. refused.", "localhost:6379"),
+        ("ServerSelectionTimeoutError: localhost:27017: [Errno 111] Connection refused", "localhost:27017"),
+        ("2026/01/01 dial tcp 127.0.0.1:5432: connect: connection refused", "127.0.0.1:5432"),
+        ("Error: Can't connect to MySQL server on 'localhost:3306' (111)", "localhost:3306"),
+    ],
+)
+def test_a_service_that_does_not_answer_is_named(line: str, address: str) -> None:
+    need = need_of(f"Starting\n{line}\n")
+    assert need is not None
+    assert (need.kind, need.names) == ("address", (address,))
+
+
+def test_a_file_with_the_name_of_a_module_is_no_reason_to_install_something() -> None:
+    line = "ModuleNotFoundError: No module named 'http.client'; 'http' is not a package"
+    assert (need_of(line), telling_line(line)) == (None, line)
+
+
+def test_a_missing_variable_counts_more_than_a_service_that_does_not_answer() -> None:
+    need = need_of("telemetry: connect ECONNREFUSED 127.0.0.1:4318\nError: API_KEY is required\n")
+    assert need is not None
+    assert need.names == ("API_KEY",)
 
 
 def test_the_hint_names_the_variable_instead_of_sending_people_to_a_terminal() -> None:

@@ -295,3 +295,16 @@ def test_the_name_of_a_variable_is_no_token() -> None:
         command = f'read -rs {name} && export {name} && env {name}="${name}"'
         assert Redactor().mask(command) == command
     assert "npm_" not in Redactor().mask("the token npm_" + "a1B2c3D4e5" * 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('env -i API_TOKEN="$API_TOKEN" server', 'env -i API_TOKEN="$API_TOKEN" server'),
+        ('API_TOKEN="$ECRET"', 'API_TOKEN="***"'),
+        ('API_TOKEN="$API_TOKENS3CRET"', 'API_TOKEN="***"'),
+        ("API_TOKEN=$API_TOKEN", "API_TOKEN=***"),
+    ],
+)
+def test_a_variable_that_gets_its_own_value_is_no_secret(text: str, shown: str) -> None:
+    assert Redactor().mask(text) == shown

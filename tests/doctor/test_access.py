@@ -138,6 +138,18 @@ async def test_a_denial_is_told_with_its_reason(clinic: Examination) -> None:
     clinic.matches("denied", found)
 
 
+@pytest.mark.parametrize(
+    ("status", "body"), [(403, "Access is only allowed at localhost:8931"), (421, "Invalid Host header")]
+)
+async def test_a_server_that_refuses_the_host_in_its_url_is_told_apart_from_a_denial(
+    clinic: Examination, status: int, body: str
+) -> None:
+    async with FaultServer(respond(status, body)) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    assert found.code == "HF-DENIED-HOST"
+    clinic.matches(f"denied_host_{status}", found)
+
+
 @pytest.mark.parametrize(("name", "body"), [("envoy", ""), ("agentgateway", "external authorization failed")])
 async def test_a_403_that_may_hide_an_outage_names_the_switch_that_tells_them_apart(
     clinic: Examination, name: str, body: str

@@ -10,13 +10,20 @@ import pytest
 
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub, find_hub, registered, running_hubs
+from holdfast.core.fleet import agreement
 from holdfast.errors import HubRefused
+from holdfast.hub import Fleet, LocalStore, serve_broker
 from tests.cli.command import stdio
 from tests.cli.serve_process import served
+from tests.control.server.controlled_hub import TOKEN, steered
 from tests.doctor.examination import Examination
+from tests.hub.open_hubs import running
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
+from tests.waiting import asked
+
+OFF = {"command": "x", "enabled": False}
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-5")]
 
@@ -132,6 +139,45 @@ async def test_a_replica_that_the_others_cannot_reach_says_so_at_its_start_in_st
     clinic.matches("hub_advertise", found)
 
 
+@pytest.mark.requirement("FLEET-2")
+async def test_different_configurations_of_replicas_are_in_the_api_and_in_the_doctor(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "SETTLED_SECONDS", 0.0)
+    clinic.configure({"off": OFF})
+    path = clinic.folder / "broker"
+
+    def replica(name: str) -> Fleet:
+        fleet = Fleet(LocalStore(path), replica=name)
+        fleet.keys = lambda: [b"k" * 32]
+        return fleet
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
+        async with (
+            running({"off": OFF, "more": OFF}, hub={"fleet": replica("two")}),
+            steered({"off": OFF}, fleet=replica("one")) as hub,
+        ):
+
+            async def is_told() -> bool:
+                return bool((await hub.control.hub()).notice)
+
+            await asked(is_told)
+            view = await hub.control.hub()
+            assert view.fleet is not None
+            assert view.fleet.different_configs == (("one",), ("two",))
+            assert view.notice.startswith("the replicas run 2 different configurations (one; two): ")
+            found = RunningHub(
+                url=hub.base, token=TOKEN, pid=os.getpid(), started=1.0, config=str(clinic.file), version="1"
+            )
+            with registered(found):
+                report = await clinic.all()
+        tasks.cancel_scope.cancel()
+    (finding,) = report.checks[-1].findings
+    assert finding.code == "HF-HUB-CONFIGS"
+    clinic.matches("hub_configs", finding)
+
+
 async def test_the_waits_are_those_that_status_shows(clinic: Examination, monkeypatch: pytest.MonkeyPatch) -> None:
     home = clinic.folder.parent / "home"
     async with McpPeer() as peer:
@@ -144,20 +190,25 @@ async def test_the_waits_are_those_that_status_shows(clinic: Examination, monkey
                     await peer.stop()
                     while (await control.server("server")).breaker.state != "open":
                         await hub.call("server__echo")
+                    begun = (await control.server("server")).breaker.retry_in
+                    assert begun is not None
+
+                    async def has_waited() -> bool:
+                        now = (await control.server("server")).breaker.retry_in
+                        return now is not None and now < begun - 1.5
+
+                    async def slowly(host: str, port: int) -> tuple[str, ...]:
+                        await asked(has_waited)
+                        return (host,)
+
                     # The doctor takes a while: the times of its start would be too long.
                     report = await clinic.all(within=3.0, resolve=slowly)
-                    asked = anyio.current_time()
+                    before = anyio.current_time()
                     status = await control.server("server")
-                    passed = anyio.current_time() - asked
+                    passed = anyio.current_time() - before
     live = report.servers[0].hub
     assert live is not None
     assert live.breaker == status.breaker.state == "open"
     assert live.breaker_retry_in is not None
     assert status.breaker.retry_in is not None
     assert -0.5 < live.breaker_retry_in - status.breaker.retry_in < passed + 1.5
-
-
-async def slowly(host: str, port: int) -> tuple[str, ...]:
-    """A resolver that takes as long as a slow server."""
-    await anyio.sleep(1.5)
-    return (host,)

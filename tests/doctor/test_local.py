@@ -215,6 +215,47 @@ async def test_a_module_that_is_missing_is_named(clinic: Examination, name: str,
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sdk", "AttributeError: 'Server' object has no attribute 'list_resources'\n"),
+        ("other", "ImportError: cannot import name 'x' from 'clinic' (/srv/site-packages/clinic.py)\n"),
+    ],
+)
+async def test_a_server_for_another_version_of_a_package_is_told_which(
+    clinic: Examination, name: str, words: str
+) -> None:
+    found = await clinic.found(dying(words))
+    assert found.code == "HF-EXIT-VERSION"
+    clinic.matches(f"version_{name}", found)
+
+
+async def test_a_command_to_run_a_server_by_hand_does_not_change_the_home_of_the_shell(clinic: Examination) -> None:
+    found = await clinic.found({**dying("it ends\n"), "env": {"HOME": str(clinic.folder), "TOKEN": "t0p-s3cret"}})
+    *asked, by_hand = found.remedy.commands
+    assert asked == ["read -rs TOKEN && export TOKEN"]
+    assert f"HOME={clinic.folder} " in by_hand
+    assert "t0p-s3cret" not in by_hand
+
+
+async def test_a_service_that_does_not_answer_is_named(clinic: Examination) -> None:
+    found = await clinic.found(dying("[Redis Error] Stack: Error: connect ECONNREFUSED ::1:6379\n"))
+    assert found.code == "HF-EXIT-ADDRESS"
+    clinic.matches("address", found)
+    elsewhere = await clinic.found(dying("Error: getaddrinfo ENOTFOUND db.clinic.example\n"))
+    assert "check that this machine can reach it" in elsewhere.remedy.text
+
+
+@pytest.mark.parametrize("words", ["No module named 'httpx'", "No module named 'mcp.server.fastmcp'"])
+async def test_what_a_server_of_uvx_lacks_is_installed_beside_it(clinic: Examination, words: str) -> None:
+    (clinic.folder / "uvx").write_text(f'#!/bin/sh\necho "ModuleNotFoundError: {words}" >&2\nexit 1\n')
+    (clinic.folder / "uvx").chmod(0o755)
+    found = await clinic.found({"command": "./uvx", "args": ["clinic-server", "--db", "a b"]})
+    clinic.matches(f"uvx_with_{'sdk' if 'mcp' in words else 'module'}", found)
+    secret = await clinic.found({"command": "./uvx", "args": ["clinic-server", "${env:HOME}"]})
+    assert not secret.remedy.edits, "the value of a reference would be written"
+
+
+@pytest.mark.parametrize(
     ("runner", "words"),
     [
         ("npx", "npm error code E404\nnpm error 404  '@clinic/serverr@*' is not in this registry.\n"),

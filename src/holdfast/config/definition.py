@@ -508,6 +508,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(.+)", re.DOTALL)
 _USER_INFO = re.compile(r"://([^/\s@]+)@")
 
 
+_PLAIN = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "SHELL", "TERM", "TMPDIR", "TZ"})
+
+
 def gather_secrets(
     *,
     env: Mapping[str, str],
@@ -516,8 +519,12 @@ def gather_secrets(
     args: Sequence[str],
     expanded: Iterable[str],
 ) -> frozenset[str]:
-    """Every env and header value, every value from ``${…}``, and every text that looks like a credential."""
-    found = {*env.values(), *headers.values(), *expanded, *_in_url(url), *_in_args(args)}
+    """Every env and header value, every value from ``${…}``, and every text that looks like a credential.
+
+    A value of HOME and its like is none: masked, it would hide every path below it.
+    """
+    given = (value for name, value in env.items() if name not in _PLAIN)
+    found = {*given, *headers.values(), *expanded, *_in_url(url), *_in_args(args)}
     return frozenset(secret for secret in found if secret.strip())
 
 

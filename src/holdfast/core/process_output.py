@@ -15,7 +15,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
 
-NeedKind: TypeAlias = Literal["variable", "package", "runtime", "python_module", "node_module", "docker", "image"]
+NeedKind: TypeAlias = Literal[
+    "variable", "package", "runtime", "python_module", "python_package", "node_module", "docker", "image", "address"
+]
 
 LONGEST = 16 * 1024
 """How many characters at the end of an output are read. Patterns over more cost time."""
@@ -31,9 +33,9 @@ class Need(NamedTuple):
 
     kind: NeedKind
     names: tuple[str, ...] = ()
-    """Variables, or the package, module, image or runtime."""
+    """Variables, or the package, module, image, runtime or address."""
     version: str = ""
-    """The version of the runtime, if it is named."""
+    """The version of the runtime or of the Python package, if it is known."""
     line: str = ""
     """The line that says so."""
 
@@ -62,6 +64,10 @@ def hint_for(need: Need) -> str:
             return f"install {wanted}, and put it first on PATH or write its full path into `command`"
         case "python_module":
             return f"install the module `{name}` for the Python that runs it"
+        case "python_package":
+            return f"it was written for another version of the Python package `{name}`: install `{name}{need.version}`"
+        case "address":
+            return f"it could not reach {name}: check that it listens there, or correct the address"
         case "node_module":
             return f"install the module `{name}` in the server's folder, or build the server"
         case "docker":
@@ -95,7 +101,7 @@ def _needs(kind: NeedKind, names: Sequence[str], line: str, version: str = "") -
     return _Said(said, Need(kind, good, version, said))
 
 
-_IS_NAME = re.compile(r"[@\w./]")
+_IS_NAME = re.compile(r"[@\w./\[]")
 
 
 # The recognisers, the most specific first. Each gets the lines that are not empty.
@@ -201,23 +207,32 @@ def _python(lines: Sequence[str]) -> _Said | None:
         return None
     after = [line.strip(" |+-") for line in lines[starts[-1] + 1 :] if _EXCEPTION.match(line)]
     line = next((one for one in after if one and not _GROUP.search(one)), "")
-    return (_caught([line]) or _asking(line, []) or _Said(_clean(line))) if line else None
+    return (_caught([line]) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))) if line else None
 
 
 _NODE = re.compile(r"^(?:Uncaught |\[?)?(?:[A-Z]\w*)?Error(?: \[\w+\])?: \S")
+_NODE_CAUSE = re.compile(r"^\s*\[cause\]: ((?:[A-Z]\w*)?Error\b.*)$")
 _NODE_FRAME = re.compile(r"^\s+at ")
 
 
 def _node(lines: Sequence[str]) -> _Said | None:
-    """The message before the frames of a Node stack."""
+    """The message before the frames of a Node stack, or its last cause: `fetch failed` alone says nothing."""
     if not any(_NODE_FRAME.match(line) for line in lines):
         return None
-    line = next((line for line in lines if _NODE.match(line)), None)
-    return (_caught([line]) or _asking(line, []) or _Said(_clean(line))) if line is not None else None
+    causes = [found[1].rstrip("{ ") for line in lines if (found := _NODE_CAUSE.match(line))]
+    line = causes[-1] if causes else next((line for line in lines if _NODE.match(line)), None)
+    if line is None:
+        return None
+    return _caught([line]) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))
 
 
 _PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
+_NO_NAME = re.compile(r"cannot import name '(\w+)' from '(\w[\w.]*)' \([^)]*\bsite-packages\b")
+_NO_DECORATOR = re.compile(r"'Server' object has no attribute '((?:list|call|read|get|set|subscribe|unsubscribe)_\w+)'")
+"""A package without what a program takes from it: the program was written for another version of the package."""
+_OF_MCP_1 = re.compile(r"fastmcp|^FastMCP|^McpError$|^streamablehttp_client$|^RequestContext$")
+_OF_MCP_2 = re.compile(r"mcpserver|^MCPServer|^MCPError$")
 _KEY_ERROR = re.compile(r"^KeyError: '([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)'$")
 
 
@@ -227,10 +242,26 @@ def _caught(lines: Sequence[str]) -> _Said | None:
         if key := _KEY_ERROR.match(line.strip()):
             return _needs("variable", [key[1]], line)
         if found := _PYTHON_MODULE.search(line):
-            return _needs("python_module", [found[1].partition(".")[0]], line)
+            if "is not a package" in line:  # a file of the server has the name of a module
+                return _Said(_clean(line))
+            package, _, rest = found[1].partition(".")
+            # Python names the first part that is missing: of `a.b`, `a` is there.
+            return _other_version(package, rest, line) if rest else _needs("python_module", [package], line)
+        if found := _NO_NAME.search(line):
+            return _other_version(found[2].partition(".")[0], found[1], line)
+        if _NO_DECORATOR.search(line):
+            return _needs("python_package", ["mcp"], line, "<2")
         if found := _NODE_MODULE.search(line):
             return _needs("node_module", [found[1]], line)
     return None
+
+
+def _other_version(package: str, missing: str, line: str) -> _Said:
+    """A need for another version of a package; the SDK's own is known by what each version has."""
+    version = ""
+    if package == "mcp":
+        version = ">=2" if _OF_MCP_2.search(missing) else "<2" if _OF_MCP_1.search(missing) else ""
+    return _needs("python_package", [package], line, version)
 
 
 _ERROR = re.compile(r"(?i)^(?:[\w.@/-]+: )?\W?(?:fatal|error|panic)\b ?(?:\[\w+\])?:? \S")
@@ -240,7 +271,7 @@ def _error(lines: Sequence[str]) -> _Said | None:
     """The first line that begins as an error; a usage text may follow it."""
     for at, line in enumerate(lines):
         if _ERROR.match(line) and not _BORING.search(line):
-            return _asking(line, lines[at + 1 :]) or _Said(_clean(line))
+            return _asking(line, lines[at + 1 :]) or _unreached([line]) or _Said(_clean(line))
     return None
 
 
@@ -280,6 +311,34 @@ def _named(line: str) -> Iterator[str]:
             yield found[1]
 
 
+_UNREACHED = (
+    re.compile(r"\b(?:ECONNREFUSED|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH) ([\w.:\[\]-]+:\d+)"),
+    re.compile(r"\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN) ([\w.-]+)"),
+    re.compile(r"Connect call failed \('([\w.:-]+)', (\d+)"),
+    re.compile(r"connection to server at \"([\w.:-]+)\"(?: \([\w.:]+\))?, port (\d+) failed"),
+    re.compile(r"Error -?\d+ connecting to ([\w.:-]+:\d+)"),
+    re.compile(r"\b([\w.-]+:\d+): \[Errno \d+\] Connection refused"),
+    re.compile(r"\bdial tcp ([\w.:\[\]-]+:\d+): connect: "),
+    re.compile(r"Can't connect to MySQL server on '([\w.-]+(?::\d+)?)'"),
+)
+"""How Node, Python, its drivers of databases, and Go say that a service does not answer at its address."""
+
+
+def _unreached(lines: Sequence[str]) -> _Said | None:
+    for line, pattern in itertools.product(lines, _UNREACHED):
+        if found := pattern.search(line):
+            return _needs("address", [_address(*found.groups())], line)
+    return None
+
+
+def _address(host: str, port: str = "") -> str:
+    """An address as people write it: `[::1]:6379`."""
+    if not port:
+        host, _, port = host.rpartition(":") if ":" in host else (host, "", "")
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{host}:{port}" if port else host
+
+
 _WORDS = re.compile(
     r"(?i)\b(?:errors?|failed|failure|cannot|could not|can't|not found|denied|refused|fatal|exception|required|missing"
     r"|invalid|unable|unknown|no such)\b"
@@ -306,6 +365,7 @@ _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
     _caught,
     _error,
     _variables,
+    _unreached,
     _engine,
     _suspicious,
 )

@@ -265,7 +265,7 @@ def _hide_named(text: str) -> str:
     shown: list[str] = []
     at = 0
     for found in _ASSIGNED.finditer(text):
-        if found.start() >= at and _is_telling(found) and (value := _value_after(found)):
+        if found.start() >= at and _is_telling(found) and not _is_itself(found) and (value := _value_after(found)):
             shown += text[at : found.end()], value[value.lastindex or 0], MASK
             at = value.end()
     return "".join(shown) + text[at:]
@@ -275,6 +275,11 @@ def _is_telling(found: re.Match[str]) -> bool:
     name = found["name"]
     in_query = found.start() > 0 and found.string[found.start() - 1] in "?&;"
     return bool(_TELLING.search(name)) or (in_query and name.lower() in _TELLING_IN_QUERY)
+
+
+def _is_itself(found: re.Match[str]) -> bool:
+    """Whether a variable gets its own value, as in the command ``env -i TOKEN="$TOKEN" server``."""
+    return found["sign"] == "=" and found.string.startswith(f'"${found["name"]}"', found.end())
 
 
 def _value_after(found: re.Match[str]) -> re.Match[str] | None:

@@ -200,7 +200,8 @@ class Case:
     def by_hand(self, *more: str, then: str = "") -> tuple[str, ...]:
         """Commands that run the server in a shell with the environment that Holdfast gives it, and no other.
 
-        A value that is written in the definition may be a secret, so it is asked for and not printed.
+        A value that is written in the definition may be a secret, so it is asked for and not printed. Those of HOME and
+        its like are none, and asking for them would change the shell.
         """
         spec = self.spec
         asked: list[str] = []
@@ -208,6 +209,9 @@ class Case:
         for name, value in spec.env.items():
             sources = self.definition.expansion.sources((*self.definition.path, "env", name))
             source = next((one for one in sources if os.environ.get(one) == value), "")
+            if name in INHERITED and value not in spec.secrets:
+                environment.append(f"{name}={shell(value)}")
+                continue
             variable = source or re.sub(r"\W", "_", name)
             asked += [] if source else [ask_for(variable)]
             environment.append(f'{shell(name)}="${variable}"')

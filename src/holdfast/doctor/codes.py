@@ -168,6 +168,20 @@ COMMAND = (
         "Install it there.",
     ),
     Code(
+        "HF-EXIT-VERSION",
+        "error",
+        "The server needs another version of a Python package",
+        "It was written for an older or newer one, often for version 1 of `mcp`, and got the newest.",
+        'Install the version that it needs beside it; for uvx: "args": ["--with", "mcp<2", …].',
+    ),
+    Code(
+        "HF-EXIT-ADDRESS",
+        "error",
+        "The server's process ended because it could not reach a service that it needs",
+        "A database or another service does not listen at the address that the server uses.",
+        "Start that service, or correct its address in `env` or `args`.",
+    ),
+    Code(
         "HF-EXIT-PACKAGE",
         "error",
         "The package of the server does not exist",
@@ -425,6 +439,14 @@ ACCESS = (
         "Ask the server's operator for access.",
     ),
     Code(
+        "HF-DENIED-HOST",
+        "error",
+        "The server refuses the host name in its URL",
+        "Servers on this machine refuse foreign host names, so that web pages cannot reach them. Many accept "
+        "`localhost` and not `127.0.0.1`.",
+        "Write the name that it accepts into the URL, or allow this one at the server.",
+    ),
+    Code(
         "HF-DENIED-UNCLEAR",
         "error",
         "Access was denied, or the authorization service failed: this 403 does not say which",
@@ -593,6 +615,13 @@ OTHER = (
         "A replica of a fleet runs servers that the other replicas cannot reach",
         "`placement` is `one`, and the running hub was started with --fleet and without --advertise.",
         "Start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`.",
+    ),
+    Code(
+        "HF-HUB-CONFIGS",
+        "warning",
+        "The replicas of a fleet run different configurations",
+        "A replica was not restarted, got another file, or refused an edit that the others took.",
+        "Give all replicas the same configuration. `holdfast status` names those that differ.",
     ),
     Code(
         "HF-HUB-SILENT",

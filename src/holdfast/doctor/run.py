@@ -325,8 +325,14 @@ def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
     """What is wrong with the running hub itself."""
     if hub.error:
         yield _silent_hub(hub)
-    if hub.view is not None and hub.view.fleet is not None and hub.view.fleet.cut_off:
-        names = ", ".join(hub.view.fleet.cut_off)
+    fleet = hub.view.fleet if hub.view is not None else None
+    if fleet is not None and fleet.different_configs:
+        groups = "; ".join(", ".join(replicas) for replicas in fleet.different_configs)
+        words = f"the replicas of its fleet run {len(fleet.different_configs)} different configurations: {groups}"
+        remedy = "give all replicas the same configuration"
+        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-CONFIGS", words, remedy),))
+    if fleet is not None and fleet.cut_off:
+        names = ", ".join(fleet.cut_off)
         words = f"`placement` is `one`, and the replica of this machine has no address for the others: {names}"
         remedy = "start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`"
         yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-ADVERTISE", words, remedy),))

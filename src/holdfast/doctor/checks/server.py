@@ -112,6 +112,7 @@ _EITHER = (
     "HF-RATE",
     "HF-AUTH-OUTAGE",
     "HF-DENIED",
+    "HF-DENIED-HOST",
     "HF-DENIED-UNCLEAR",
     "HF-AUTH-SCOPE",
     "HF-PROTOCOL",
@@ -138,6 +139,8 @@ class HandshakeCheck(Check):
         "HF-EXIT-VARIABLE",
         "HF-EXIT-RUNTIME",
         "HF-EXIT-MODULE",
+        "HF-EXIT-VERSION",
+        "HF-EXIT-ADDRESS",
         "HF-EXIT-PACKAGE",
         "HF-EXIT-DOCKER",
         "HF-STDOUT-ONLY",
@@ -224,7 +227,10 @@ def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
     for kind, seen in offers.failures.items():
         reason = classify_evidence(masked(seen, case.redactor), connected_before=True).reason
         words = f"its {kind} could not be listed: {reason}"
-        text = "its tools work; this is a fault of the server: report it to its authors. This command asks it again"
+        text = (
+            "its tools work. If the error names something that it lacks, provide it; else this is a fault of the "
+            "server: report it to its authors. This command asks it again"
+        )
         yield finding("HF-LIST", words, text, on_server("doctor", case.id))
 
 

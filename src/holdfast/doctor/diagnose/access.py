@@ -27,9 +27,11 @@ __all__ = [
     "forbidden",
     "is_for",
     "is_outage",
+    "is_wrong_host",
     "login_scope",
     "login_wanted",
     "unauthorized",
+    "wrong_host",
 ]
 
 NO_DECISION_BODY = "external authorization failed"
@@ -84,10 +86,36 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     body = quoted(seen.body, most=160)
     if not seen.body.strip() or seen.body.strip() == NO_DECISION_BODY:
         return _unclear(case, seen.body.strip())
+    if is_wrong_host(seen):
+        return wrong_host(case, seen)
     who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
     text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
     words = f"access was denied: {who} not allowed to use it (HTTP 403{f': {body}' if body else ''})"
     return finding("HF-DENIED", words, text, on_server("doctor", case.id))
+
+
+def is_wrong_host(seen: HttpStatus) -> bool:
+    """Whether a server refuses the host in the URL, as a protection against web pages under a foreign name."""
+    return seen.status in (403, 421) and _WRONG_HOST.search(seen.body) is not None
+
+
+def wrong_host(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a server that accepts requests for another host name only."""
+    host = urlsplit(case.spec.url).hostname or ""
+    said = quoted(seen.body, most=160)
+    words = f"the server refuses requests for the host {quoted_name(host)} (HTTP {seen.status}: {said})"
+    if host in ("127.0.0.1", "::1"):
+        url = urlsplit(case.spec.url)
+        other = url._replace(netloc="localhost" + (f":{url.port}" if url.port else ""))
+        text = "write `localhost`, as such servers expect"
+        return finding("HF-DENIED-HOST", words, text, edits=case.url_edit(other.geturl(), certain=False))
+    text = (
+        "write the host name that the server accepts into the URL, or allow this one at the server; then this succeeds"
+    )
+    return finding("HF-DENIED-HOST", words, text, on_server("doctor", case.id))
+
+
+_WRONG_HOST = re.compile(r"(?i)\baccess is only allowed at\b|\binvalid host\b|\bhost (?:header )?(?:is )?not allowed\b")
 
 
 def is_outage(seen: HttpStatus) -> bool:

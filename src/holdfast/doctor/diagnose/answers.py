@@ -57,6 +57,8 @@ async def status(case: Case, seen: HttpStatus) -> Finding:
             return await access.unauthorized(case, seen)
         case 403:
             return access.forbidden(case, seen)
+        case 421 if access.is_wrong_host(seen):
+            return access.wrong_host(case, seen)
         case 404 | 405 | 406 | 410 | 415:
             return await _no_endpoint(case, f"it answered HTTP {seen.status} at {_path(case)}")
         case 407 if case.learned.route is not None:
@@ -101,7 +103,7 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
         spoken = f" (it speaks {seen.detail})" if seen.detail else ""
         text = "update the server or Holdfast; this command shows the version of Holdfast"
         return finding("HF-VERSION", f"no common protocol version{spoken}", text, "holdfast --version")
-    if seen.fault in (NotMcpFault.BAD_RESULT, NotMcpFault.CURSOR_REPEATS):
+    if seen.fault in (NotMcpFault.BAD_RESULT, NotMcpFault.BROKEN_HTTP, NotMcpFault.CURSOR_REPEATS):
         why = seen.detail or "its list of tools does not end: a page cursor repeats"
         text = "this is a bug in the server: update it, or report the bug to its authors"
         return finding("HF-PROTOCOL", f"its answer does not fit the protocol: {why}", text, _again(case))

@@ -237,6 +237,10 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
             return await _runtime(case, seen, need)
         case "python_module" | "node_module":
             return _module(case, seen, need)
+        case "python_package":
+            return _other_version(case, seen, need)
+        case "address":
+            return _address(case, seen, need)
         case "docker" | "image":
             return _docker(seen, need)
         case "variable":
@@ -273,19 +277,18 @@ def _variable(case: Case, seen: ProcessExit, need: Need) -> Finding | None:
     edits: tuple[Edit, ...] = tuple(case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
     commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
     words = f"its process {how(seen)}. It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
-    text = "add it to the definition" + (", and export it (this command waits for you to paste it)" if commands else "")
+    it = "it" if len(wanted[:3]) == 1 else "them"
+    asks = "this command waits" if len(commands) == 1 else "these commands wait"
+    text = f"add {it} to the definition" + (f", and export {it} ({asks} for you to paste it)" if commands else "")
     return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
 
 
 def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
     module = need.names[0]
     if need.kind == "python_module":
-        program = case.learned.program or case.spec.command
-        install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
-        text = f"install it for the Python that runs the server ({program})"
         words = f"its process {how(seen)}: Python has no module {quoted_name(module, ticks=True)}"
-        commands = (install,) if install else case.by_hand()
-        return finding("HF-EXIT-MODULE", words, text, *commands, detail=_tail(seen))
+        text = f"install it for the Python that runs the server ({case.learned.program or case.spec.command})"
+        return _installing(case, seen, "HF-EXIT-MODULE", words, text, module)
     words = f"its process {how(seen)}: Node has no module {quoted_name(module, ticks=True)}"
     if module.startswith(("/", ".")):
         text = "that file does not exist: build the server, or correct its path in `args`"
@@ -293,6 +296,53 @@ def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
     folder = str(case.spec.cwd or ".")
     install = f"cd {shell(folder)} && {shell('npm', 'install', module)}"
     return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
+
+
+def _other_version(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    package, wanted = need.names[0], need.names[0] + need.version
+    words = (
+        f"its process {how(seen)}: it was written for another version of the Python package "
+        f"{quoted_name(package, ticks=True)}"
+    )
+    if need.version:
+        return _installing(case, seen, "HF-EXIT-VERSION", words, f"install {wanted} for it", wanted)
+    text = f"install the version that it was written for; this command runs it again, {SAME_ENVIRONMENT}"
+    return finding("HF-EXIT-VERSION", words, text, *case.by_hand(), detail=_tail(seen))
+
+
+def _installing(case: Case, seen: ProcessExit, code: str, words: str, text: str, wanted: str) -> Finding:
+    """The finding whose remedy installs a Python package beside the server."""
+    if Path(case.spec.command).name in ("uvx", "uvx.exe"):
+        with_it = ["--with", wanted]
+        written = "let uvx install it beside the server: put " + ", ".join(f'"{one}"' for one in with_it)
+        path = (*case.definition.path, "args")
+        # Arguments that hold references are not written back with their values.
+        held = any(case.definition.expansion.sources((*path, at)) for at in range(len(case.spec.args)))
+        if held:
+            text = f"{written} first in `args`; this command runs it again, {SAME_ENVIRONMENT}"
+            return finding(code, words, text, *case.by_hand(), detail=_tail(seen))
+        edit = case.edit("args", [*with_it, *case.spec.args], certain=False)
+        return finding(code, words, f"{written} first in `args`", edits=(edit,), detail=_tail(seen))
+    python = _python_of(case)
+    commands = (shell(python, "-m", "pip", "install", wanted),) if python else case.by_hand()
+    return finding(code, words, text, *commands, detail=_tail(seen))
+
+
+def _python_of(case: Case) -> str:
+    """The Python that runs the server: its command, or the one beside it in a virtual environment; empty if unknown."""
+    program = case.learned.program or case.spec.command
+    if "python" in Path(program).name:
+        return program
+    beside = Path(program).with_name("python")
+    return str(beside) if os.sep in program and os.access(beside, os.X_OK) else ""
+
+
+def _address(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    words = f"its process {how(seen)}: it could not reach {quoted_name(need.names[0])}"
+    here = need.names[0].startswith(("127.", "localhost", "[::1]"))
+    cure = "start the service that should listen there" if here else "check that this machine can reach it"
+    text = f"{cure}, or correct its address in `env` or `args`; then try again"
+    return finding("HF-EXIT-ADDRESS", words, text, on_server("doctor", case.id), detail=_tail(seen))
 
 
 def _package(case: Case, seen: ProcessExit, name: str) -> Finding:
