@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_error, print_json, side_console, typed_command
+from holdfast.cli.output import counted, data_console, print_error, print_json, side_console, typed_command
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub, near
-from holdfast.cli.status_view import counted, one_line
+from holdfast.cli.status_view import one_line
 from holdfast.control import Approval, ControlClient, RunningHub
 from holdfast.core import ApprovalKind, plain
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.call import parse_arguments
-from holdfast.cli.output import data_console, print_error, side_console, working
+from holdfast.cli.output import counted, data_console, print_error, side_console, working
 from holdfast.core import plain
 from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
@@ -124,8 +124,8 @@ def _show_servers(control: DemoControl, status: CallResult) -> None:
     conditions = control.conditions
     for name, server in servers.items():
         colour = "green" if server["available"] else "yellow" if server["retryIn"] is not None else "red"
-        counted = "1 tool" if server["tools"] == 1 else f"{server['tools']} tools"
-        out.print(Text.assemble((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (counted, "dim")))
+        tools = counted(server["tools"], "tool")
+        out.print(Text.assemble((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (tools, "dim")))
         because = "" if server["available"] else f"  {plain(server['reason'])}"
         out.print(Text(f"{'':10}it is {conditions.get(name, 'unknown')}.{because}", style="dim"), soft_wrap=True)
 

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.listen import DEFAULT_URL, local_token, local_token_file, read_token
-from holdfast.cli.output import data_console, own_command, print_error, print_json, side_console, typed_command
+from holdfast.cli.output import counted, data_console, own_command, print_error, print_json, side_console, typed_command
 from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
     CLIENTS,
@@ -195,7 +195,9 @@ def print_overview(plan: ImportPlan) -> None:
     out = data_console()
     for client, place in plan.found:
         names = [row.entry.name for row in plan.rows if (row.client, row.place) == (client, place)]
-        out.print(Text.assemble((f"{client.id:<12}", "bold"), f"{_counted(len(names))}  ", (str(place.file), "dim")))
+        out.print(
+            Text.assemble((f"{client.id:<12}", "bold"), f"{counted(len(names), 'server')}  ", (str(place.file), "dim"))
+        )
         if names:
             out.print(Text(f"            {', '.join(map(plain, names))}", style="dim"), soft_wrap=True)
     for problem in plan.unreadable:
@@ -334,7 +336,3 @@ def _row_data(row: ImportRow) -> dict[str, Any]:
         "needs": list(row.entry.needs),
         "dropped": list(row.entry.dropped),
     }
-
-
-def _counted(number: int) -> str:
-    return f"{number} server" if number == 1 else f"{number} servers"

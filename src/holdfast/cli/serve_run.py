@@ -29,11 +29,12 @@ import anyio.abc
 import anyio.to_thread
 import uvicorn
 
+from holdfast.cli.allocator import keep_freed_memory
 from holdfast.cli.announcement import Announcement, keep_state_private
 from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
-from holdfast.cli.output import typed_command
+from holdfast.cli.output import counted, typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
@@ -140,6 +141,7 @@ def run(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
     raise_descriptor_limit()
     begin_collections()
+    keep_freed_memory()
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
@@ -168,7 +170,7 @@ async def _run_http(serving: ServeOptions) -> None:
             demo=serving.is_demo,
             token=serving.control_token,
             callers=tokens,
-            notice=lambda: " ".join(filter(None, (ids.keys.notice, fleet.leases.notice if fleet is not None else ""))),
+            notice=lambda: ids.keys.notice,
             worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed
@@ -524,7 +526,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
     if serving.predecessor is not None:
         serving.predecessor.ready()
     notify_ready(os.environ)
-    log.info("serving %d servers of %s", len(config.servers), config.source)
+    log.info("serving %s of %s", counted(len(config.servers), "server"), config.source)
     log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:
         log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())

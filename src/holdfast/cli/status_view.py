@@ -17,6 +17,7 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from holdfast.cli.layout import GAP, Cell, Page
+from holdfast.cli.output import counted
 from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, Server, Status
 from holdfast.core import cause_of, plain
 
@@ -29,7 +30,6 @@ __all__ = [
     "card",
     "cause_words",
     "clock",
-    "counted",
     "folded",
     "grouped",
     "heading",
@@ -111,11 +111,6 @@ def left(seconds: float | None) -> str:
 def clock(at: float) -> str:
     """The local time of day."""
     return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 tool``, ``2 tools``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_json, side_console, working
+from holdfast.cli.output import counted, data_console, print_json, side_console, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.core import plain
@@ -112,7 +112,7 @@ def _show(result: LoadResult, config: Config) -> None:
 def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
     heading = Text.assemble((outcome.server_id, "bold"), "  ", (outcome.status, COLOURS[outcome.status]))
     if outcome.status == "available":
-        heading.append(f"  {_counted(len(outcome.tools), 'tool')}, {outcome.elapsed_s:.2f} s", style="dim")
+        heading.append(f"  {counted(len(outcome.tools), 'tool')}, {outcome.elapsed_s:.2f} s", style="dim")
     if outcome.attempts > 1:
         heading.append(f"  {outcome.attempts} attempts", style="dim")
     console.print(heading)
@@ -137,7 +137,3 @@ def _show_tools(console: Console, tools: list[Tool]) -> None:
         if console.is_terminal:
             line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
