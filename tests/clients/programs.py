@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -77,4 +78,7 @@ async def _answer(command: tuple[str | Path, ...], *, folder: Path) -> Any:
             code = await process.ended()
     text = await anyio.Path(printed).read_text()
     assert code == 0, text
-    return json.loads(text)
+    # A library may log before the report: the Python SDK does where a stream ends in the middle of an event.
+    report = re.search(r"^[\[{]", text, re.MULTILINE)
+    assert report is not None, text
+    return json.loads(text[report.start() :])

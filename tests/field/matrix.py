@@ -20,6 +20,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from tests.field.environments import Environment, NodeEnvironment, PythonEnvironment
 from tests.peers.everything import node
 from tests.peers.leaks import RUN_MARK
+from tests.waiting import asked
 
 __all__ = ["CLIENTS", "Client", "Driven", "Saw"]
 
@@ -93,6 +94,8 @@ class Client:
     mode: str = ""
     noise: str = r"$^"
     """What it writes to stderr although all is well, for reasons of its own."""
+    hangs_at_changes: bool = False
+    """Whether it hangs at ``tools/list_changed``, which a hub that was restarted sends; it does so at any server."""
 
     def __str__(self) -> str:
         return self.name
@@ -113,6 +116,8 @@ class Client:
         async with self._target(hub, folder) as target:
             log = folder / "client.log"
             env = {"PATH": _path(), "HOME": str(folder), "HOLDFAST_TEST_RUN": RUN_MARK, "NODE_PATH": self._modules}
+            # mcp-use says at its import, on stdout, that it reports home.
+            env["MCP_USE_ANONYMIZED_TELEMETRY"] = "false"
             with log.open("wb") as errors:
                 process = await anyio.open_process([*self._command, json.dumps(target)], env=env, stderr=errors)
             async with process:
@@ -170,9 +175,7 @@ async def _served_by(gateway: Path, hub: Mapping[str, Any], folder: Path) -> Asy
         process = await anyio.open_process(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     async with process:
         try:
-            with anyio.fail_after(_STARTING):
-                while not await _listens(port):  # noqa: ASYNC110 - another process's matter
-                    await anyio.sleep(0.1)
+            await asked(lambda: _listens(port), within=_STARTING)
             yield f"http://127.0.0.1:{port}/mcp"
         finally:
             with anyio.CancelScope(shield=True):
@@ -267,4 +270,66 @@ CLIENTS: tuple[Client, ...] = (
         # It logs each JSON-RPC error that it passes on, the answer to the driver's `server/discover` among them.
         noise=r"Request error: McpError: MCP error -3260[12]|McpError\.fromError",
     ),
+    Client(
+        "Python SDK 1.8",
+        PythonEnvironment("python-sdk-1-8", ("mcp==1.8.1", "pydantic<2.11")),
+        "python_sdk_1.py",
+        ("mcp",),
+    ),
+    Client(
+        "TypeScript SDK 1.10",
+        NodeEnvironment("typescript-v1-10", ("@modelcontextprotocol/sdk@1.10.2",)),
+        "typescript_v1.cjs",
+        ("@modelcontextprotocol/sdk",),
+    ),
+    Client(
+        "LlamaIndex",
+        PythonEnvironment("llama-index", ("llama-index-tools-mcp",)),
+        "llama_index_client.py",
+        ("llama-index-tools-mcp", "mcp"),
+    ),
+    Client(
+        "smolagents",
+        PythonEnvironment("smolagents", ("smolagents[mcp]", "mcp<2")),
+        "smolagents_client.py",
+        ("smolagents", "mcp"),
+    ),
+    Client(
+        "mcp-use",
+        PythonEnvironment("mcp-use", ("mcp-use",)),
+        "mcp_use_client.py",
+        ("mcp-use", "mcp"),
+        # It says so of each server that needs no login.
+        noise="Failed to discover OAuth/OIDC metadata",
+    ),
+    Client(
+        "AutoGen",
+        PythonEnvironment("autogen", ("autogen-ext[mcp]", "autogen-agentchat", "mcp<2")),
+        "autogen_client.py",
+        ("autogen-ext", "mcp"),
+    ),
+    Client(
+        "Semantic Kernel",
+        PythonEnvironment("semantic-kernel", ("semantic-kernel[mcp]",)),
+        "semantic_kernel_client.py",
+        ("semantic-kernel", "mcp"),
+        hangs_at_changes=True,
+    ),
+    Client(
+        "Strands Agents",
+        PythonEnvironment("strands", ("strands-agents",)),
+        "strands_client.py",
+        ("strands-agents", "mcp"),
+        # It logs each JSON-RPC error with its traceback.
+        noise=r"tool execution failed|Traceback|^\s+raise |mcp\.shared\.exceptions\.MCPError",
+    ),
+    Client("Agno", PythonEnvironment("agno", ("agno", "mcp", "fastmcp")), "agno_client.py", ("agno", "mcp")),
+    Client("Haystack", PythonEnvironment("haystack", ("mcp-haystack",)), "haystack_client.py", ("mcp-haystack", "mcp")),
+    Client(
+        "Vercel AI SDK",
+        NodeEnvironment("vercel-ai", ("ai", "@ai-sdk/mcp")),
+        "vercel_ai.cjs",
+        ("ai", "@ai-sdk/mcp"),
+    ),
+    Client("Mastra", NodeEnvironment("mastra", ("@mastra/mcp",)), "mastra.cjs", ("@mastra/mcp",)),
 )

@@ -29,6 +29,24 @@ FLEET = {
 }
 """What is looked at with several replicas, and the title of its column on the page."""
 
+_HABITS = (
+    "",
+    "## What some clients do",
+    "",
+    "These are habits of the clients. They meet them at any server, with and without Holdfast.",
+    "",
+    "- **Vercel AI SDK** over stdio waits 1 s for an answer to `server/discover`, then sends `initialize`. Holdfast",
+    "  accepts both: the question alone does not decide the protocol version of the connection.",
+    "- **smolagents** (its adapter is `mcpadapt`) loses every tool if one tool's `inputSchema` has no",
+    "  `properties`. Holdfast passes schemas on as they are; hide such a tool with `tools.exclude`.",
+    "- **smolagents**, **Semantic Kernel** and **Agno** drop `isError`: the model reads the reason, and the program",
+    "  sees a normal answer.",
+    "- **Semantic Kernel** hangs at `tools/list_changed`: it waits for a new list while it should read it. A hub that",
+    "  was restarted sends that notice, because tools may have changed. Connect the plugin again after a restart.",
+    "- **smolagents** and **AutoGen** need `mcp<2` beside them; with 2.x they fail at their import.",
+    "- **mcp-use** logs to stdout.",
+)
+
 _WORKS = {"back": "works", "hello": "works", "0 lines": "silent", "3 of 3": "works"}
 
 
@@ -72,7 +90,7 @@ def page(rows: dict[str, dict[str, str]]) -> str:
     for row in sorted(rows.values(), key=lambda row: clients.index(row["client"])):
         cells = " | ".join(_brief(column, row.get(column, "")) for column in shown)
         lines.append(f"| {row['client']} | {row['versions']} | {row['way']} | {cells} | {row['date']} |")
-    return "\n".join([*lines, *_fleet(rows)]) + "\n"
+    return "\n".join([*lines, *_fleet(rows), *_HABITS]) + "\n"
 
 
 def _fleet(rows: dict[str, dict[str, str]]) -> list[str]:

@@ -21,6 +21,7 @@ from holdfast.testing import HttpServer
 from tests.cli.serve_process import Served, config, environment, run, served
 from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
+from tests.waiting import asked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900)]
 
@@ -116,16 +117,23 @@ class Visit:
 
     async def works_after_the_restart(self) -> None:
         await self.fleet.server.start()
-        with anyio.move_on_after(RESTART):
-            while (saw := await self.driven.call(TOOL, text="back")).error:  # noqa: ASYNC110 - over stdio no event says so
-                await anyio.sleep(0.25)
-            self.note("server restart", saw.text)
-            self.expect(saw.text == "back", f"after the restart the call gave: {saw}")
-            if said := await self.fleet.said():
-                self.expect(said["status"] == "available", f"Holdfast calls a server that is back {said['status']}")
+        texts: list[str] = []
+
+        async def is_served() -> bool:
+            saw = await self.driven.call(TOOL, text="back")
+            texts.append(saw.text)
+            return not saw.error
+
+        try:
+            await asked(is_served, within=RESTART)  # over stdio no event says so
+        except TimeoutError:
+            self.note("server restart", "not back")
+            self.found.append(f"the client was not served within {RESTART:.0f} s of the server's restart")
             return
-        self.note("server restart", "not back")
-        self.found.append(f"the client was not served within {RESTART:.0f} s of the server's restart")
+        self.note("server restart", texts[-1])
+        self.expect(texts[-1] == "back", f"after the restart the call gave: {texts[-1]}")
+        if said := await self.fleet.said():
+            self.expect(said["status"] == "available", f"Holdfast calls a server that is back {said['status']}")
 
     async def is_told_of_an_unknown_tool(self) -> None:
         """A JSON-RPC error, or its like: it leaves the connection as it was, and the client silent."""

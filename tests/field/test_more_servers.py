@@ -28,6 +28,12 @@ WORKS: Mapping[str, tuple[str, ...]] = {
     "excel": ("uvx", "excel-mcp-server", "stdio"),
     "awsdocs": ("uvx", "awslabs.aws-documentation-mcp-server@latest"),
     "yahoo": ("uvx", "mcp-yahoo-finance"),
+    "kubernetes": ("npx", "-y", "mcp-server-kubernetes"),
+    "mongodb": ("npx", "-y", "mongodb-mcp-server"),
+    "shadcn": ("npx", "-y", "shadcn@latest", "mcp"),
+    "arxiv": ("uvx", "arxiv-mcp-server"),
+    "markitdown": ("uvx", "markitdown-mcp"),
+    "old sqlite": ("uvx", "--with", "mcp<2", "mcp-server-sqlite", "--db-path", ":memory:"),
 }
 LACKS: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     "brave": (
@@ -52,6 +58,18 @@ LACKS: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "exited with code 1",
     ),
     "repository": (("uvx", "mcp-server-git", "--repository", "/nonexistent"), "HF-EXITED", "exited with code 1"),
+    "gitlab": (
+        ("npx", "-y", "@modelcontextprotocol/server-gitlab"),
+        "HF-EXIT-VARIABLE",
+        "It needs `GITLAB_PERSONAL_ACCESS_TOKEN`",
+    ),
+    "slack": (("npx", "-y", "@modelcontextprotocol/server-slack"), "HF-EXIT-VARIABLE", "and `SLACK_TEAM_ID`"),
+    "redis": (
+        ("npx", "-y", "@modelcontextprotocol/server-redis", "redis://127.0.0.1:1"),
+        "HF-EXIT-ADDRESS",
+        "could not reach 127.0.0.1:1",
+    ),
+    "sqlite": (("uvx", "mcp-server-sqlite"), "HF-EXIT-VERSION", "another version of the Python package `mcp`"),
     "npm typo": (("npx", "-y", "@modelcontextprotocol/server-filesytem"), "HF-EXIT-PACKAGE", "npx found no package"),
     "pypi typo": (("uvx", "mcp-server-timee"), "HF-EXIT-PACKAGE", "uvx found no package"),
 }
