@@ -15,7 +15,7 @@ from benchmarks.report import Check, Plot, Report, at_least, ratio
 __all__ = ["HTTP", "QUICK", "REQUIREMENTS", "STDIO", "measure"]
 
 REQUIREMENTS = ("PERF-2",)
-ROUNDS = 7
+ROUNDS = 15
 QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "peers": ()}
 
 HTTP, STDIO = "Holdfast", "Holdfast, stdio behind"

@@ -15,9 +15,9 @@ from benchmarks.report import Check, Plot, Report, Row, at_least, at_most, ratio
 __all__ = ["NOTICES", "PROGRESS_QUICK", "QUICK", "REQUIREMENTS", "SIZES", "measure", "measure_progress"]
 
 REQUIREMENTS = ("PERF-6",)
-ROUNDS = 15
+ROUNDS = 30
 
-SIZES: Mapping[str, tuple[int, int]] = {"1 KB": (1_000, 200), "1 MB": (1_000_000, 20), "10 MB": (10_000_000, 3)}
+SIZES: Mapping[str, tuple[int, int]] = {"1 KB": (1_000, 200), "1 MB": (1_000_000, 20), "10 MB": (10_000_000, 10)}
 """The size of a result, and how many calls a round has."""
 
 LEAST_THROUGHPUT = 0.8

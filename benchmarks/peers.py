@@ -141,7 +141,10 @@ def _mcp_hangar(home: Path, url: str) -> Iterator[Subject]:
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
-        config.write_text(json.dumps({"mcp_servers": {"up": {"mode": "remote", "endpoint": url}}}))
+        # By default it answers 10 calls a second, and refuses the others.
+        limit = {"rps": 1_000_000, "burst": 1_000_000}
+        servers = {"up": {"mode": "remote", "endpoint": url}}
+        config.write_text(json.dumps({"mcp_servers": servers, "rate_limit": limit}))
         options = ["--config", str(config), "serve", "--http", "--port", str(port), "--log-level", "ERROR"]
         env = {"HOME": folder}
         with _listening([str(home / "bin/mcp-hangar"), *options], port, env=env, cwd=Path(folder)) as pid:
@@ -202,7 +205,14 @@ PEERS: tuple[Peer, ...] = (
     Peer("mcp-proxy", "mcp-proxy", "0.13.0", stdio=True, start=_mcp_proxy),
     Peer("supergateway", "supergateway", "4.0.0", stdio=True, start=_supergateway, remark="one child for each session"),
     Peer("FastMCP proxy", "fastmcp", "4.1.2", stdio=False, start=_fastmcp),
-    Peer("mcp-hangar", "mcp-hangar", "2.34.4", stdio=False, start=_mcp_hangar, remark="called through `hangar_call`"),
+    Peer(
+        "mcp-hangar",
+        "mcp-hangar",
+        "2.34.4",
+        stdio=False,
+        start=_mcp_hangar,
+        remark="called through `hangar_call`, rate limits off",
+    ),
     Peer(
         "ContextForge",
         "mcp-contextforge-gateway",

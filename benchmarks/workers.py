@@ -67,6 +67,8 @@ def measure(
         rows.append(row(f"{SEVERAL} beside {APART}, {where}", seen[SEVERAL], seen[APART]))
         share = ratio([sample.cpu for sample in seen[ONE]], [sample.cpu for sample in seen[SEVERAL]])
         checks.append(at_least(f"PERF-8 {where}: calls per CPU-second, to one process", SHARE, share, " times"))
+        alike = ratio([sample.cpu for sample in seen[APART]], [sample.cpu for sample in seen[SEVERAL]])
+        checks.append(at_least(f"PERF-8 {where}: the same, to {APART}", SHARE, alike, " times"))
     return Report(
         name="workers",
         title=f"{WORKERS} workers beside one process, {rounds} rounds of {requests:,} calls for each process",
