@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         LeaseGained as LeaseGained,
         LeaseLost as LeaseLost,
         Placement as Placement,
+        preferred as preferred,
     )
     from holdfast.core.fleet.records import FleetRecord as FleetRecord
     from holdfast.core.fleet.sharing import (
@@ -231,7 +232,7 @@ __getattr__, __dir__ = lazy_exports(
             "Ticket",
             "Unused",
         ],
-        "fleet.placement": ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
+        "fleet.placement": ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "Placement", "preferred"],
         "fleet.records": ["FleetRecord"],
         "fleet.sharing": [
             "evidence_event",

@@ -159,7 +159,7 @@ _START = {
     "EnableRequested": "enabled; connecting",
     "LoginSucceeded": "logged in; connecting",
     "ReconnectRequested": "reconnect requested; connecting",
-    "ServerMoved": "another replica runs it now, or this one does; connecting",
+    "ServerMoved": "connecting where it runs now",
 }
 _LOSS = {
     "FailedRepeatedly": "lost after repeated failures",

@@ -565,12 +565,12 @@ class Fleet:
                     host.handle(server, on.ClaimExpired())
                 case LeaseGained(server=server):
                     self.leases.gained()
-                    host.moved(server, "this replica runs the server now")
+                    host.moved(server, "it moves to this replica")
                 case LeaseLost(server=server):
                     host.moved(server, "this replica may not run the server any more")
                 case HomeMoved(server=server, home=home):
                     if home and home != self.replica:
-                        host.moved(server, "another replica runs the server now")
+                        host.moved(server, "it runs on another replica now")
                 case HomeLost(key=key):
                     self.on_home_lost(key)
                 case Alone():

@@ -121,7 +121,7 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Eviden
     match exc:
         case TimeoutError() | httpx2.TimeoutException():
             connecting = isinstance(exc, ConnectTimedOut | httpx2.ConnectTimeout)
-            return TimedOut(doing="a connection" if connecting else doing, after=after)
+            return TimedOut(doing="a connection" if connecting else doing, after=after, sent=not connecting)
         case ProxyRefused(status=407):
             return HttpStatus(status=407)
         case ProxyRefused():
