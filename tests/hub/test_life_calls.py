@@ -22,7 +22,8 @@ from holdfast.errors import (
 from holdfast.hub.hub import Hub
 from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock
-from holdfast.wire.http.pool import ConnectTimedOut, Pool, PooledConnection
+from holdfast.wire.http.connection import PooledConnection
+from holdfast.wire.http.pool import ConnectTimedOut, Pool
 from tests.hub.open_hubs import reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer

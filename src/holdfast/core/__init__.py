@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         scopes_in as scopes_in,
     )
     from holdfast.core.fleet.agreement import ConfigAgreement as ConfigAgreement
+    from holdfast.core.fleet.clock import FleetClock as FleetClock
     from holdfast.core.fleet.homes import (
         ClientHomes as ClientHomes,
         question_number as question_number,
@@ -219,6 +220,7 @@ __getattr__, __dir__ = lazy_exports(
             "scopes_in",
         ],
         "fleet.agreement": ["ConfigAgreement"],
+        "fleet.clock": ["FleetClock"],
         "fleet.homes": ["ClientHomes", "question_number", "replica_tag", "replicas_with_tag", "tag_of_question"],
         "fleet.member": [
             "Alone",

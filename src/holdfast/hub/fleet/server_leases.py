@@ -17,7 +17,7 @@ from holdfast.core import CHILD_SECONDS, FleetMember, preferred
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.peers import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 
-__all__ = ["ServerLeases"]
+__all__ = ["ServerLeases", "suspended_seconds"]
 
 RUNS_SECONDS = 12.0
 """How long a connection waits for a replica that runs its server: a lease ends before that."""
