@@ -216,6 +216,7 @@ async def _run_http(serving: ServeOptions) -> None:
             tasks.start_soon(admin.run)
             if serving.worker is not None:
                 tasks.start_soon(serving.worker.follow, leaving.succeeded)
+            tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if serving.worker is None else nullcontext():
@@ -271,6 +272,18 @@ class _Leaving:
             ready = await hub.ready(READY_SECONDS)
         if not ready and not self._starting.cancel_called:
             log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
+        self._front.accepted = True
+
+    async def be_ready_with_others(self, hub: Hub) -> None:
+        """In a worker that starts with others: be ready when all of them are, as one hub."""
+        worker = self._serving.worker
+        if worker is None or not worker.task.together:
+            return
+        self._front.is_told_ready = True
+        await hub.ready()
+        worker.ready()
+        await worker.all_ready.wait()
+        self._front.accepted = True
 
     async def drain(self, seconds: float) -> bool:
         """Leave because of a signal; False if some calls did not finish in time."""
