@@ -214,7 +214,9 @@ class SharedStore:
         self.replicas = {replica: entry for replica, entry in self.replicas.items() if entry[0] > now}
         over = now - REMEMBER_SECONDS
         for key in [
-            key for key, state in self.claims.items() if max(state.until, state.next_at) <= over and _comes_and_goes(key)
+            key
+            for key, state in self.claims.items()
+            if max(state.until, state.next_at) <= over and _comes_and_goes(key)
         ]:
             del self.claims[key]
         return {replica: presence for replica, (_, presence) in self.replicas.items()}
