@@ -251,7 +251,7 @@ def is_stale(asked: FleetExchange, now: float) -> bool:
 
 
 def _comes_and_goes(key: str) -> bool:
-    """Whether a claim is of a client with connections of its own, or of a probe: its key has a definition, or a replica.
+    """Whether a claim is of a client with connections of its own, or of a probe of one definition or one replica.
 
     The claims of servers stay: their tokens only grow.
     """
