@@ -22,6 +22,7 @@ __all__ = [
     "BadJson",
     "Fields",
     "LoadedObject",
+    "KeyNames",
     "RawValue",
     "SplitBytes",
     "dump_object",
@@ -30,6 +31,7 @@ __all__ = [
     "has_lone_surrogate",
     "have_lone_surrogate",
     "is_dense",
+    "is_text",
     "is_word",
     "items",
     "join_fields",
@@ -82,6 +84,24 @@ _NO_MARKS = bytes(sorted(set(range(256)) - set(b'"\\[]{},:\r\n')))
 
 class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
+
+
+class KeyNames:
+    """The names that some objects have as keys. Parsers in Go and C# take a key in another case for the same name."""
+
+    def __init__(self, *names: str) -> None:
+        self._exact = frozenset(names)
+        self._folded = frozenset(map(_folded, names))
+
+    def misspelled(self, keys: Iterable[str]) -> list[str]:
+        """The keys that such a parser takes for one of the names, and others do not."""
+        if self._exact.issuperset(keys):
+            return []
+        return [key for key in keys if key not in self._exact and _folded(key) in self._folded]
+
+
+def _folded(name: str) -> str:
+    return name.upper().casefold()
 
 
 class SplitBytes(bytes):
@@ -390,6 +410,11 @@ def has_lone_surrogate(data: Bytes) -> bool:
     if _SURROGATE.search(memoryview(data)) is None:
         return False
     return _SURROGATE.search(_PAIR_OR_OTHER.sub(b"", data)) is not None
+
+
+def is_text(text: str) -> bool:
+    """Whether it is Unicode: servers drop a message with a lone surrogate, and its sender would wait for ever."""
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def have_lone_surrogate(values: Iterable[Bytes]) -> bool:
