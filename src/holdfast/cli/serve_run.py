@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import anyio.abc
@@ -406,6 +406,7 @@ class SecretFiles:
                 log.info("the gateway's secret changed: the gateway needs the new one")
         if self._tls is not None:
             await anyio.to_thread.run_sync(self._tls.refresh)
+            self._tls.end_distrusted()
 
     def _read(self, file: Path, other: str) -> str | None:
         try:
@@ -482,7 +483,14 @@ class _HubServer(uvicorn.Server):
             return
         limits = ConnectionLimits()
         self._acceptors = [
-            Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares)
+            Acceptor(
+                *(one, self._made),
+                limits=limits,
+                uids=self._uids,
+                tls=self._tls,
+                shares=self._shares,
+                on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
+            )
             for one in sockets or ()
         ]
         self.servers = cast("list[asyncio.Server]", self._acceptors)
@@ -531,7 +539,8 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
     if serving.config is None:
         log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
     if not serving.callers.can_verify:
-        log.info("every program of this user may call the hub, and use the credentials in that file")
+        having = " with a client certificate" if serving.tls is not None and serving.tls.client_ca is not None else ""
+        log.info("every program of this user%s may call the hub, and use the credentials in that file", having)
 
 
 # Over stdio

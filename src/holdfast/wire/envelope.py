@@ -21,8 +21,8 @@ from msgspec import Raw
 __all__ = [
     "BadJson",
     "Fields",
-    "LoadedObject",
     "KeyNames",
+    "LoadedObject",
     "RawValue",
     "SplitBytes",
     "dump_object",

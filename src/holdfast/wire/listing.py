@@ -239,10 +239,8 @@ def _read_tool(connection: Lister, raw: bytes) -> tuple[types.Tool, Mapping[str,
     return tool, value, x_mcp_header_map(tool.input_schema)
 
 
-_KEYS: Mapping[type[BaseModel], KeyNames] = {
-    model: KeyNames(*(one.alias or name for name, one in model.model_fields.items()))
-    for model in (types.Tool, *_MODELS.values())
-}
+_LISTED: tuple[type[BaseModel], ...] = (types.Tool, *_MODELS.values())
+_KEYS = {model: KeyNames(*(one.alias or name for name, one in model.model_fields.items())) for model in _LISTED}
 
 
 def _spelled(model: type[BaseModel], value: Any) -> Any:
