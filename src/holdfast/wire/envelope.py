@@ -85,6 +85,9 @@ _NO_MARKS = bytes(sorted(set(range(256)) - set(b'"\\[]{},:\r\n')))
 class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
 
+    truncated = False
+    """Whether they end before the value does."""
+
 
 class KeyNames:
     """The names that some objects have as keys. Parsers in Go and C# take a key in another case for the same name."""
@@ -464,7 +467,7 @@ def _key(key: str) -> bytes:
 def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
     masked, count = _SURROGATE.subn(rb"\\u0041", data)
     if not count:
-        raise _reason(data) from cause
+        raise _reason(data, cause) from cause
     try:
         found = list(_OBJECT.decode(masked).values())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -481,7 +484,7 @@ def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
 def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
     masked, count = _SURROGATE.subn(rb"\\u0041", data)
     if not count:
-        raise _reason(data) from cause
+        raise _reason(data, cause) from cause
     try:
         found = _ARRAY.decode(masked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -494,14 +497,16 @@ def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
     return values
 
 
-def _reason(data: bytes) -> BadJson:
+def _reason(data: bytes, cause: Exception) -> BadJson:
     """Why bytes are no JSON, in the words of the slower reader where they are few enough for it."""
+    reason = BadJson("it is not JSON")
     if len(data) <= EXPLAINED_BYTES:
         try:
             loads(data)
         except BadJson as exc:
-            return exc
-    return BadJson("it is not JSON")
+            reason = exc
+    reason.truncated = "truncated" in str(cause)
+    return reason
 
 
 def _placed(masked: bytes, value: Raw, start: int) -> int:
