@@ -10,10 +10,11 @@ from functools import partial
 import anyio
 import pytest
 
-from holdfast.core import Claim, FleetExchange, FleetRecord, State
+from holdfast.core import Claim, FleetExchange, FleetRecord, FleetReply, State
 from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable
 from tests.hub.open_hubs import PATIENCE, reaches, running
 from tests.peers.redis import RedisPeer, has_redis
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-3")]
 needs_redis = pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
@@ -85,6 +86,43 @@ async def test_a_disabled_server_stays_disabled_on_a_fresh_replica_though_redis_
         await redis.command("DEL", f"holdfast:{{evicted-{part}}}:{part}")
         async with running(servers, hub={"fleet": fleet("r2")}) as fresh:
             await reaches(fresh, "one", State.DISABLED)
+
+
+@needs_redis
+async def test_a_record_that_another_program_wrote_ends_no_hub(redis: RedisPeer) -> None:
+    address = RedisAddress.parse(f"{redis.url}?fleet=foreign")
+    fleet = Fleet(signed := SignedStore(RedisStore(address), lambda: [b"k" * 32], "test"), replica="r1")
+    async with running({}, hub={"fleet": fleet}):
+        await came_true(lambda: fleet.is_shared)
+        stranger = RedisStore(address)
+        await stranger.exchange(FleetExchange(replica="x", presence="é.", records=(replace(OFF, value="é.off"),)))
+        await stranger.close()
+        await came_true(lambda: signed.refused >= 2 and fleet.member.strangers == 1)
+        assert fleet.is_shared
+
+
+class Foreign:
+    """A store with one record and one replica that are not ours."""
+
+    name, connections = "foreign", 1
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def exchange(self, _: FleetExchange) -> FleetReply:
+        records = (replace(OFF, value=self._text),)
+        return FleetReply(epoch="e", sequence=1, cursor=1, records=records, replicas={"x": self._text})
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("text", ["é.off", "\ud800.off", "off", ""])
+async def test_no_text_counts_as_signed_that_no_replica_signed(text: str) -> None:
+    signed = SignedStore(Foreign(text), lambda: [b"k" * 32], "test")
+    reply = await signed.exchange(FleetExchange(replica="a"))
+    assert (reply.records, reply.replicas, reply.strangers) == ((), {}, 1)
+    assert signed.refused == 2
 
 
 def _text(said: bytes) -> bytes:
