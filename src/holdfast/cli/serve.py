@@ -27,6 +27,7 @@ from holdfast.cli.listen import (
     endpoint,
     inherited_socket,
     local_token as make_local_token,
+    needs_name,
     read_token,
     require_auth_beyond_loopback,
     uid_of,
@@ -400,6 +401,7 @@ def _supervise(
             lame_duck=lame_duck,
             predecessor=predecessor,
             open_to_user=not callers.can_verify,
+            needs_name=needs_name(host, callers.hosts),
         )
     )
     supervisor.run()
