@@ -590,7 +590,7 @@ class Fleet:
         self._was_settled = False
         if self.not_shared_since is not None or emptied:
             log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
-        elif "worker" not in self.member.about:
+        elif self.exchanges == self.failures + 1 and "worker" not in self.member.about:
             log.info("%s answers: this replica is %s", self.store.name, self.replica)
         self.not_shared_since = None
 
