@@ -141,7 +141,8 @@ async def test_a_call_takes_few_steps_and_no_task_and_as_many_with_many_servers(
 ) -> None:
     few, many = await _cost(1, monkeypatch), await _cost(MANY, monkeypatch)
     assert few.tasks == many.tasks == []
-    assert max(len(few.timers), len(many.timers)) <= 2, "timers are shared, and set again now and then"
+    # They are shared, and set again as time passes: on a busy machine more of it passes in these calls.
+    assert max(len(few.timers), len(many.timers)) <= CALLS // 2, "a call makes no timer of its own"
     assert max(few.steps.total(), many.steps.total()) <= MOST_STEPS * CALLS, few.steps.most_common(40)
     assert few.checks == []
     # The hub's own requests to the server, such as a refresh, may come into either count: a few of them.

@@ -375,3 +375,19 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+
+@pytest.mark.requirement("LIFE-16", "FLEET-7")
+async def test_a_request_that_was_sent_ahead_is_not_served_after_the_last_answer_of_its_connection() -> None:
+    """Its client sends it again on another connection: served here too, it would run twice."""
+    served: list[bytes] = []
+
+    async def last(request: Request, reply: Reply) -> None:
+        served.append(await request.body(100))
+        request.keep_alive = False  # as while the hub retires
+        reply.plain(200, b"")
+
+    async with connected(last) as (reader, writer):
+        writer.write(b"".join(b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n%d" % n for n in range(3)))
+        answered = await reader.read()
+    assert (served, answered.count(b"HTTP/1.1 200")) == ([b"0"], 1)

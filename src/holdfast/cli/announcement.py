@@ -33,13 +33,14 @@ def tell_addresses(
     ready: Callable[[], None],
     workers: int = 0,
     is_demo: bool = False,
-    open_to_user: bool = False,
+    open_to: str = "",
     needs_name: bool = False,
 ) -> None:
     """Print the addresses on stdout, because programs wait for them; log the rest.
 
     On a terminal, the address of the page carries a login code in its fragment, which a browser never sends. ``ready``
-    is called when the addresses are printed. ``needs_name``: the hub listens beyond this machine, and no name is given.
+    is called when the addresses are printed. ``open_to`` is who needs no credentials. ``needs_name``: the hub listens
+    beyond this machine, and no name is given.
     """
     base = url.removesuffix("/mcp")
     code = f"#code={sign_in_code()}" if sys.stdout.isatty() else ""
@@ -52,8 +53,8 @@ def tell_addresses(
     log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
     if is_demo:
         log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
-    if open_to_user:
-        log.info("every program of this user may call the hub, and use the credentials in that file")
+    if open_to:
+        log.info("%s may call the hub, and use the credentials in that file", open_to)
     if needs_name:
         log.info("requests from other machines are refused until --allow-host NAME gives the host that they ask for")
 

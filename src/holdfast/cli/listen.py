@@ -121,6 +121,13 @@ class CallerAuth:
         return any((self.token, self.tokens_file, self.jwt, self.gateway))
 
 
+def open_to(callers: CallerAuth, tls: TlsOptions | None) -> str:
+    """Who may call without credentials, in words; empty if all need them."""
+    if callers.can_verify:
+        return ""
+    return "every program of this user" + (" with a client certificate" if tls is not None and tls.client_ca else "")
+
+
 def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
     """Refuse to listen beyond this machine without a token or a JWT (SEC-2)."""
     if not is_loopback(host) and not can_verify:

@@ -28,6 +28,7 @@ from holdfast.cli.listen import (
     inherited_socket,
     local_token as make_local_token,
     needs_name,
+    open_to,
     read_token,
     require_auth_beyond_loopback,
     uid_of,
@@ -400,7 +401,7 @@ def _supervise(
             drain=drain,
             lame_duck=lame_duck,
             predecessor=predecessor,
-            open_to_user=not callers.can_verify,
+            open_to=open_to(callers, tls),
             needs_name=needs_name(host, callers.hosts),
         )
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import anyio.abc
@@ -32,7 +32,7 @@ from holdfast.cli.allocator import keep_freed_memory
 from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, notify_successor, read_token
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, notify_successor, open_to, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
@@ -406,6 +406,7 @@ class SecretFiles:
                 log.info("the gateway's secret changed: the gateway needs the new one")
         if self._tls is not None:
             await anyio.to_thread.run_sync(self._tls.refresh)
+            self._tls.end_distrusted()
 
     def _read(self, file: Path, other: str) -> str | None:
         try:
@@ -482,7 +483,14 @@ class _HubServer(uvicorn.Server):
             return
         limits = ConnectionLimits()
         self._acceptors = [
-            Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares)
+            Acceptor(
+                *(one, self._made),
+                limits=limits,
+                uids=self._uids,
+                tls=self._tls,
+                shares=self._shares,
+                on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
+            )
             for one in sockets or ()
         ]
         self.servers = cast("list[asyncio.Server]", self._acceptors)
@@ -521,7 +529,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
         sign_in_code=admin.sessions.new_code,
         ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
         is_demo=serving.config is None,
-        open_to_user=not serving.callers.can_verify,
+        open_to=open_to(serving.callers, serving.tls),
         needs_name=needs_name(serving.host, serving.callers.hosts),
     )
 

@@ -91,8 +91,8 @@ class Supervised:
     drain: float = 10.0
     lame_duck: float = 0.0
     predecessor: Predecessor | None = None
-    open_to_user: bool = False
-    """Whether every program of this user may call."""
+    open_to: str = ""
+    """Who may call without credentials, in words."""
     needs_name: bool = False
     """Whether it listens beyond this machine, and answers to no name that others may use."""
 
@@ -260,7 +260,7 @@ class Supervisor:
             ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
             workers=serving.count,
             is_demo=bool(self._demo),
-            open_to_user=serving.open_to_user,
+            open_to=serving.open_to,
             needs_name=serving.needs_name,
         )
 

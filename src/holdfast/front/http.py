@@ -26,6 +26,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
+from holdfast.front.access.connections import ClientPeer
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
 from holdfast.front.access.principals import ClientKey, Principal, TokenPolicy, client_key_in
 from holdfast.front.access.quotas import Quotas
@@ -286,6 +287,11 @@ class McpEndpoint:
     def retiring(self) -> bool:
         """Whether each answer is the last one of its connection."""
         return self._front.retiring
+
+    def certificate_refused(self, peer: ClientPeer, reason: str) -> None:
+        """A client certificate does not verify."""
+        journal = self._front.hub.registry.journal
+        journal.write(AccessRefused(kind="certificate", source=peer.name, reason=reason, at=journal.clock.now()))
 
     def claims(self, path: str) -> bool:
         """Whether a path is an MCP endpoint."""

@@ -37,6 +37,12 @@ PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 TOGETHER_BYTES: Final = 64 * 1024
 """Pieces of a stream that are written in one turn of the event loop go out together, up to this size."""
 
+LAST_ANSWER_SECONDS: Final = 60.0
+"""How long the request under way may take, and a stream stay open, once the client's certificate does not count."""
+
+LONGEST_TIMER: Final = 24 * 3600.0
+"""Seconds; a certificate may be valid for longer than an event loop can count, and clocks are set."""
+
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 log = logging.getLogger("holdfast.front")
@@ -88,6 +94,9 @@ class HttpConnection(AdmittedProtocol):
         """Whether TLS verified a certificate of the client."""
         self.client_names: frozenset[str] = frozenset()
         """The names in that certificate."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """Of that certificate."""
+        self._forget_trust: Callable[[], object] = _nothing
 
     # The event loop's side.
 
@@ -96,13 +105,34 @@ class HttpConnection(AdmittedProtocol):
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode != ssl.CERT_NONE:
-            self.client_names = _names_in(tls.getpeercert() or {})
-            self.client_verified = bool(tls.getpeercert())
+            self._note_certificate(tls.getpeercert() or {}, getattr(tls.context, "client_trust", None))
         self._server.connections.add(self)
         task = self._task = self._loop.create_task(self._run())
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
         self.arm(HEAD_SECONDS, self.close)
+
+    def _note_certificate(self, certificate: Mapping[str, Any], trust: Any) -> None:
+        """A client with a certificate is served while that is valid, and as long as its authority is trusted."""
+        self.client_names = _names_in(certificate)
+        self.client_verified = bool(certificate)
+        if certificate:
+            self._until_expiry(ssl.cert_time_to_seconds(certificate["notAfter"]))
+            self._forget_trust = trust.add(self._distrust) if trust is not None else _nothing
+
+    def _until_expiry(self, at: float) -> None:
+        left = at - time.time()
+        if left > 0:
+            self._expiry = self._loop.call_later(min(left, LONGEST_TIMER), self._until_expiry, at)
+        else:
+            self._distrust()
+
+    def _distrust(self) -> None:
+        """The client's certificate does not count any more: no further request; the one under way is answered."""
+        if not self.lost and not self._ending:
+            self.client_verified = False
+            self.shutdown()
+            self._expiry = self._loop.call_later(LAST_ANSWER_SECONDS, self.abort)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -131,6 +161,9 @@ class HttpConnection(AdmittedProtocol):
         if self.admission is not None:
             self.admission.end()
         self._server.connections.discard(self)
+        self._forget_trust()
+        if self._expiry is not None:
+            self._expiry.cancel()
         self.disarm()
         if self._timer is not None:
             self._timer.cancel()
@@ -368,8 +401,8 @@ class HttpConnection(AdmittedProtocol):
                 self._requests.popleft()
                 if not request.keep_alive or self._ending:
                     self._ending = True
-                    self.close()
-                elif not self._requests:
+                    break  # a request that was sent ahead is not served: its client sends it elsewhere
+                if not self._requests:
                     if self._paused_reading:
                         self._resume()
                     self.arm(IDLE_SECONDS, self.close)
@@ -408,6 +441,10 @@ class HttpConnection(AdmittedProtocol):
             self._resume()
             await self.wait(PASSED_OVER_SECONDS)
         self._passing_over = False
+
+
+def _nothing() -> None:
+    """There is nothing to end."""
 
 
 def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:

@@ -53,7 +53,15 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
 from holdfast.wire.http.connection import BrokenHttp, Disconnected, NotHttp, Response
 from holdfast.wire.http.inflate import BadEncoding
-from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, HttpOrigin, Pool, Proxy, ProxyRefused
+from holdfast.wire.http.pool import (
+    ConnectFailed,
+    ConnectTimedOut,
+    HttpOrigin,
+    Pool,
+    Proxy,
+    ProxyRefused,
+    ProxyUnusable,
+)
 
 __all__ = [
     "EVENT_STREAM",
@@ -116,16 +124,24 @@ _VERIFY = {
 """OpenSSL's X509_V_ERR_… numbers."""
 
 
-def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Evidence | None:
-    """What ``exc`` shows, or None if it is not about the network; ``doing`` is for a timeout's text."""
+def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0, connecting: bool = False) -> Evidence | None:
+    """What ``exc`` shows, or None if it is not about the network; ``doing`` is for a timeout's text.
+
+    ``connecting`` says that no connection stands yet, where the exception does not say it.
+    """
     match exc:
         case TimeoutError() | httpx2.TimeoutException():
-            connecting = isinstance(exc, ConnectTimedOut | httpx2.ConnectTimeout)
-            return TimedOut(doing="a connection" if connecting else doing, after=after)
+            early = isinstance(exc, ConnectTimedOut | httpx2.ConnectTimeout)
+            return TimedOut(doing="a connection" if early else doing, after=after)
         case ProxyRefused(status=407):
             return HttpStatus(status=407)
-        case ProxyRefused():
-            return NetworkFailure(fault=NetworkFault.OTHER, detail="the proxy refused the connection")
+        case ProxyRefused(status=status):
+            passing = status in (408, 429) or status >= 500
+            fault = NetworkFault.PROXY_FAILED if passing else NetworkFault.PROXY_REFUSED
+            return NetworkFailure(fault=fault, detail=f"it answered HTTP {status}")
+        case ProxyUnusable(lost=lost):
+            fault = NetworkFault.PROXY_FAILED if lost else NetworkFault.PROXY_REFUSED
+            return NetworkFailure(fault=fault, detail=str(exc))
         case Disconnected():
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         case BrokenHttp() | BadEncoding():
@@ -135,7 +151,7 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Eviden
         case OSError() | httpx2.TransportError() | anyio.BrokenResourceError() | anyio.EndOfStream():
             # A program that gives us headers may fail by the library that the SDK uses.
             never = ConnectFailed | httpx2.ConnectError | socket.gaierror | ConnectionRefusedError
-            return _from_chain(exc, stood=not isinstance(exc, never))
+            return _from_chain(exc, stood=not connecting and not isinstance(exc, never))
         case _:
             return None
 
@@ -145,21 +161,32 @@ def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
     causes = list(_causes(exc))
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
-            return _tls(cause)
+            return _tls(cause, stood=stood)
         if isinstance(cause, socket.gaierror):
             return NetworkFailure(fault=NetworkFault.NAME_RESOLUTION, errno=cause.errno)
     for cause in causes:
         if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
             return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
+        if isinstance(cause, ConnectionResetError):  # event loops say so of a peer that leaves during the TLS handshake
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
     return NetworkFailure(fault=NetworkFault.CLOSED if stood else NetworkFault.OTHER, stood=stood)
 
 
-def _tls(exc: ssl.SSLError) -> Evidence:
+_ABOUT_OURS = re.compile(r"ALERT_(BAD_CERTIFICATE|CERTIFICATE_|UNKNOWN_CA|ACCESS_DENIED)")
+"""OpenSSL's names of the alerts by which a peer refuses the certificate of its client, or the lack of one."""
+
+
+def _tls(exc: ssl.SSLError, *, stood: bool) -> Evidence:
     if isinstance(exc, ssl.SSLCertVerificationError):
         fault = _VERIFY.get(exc.verify_code, TlsFault.NOT_VERIFIED)
         return TlsFailure(fault=fault, detail=exc.verify_message if fault is TlsFault.NOT_VERIFIED else "")
     if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+    reason = exc.reason or ""
+    if _ABOUT_OURS.search(reason):  # with TLS 1.3 it comes after the handshake
+        return TlsFailure(fault=TlsFault.CLIENT_CERTIFICATE)
+    if stood or reason.endswith("ALERT_INTERNAL_ERROR"):
+        return NetworkFailure(fault=NetworkFault.OTHER, stood=True)
     return TlsFailure(fault=TlsFault.HANDSHAKE)
 
 
@@ -181,8 +208,11 @@ def _causes(exc: BaseException | None) -> Iterator[BaseException]:
 EVENT_STREAM = "text/event-stream"
 """The content type of a stream of server-sent events."""
 
-CONNECT_SECONDS = 10.0
-"""A longer TCP and TLS handshake has met a packet filter; the attempt's own deadline may be shorter."""
+CONNECT_SECONDS = 9.0
+"""A longer TCP and TLS handshake has met a packet filter; the attempt's own deadline may be shorter.
+
+It is less than the SDK's limit for the first request, so that the words name what was waited for.
+"""
 
 ERROR_BODY_BYTES = 64 * 1024
 """Enough of an error's body to hold a JSON-RPC error."""
