@@ -90,7 +90,7 @@ TWICE = (
 )
 
 
-@pytest.mark.requirement("SEC-14", "SEC-9")
+@pytest.mark.requirement("SEC-9")
 @pytest.mark.parametrize("padding", [0, 200_000], ids=["small", "large"])
 async def test_a_server_gets_the_name_that_the_hub_decided_about_and_no_other(padding: int) -> None:
     """Nothing that reaches the server can be read as a call of a tool that is not offered."""
@@ -114,7 +114,7 @@ async def test_a_server_gets_the_name_that_the_hub_decided_about_and_no_other(pa
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.requirement("SEC-14")
+@pytest.mark.requirement("SEC-9")
 async def test_prompts_and_resources_are_asked_for_by_one_name_too() -> None:
     asked = {"prompts/get": '"name":"safe","Name":"danger"', "resources/read": '"uri":"x://safe","URI":"x://danger"'}
     async with recording(lambda: json.dumps([SAFE])) as (url, got), front({"s": {"url": url}}) as hub:

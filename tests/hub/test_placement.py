@@ -273,7 +273,7 @@ async def test_a_replica_that_leaves_hands_its_server_over_without_a_failed_call
             await came_true(lambda: len(results) > before + 50)
             over.set()
         assert set(results) == {"1"}
-        assert "s: another replica runs it now, or this one does; connecting" in caplog.text
+        assert "s: the replica that runs it changed; connecting" in caplog.text
         assert "configuration changed" not in caplog.text
         assert (most, len(server.pids)) == (1, 2)
         assert fleet_of(holder).leases.home_of("s") == fleet_of(other).replica

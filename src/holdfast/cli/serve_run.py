@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
@@ -30,11 +29,11 @@ import anyio.to_thread
 import uvicorn
 
 from holdfast.cli.allocator import keep_freed_memory
-from holdfast.cli.announcement import Announcement, keep_state_private
+from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
-from holdfast.cli.output import counted, typed_command
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, notify_successor, open_to, read_token
+from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
@@ -319,7 +318,8 @@ def _use_lock(hub: Hub, serving: ServeOptions) -> None:
 
 def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
     """The keys and the file of the sessions. An unusable key of the operator ends the start."""
-    kept_in = state_file.parent if state_file is not None else None
+    # A replica of a fleet has the keys that its operator gave to all of them, and makes none.
+    kept_in = state_file.parent if state_file is not None and serving.fleet is None else None
     keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
     if serving.worker is not None and keys.is_of_one_process:
         # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
@@ -519,28 +519,19 @@ class _HubServer(uvicorn.Server):
 
 
 def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlServer) -> None:
-    """Print the addresses on stdout, because programs wait for them; log the rest.
-
-    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends.
-    """
+    """A worker tells its supervisor, which tells the rest."""
     if serving.worker is not None:
         serving.worker.listening()
         return
-    base = url.removesuffix("/mcp")
-    code = f"#code={admin.sessions.new_code()}" if sys.stdout.isatty() else ""
-    lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
-    sys.stdout.write(lines)
-    sys.stdout.flush()
-    if serving.predecessor is not None:
-        serving.predecessor.ready()
-    notify_ready(os.environ)
-    log.info("serving %s of %s", counted(len(config.servers), "server"), config.source)
-    log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
-    if serving.config is None:
-        log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
-    if not serving.callers.can_verify:
-        having = " with a client certificate" if serving.tls is not None and serving.tls.client_ca is not None else ""
-        log.info("every program of this user%s may call the hub, and use the credentials in that file", having)
+    tell_addresses(
+        url,
+        config,
+        sign_in_code=admin.sessions.new_code,
+        ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
+        is_demo=serving.config is None,
+        open_to=open_to(serving.callers, serving.tls),
+        needs_name=needs_name(serving.host, serving.callers.hosts),
+    )
 
 
 # Over stdio

@@ -28,10 +28,10 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.cli.announcement import Announcement, keep_state_private
+from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.listen import endpoint, notify_ready, notify_successor, read_token
-from holdfast.cli.output import counted, own_command, typed_command
+from holdfast.cli.listen import endpoint, notify_successor, read_token
+from holdfast.cli.output import own_command
 from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
@@ -91,8 +91,10 @@ class Supervised:
     drain: float = 10.0
     lame_duck: float = 0.0
     predecessor: Predecessor | None = None
-    open_to_user: bool = False
-    """Whether every program of this user may call."""
+    open_to: str = ""
+    """Who may call without credentials, in words."""
+    needs_name: bool = False
+    """Whether it listens beyond this machine, and answers to no name that others may use."""
 
 
 class Reports:
@@ -250,23 +252,17 @@ class Supervisor:
             await anyio.sleep(FIRST_DELAY)  # the next one starts
 
     def _announce(self) -> None:
-        """Print the addresses on stdout, because programs wait for them; log the rest."""
-        base, config = self._url.removesuffix("/mcp"), self._config
-        code = f"#code={self._sign_in_code()}" if sys.stdout.isatty() else ""
-        sys.stdout.write(
-            f"MCP endpoint: {self._url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+        serving = self._serving
+        tell_addresses(
+            self._url,
+            self._config,
+            sign_in_code=self._sign_in_code,
+            ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
+            workers=serving.count,
+            is_demo=bool(self._demo),
+            open_to=serving.open_to,
+            needs_name=serving.needs_name,
         )
-        sys.stdout.flush()
-        if self._serving.predecessor is not None:
-            self._serving.predecessor.ready()
-        notify_ready(os.environ)
-        servers, workers = counted(len(config.servers), "server"), counted(self._serving.count, "worker")
-        log.info("serving %s of %s with %s", servers, config.source, workers)
-        log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
-        if self._demo:
-            log.info("to see what a client sees, and to break servers, run: %s demo", typed_command())
-        if self._serving.open_to_user:
-            log.info("every program of this user may call the hub, and use the credentials in that file")
 
     def _sign_in_code(self) -> str:
         return SharedSignIns(self._key.encode(), self._folder / "codes").new_code(self._token)

@@ -159,7 +159,7 @@ _START = {
     "EnableRequested": "enabled; connecting",
     "LoginSucceeded": "logged in; connecting",
     "ReconnectRequested": "reconnect requested; connecting",
-    "ServerMoved": "another replica runs it now, or this one does; connecting",
+    "ServerMoved": "the replica that runs it changed; connecting",
 }
 _LOSS = {
     "FailedRepeatedly": "lost after repeated failures",

@@ -574,15 +574,25 @@ class Fleet:
                 case HomeLost(key=key):
                     self.on_home_lost(key)
                 case Alone():
-                    self.not_shared_since = self._wall()
-                    log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
-                    self._tell_peers()
+                    self._lost_store()
                     host.alone()
                 case Connected(emptied=emptied):
-                    self._was_settled = False
-                    if self.not_shared_since is not None or emptied:
-                        log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
-                    self.not_shared_since = None
+                    self._connected(emptied=emptied)
+
+    def _lost_store(self) -> None:
+        self.not_shared_since = self._wall()
+        unknown = "" if self.member.synced else ", and does not know what the others approved and disabled"
+        words = "%s does not answer (%s): this replica goes on alone%s"
+        log.warning(words, self.store.name, self.problem, unknown)
+        self._tell_peers()
+
+    def _connected(self, *, emptied: bool) -> None:
+        self._was_settled = False
+        if self.not_shared_since is not None or emptied:
+            log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
+        elif self.exchanges == self.failures + 1 and "worker" not in self.member.about:
+            log.info("%s answers: this replica is %s", self.store.name, self.replica)
+        self.not_shared_since = None
 
     def _learn(self, host: FleetHost, record: FleetRecord) -> None:
         kind, _, rest = record.key.partition("/")
