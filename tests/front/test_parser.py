@@ -155,7 +155,7 @@ def test_a_head_that_begins_behind_a_large_body_is_not_too_large() -> None:
     assert [request[-1] for request in taken.requests] == [b"1" * 200_000, b"2"]
 
 
-@pytest.mark.requirement("SEC-14")
+@pytest.mark.requirement("SEC-2")
 @pytest.mark.parametrize(
     ("target", "path"),
     [
