@@ -319,7 +319,8 @@ def _error(lines: Sequence[str]) -> _Said | None:
 _VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
 _LACKS = re.compile(
     r"(?i)not (?:set|found|defined|provided|given|configured|specified|present)|missing|must|require|need|\bset\b"
-    r"|please|undefined|unset|empty|\b(?:cannot|can't|unable|not)\b.{0,60}\bwithout\b|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
+    r"|please|undefined|unset|empty|\b(?:cannot|can't|unable|not)\b.{0,60}\bwithout\b"
+    r"|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
 )
 _OR = re.compile(r"[^\w]*\bor\b[^\w]*")
 _USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
