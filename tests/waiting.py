@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import httpx2
 
-__all__ = ["asked", "came_true", "gone", "ready", "until"]
+__all__ = ["PATIENCE", "asked", "came_true", "gone", "ready", "until"]
 
 PATIENCE = 45.0
 """Seconds: what does not come by then does not come, however busy the machine is."""

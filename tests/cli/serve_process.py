@@ -21,6 +21,7 @@ from holdfast.config.read import config_from_mapping
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.types import CallResult, LoadResult
+from tests.waiting import PATIENCE
 
 PACKAGE = str(Path(holdfast.__file__).parents[1])
 COMMAND = (sys.executable, "-c", "from holdfast.cli.entry import main; main()")
@@ -80,12 +81,12 @@ class Served:
 
     async def said(self, text: str, *, times: int = 1) -> None:
         """Wait until it has said this so many times, on either stream."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             while (self.out + self.err).count(text) < times:
                 await self._news.wait()
 
     async def ended(self) -> int:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             return await self.process.wait()
 
     def loader(self, path: str = "/mcp", **headers: str) -> Loader:
@@ -94,11 +95,11 @@ class Served:
         return Loader(config_from_mapping({"mcpServers": {"hub": server}}), memory=ServerCache())
 
     async def tools(self, **headers: str) -> LoadResult:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             return await self.loader(**headers).load()
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> CallResult:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             return await self.loader().call("hub", tool, arguments or {})
 
     async def follow(self, stream: anyio.abc.ByteReceiveStream | None, name: str) -> None:

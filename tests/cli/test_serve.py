@@ -18,6 +18,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from holdfast.cli.announcement import tell_addresses
+from holdfast.cli.listen import endpoint, needs_name
 from holdfast.config.read import config_from_mapping
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
@@ -251,6 +253,26 @@ def test_beyond_this_machine_it_does_not_listen_without_a_token(home: Path, host
     assert ran.returncode == 2
     assert "--token-file" in ran.stderr
     assert ran.stdout == ""
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    ("host", "names", "needs"),
+    [("0.0.0.0", (), True), ("::", (), True), ("0.0.0.0", ("hub.example.com",), False), ("10.0.0.7", (), False)],
+)
+def test_a_hub_for_other_machines_says_that_requests_need_a_name(
+    host: str, names: tuple[str, ...], needs: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "holdfast")
+    tell_addresses(
+        endpoint(host, 4653),
+        config_from_mapping({"mcpServers": {}}),
+        sign_in_code=lambda: "",
+        ready=lambda: None,
+        needs_name=needs_name(host, names),
+    )
+    assert "MCP endpoint: http://" in capsys.readouterr().out
+    assert ("--allow-host NAME" in caplog.text) is needs
 
 
 @pytest.mark.requirement("SEC-18")

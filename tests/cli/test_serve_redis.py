@@ -210,3 +210,4 @@ async def test_a_fleet_without_a_common_session_key_is_refused(tmp_path: Path) -
     assert done.returncode != 0
     assert "session key" in done.stderr
     assert "--session-key-file" in done.stderr
+    assert not [*home.rglob("session.key")], "a replica makes no key of its own"

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.cli.layout import Page
-from holdfast.cli.status_view import aged, card, heading, left, needs_attention, span, spark, table, tally, worst_last
+from holdfast.cli.status_view import (
+    aged,
+    card,
+    clock,
+    heading,
+    left,
+    needs_attention,
+    span,
+    spark,
+    table,
+    tally,
+    worst_last,
+)
 from holdfast.cli.status_watch import KeyAction, WatchedFleet, WatchState, event_text, frame
 from holdfast.cli.terminal import decode
 from holdfast.control.models import Activity, BreakerView, FleetView, HubView, Replica, Server, Servers, Status
@@ -221,8 +233,12 @@ def test_the_heading_names_the_replicas_and_what_is_not_shared() -> None:
     assert "not shared" not in told
     alone = shared.model_copy(update={"shared": False, "not_shared_since": NOW - 30, "not_shared": ("crm", "mail")})
     told = "\n".join(str(line) for line in heading(HUB.model_copy(update={"fleet": alone}), NOW, page))
-    assert "not shared since 30s" in told
+    assert f"not shared since {clock(NOW - 30)} (30s): the store does not answer" in told
     assert "hold on this replica only: crm, mail" in told
+    workers = tuple(one.model_copy(update={"worker": number}) for number, one in enumerate(replicas[:2], start=1))
+    local = FleetView(store="the broker of this machine", shared=True, replicas=workers)
+    told = "\n".join(str(line) for line in heading(HUB.model_copy(update={"fleet": local}), NOW, page))
+    assert "fleet: 2 workers on the broker of this machine" in told
 
 
 @pytest.mark.requirement("SEC-7")

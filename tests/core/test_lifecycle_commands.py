@@ -124,6 +124,17 @@ def test_enabling_resets_health_and_shows_the_last_tools_at_once() -> None:
     assert slot.tools == {"read", "write"}
 
 
+@pytest.mark.requirement("MSG-8", "LIFE-8")
+def test_a_server_that_is_enabled_again_starts_up_and_was_not_lost() -> None:
+    slot = connected()
+    for event in (DisableRequested(), Closed(1), EnableRequested()):
+        slot.send(event)
+    assert slot.state() is State.CONNECTING
+    assert not slot.machine.health(slot.now).lost
+    slot.fail()
+    assert slot.machine.health(slot.now).lost, "it was up in this run"
+
+
 @pytest.mark.requirement("LIFE-7")
 @pytest.mark.parametrize("error", ["", "it would not go"])
 def test_disabling_ends_disabled_whether_the_close_succeeds_or_fails(error: str) -> None:

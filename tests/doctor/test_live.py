@@ -139,6 +139,23 @@ async def test_a_replica_that_the_others_cannot_reach_says_so_at_its_start_in_st
     clinic.matches("hub_advertise", found)
 
 
+@pytest.mark.requirement("FLEET-3")
+async def test_a_replica_whose_store_does_not_answer_is_named_by_the_doctor(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinic.configure({"off": OFF})
+    home = clinic.folder.parent / "home"
+    fleet = {"HOLDFAST_SESSION_KEY": "k" * 40, "HOLDFAST_FLEET": "redis://:secret-of-redis@127.0.0.1:1?fleet=blue"}
+    async with served(home, "--config", str(clinic.file), "--advertise", "tcp://127.0.0.1:0", **fleet) as hub:
+        monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+        with anyio.fail_after(60):
+            await hub.said("redis://127.0.0.1:1?fleet=blue does not answer")
+            report = await clinic.all()
+    (found,) = report.checks[-1].findings
+    assert "secret-of-redis" not in report.model_dump_json() + hub.err
+    clinic.matches("hub_store", found)
+
+
 @pytest.mark.requirement("FLEET-2")
 async def test_different_configurations_of_replicas_are_in_the_api_and_in_the_doctor(
     clinic: Examination, monkeypatch: pytest.MonkeyPatch

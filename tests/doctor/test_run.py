@@ -175,7 +175,15 @@ def test_every_code_was_produced_for_real_and_its_words_are_kept() -> None:
 @pytest.mark.requirement("DOC-8")
 def test_every_code_is_found_by_a_check_and_every_check_names_its_codes() -> None:
     named = {code for check in (*CHECKS, *GLOBAL_CHECKS) for code in check.finds}
-    engine = {"HF-CONFIG", "HF-CHECK-TIME", "HF-CHECK-CRASHED", "HF-HUB-ADVERTISE", "HF-HUB-CONFIGS", "HF-HUB-SILENT"}
+    engine = {
+        "HF-CONFIG",
+        "HF-CHECK-TIME",
+        "HF-CHECK-CRASHED",
+        "HF-HUB-ADVERTISE",
+        "HF-HUB-CONFIGS",
+        "HF-HUB-SILENT",
+        "HF-HUB-STORE",
+    }
     assert named | engine == set(CODES)
     assert len({check.id for check in CHECKS}) == len(CHECKS)
 

@@ -283,6 +283,25 @@ async def test_credentials_never_follow_a_redirect_to_another_origin(status: int
 
 
 @pytest.mark.requirement("SEC-3")
+@pytest.mark.parametrize(
+    "there", ["http://localhost:{port}/mcp", "https://127.0.0.1:{port}/mcp", "http://user:word@127.0.0.1:{port}/mcp"]
+)
+async def test_another_host_another_scheme_and_other_credentials_are_another_origin(there: str) -> None:
+    async with McpPeer(era="modern") as peer:
+        moved, here = redirect(there.format(port=peer.port)), Behaviour("mcp", peer._answer)
+        peer.script = lambda request: moved if request.path == "/old" else here
+        outcome = await observe(
+            {
+                "transport": "streamable_http",
+                "url": f"{peer.origin}/old",
+                "headers": {"Authorization": "Bearer planted-secret"},
+            }
+        )
+        assert [request.path for request in peer.requests] == ["/old"]
+    assert (outcome.status, outcome.attempts) == ("permanent", 1)
+
+
+@pytest.mark.requirement("SEC-3")
 async def test_a_redirect_within_the_origin_that_keeps_the_request_is_followed() -> None:
     async with McpPeer(era="modern") as peer:
         moved, here = redirect("/mcp"), Behaviour("mcp", peer._answer)

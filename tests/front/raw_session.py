@@ -38,9 +38,17 @@ class Session:
     ) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
         """The events of the answer to a call."""
         params = {"name": tool, "arguments": arguments, **({"_meta": meta} if meta else {})}
-        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+        async with self.request("tools/call", params) as events:
+            yield events
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, params: dict[str, Any] | None = None, *, status: int = 200
+    ) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
+        """The events of the answer to a request; its id is always the same."""
+        body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params or {}}
         async with self._http.stream("POST", self._url, json=body, headers=self._headers) as answer:
-            assert answer.status_code == 200
+            assert answer.status_code == status
             async with aclosing(_events(answer)) as events:
                 yield events
 

@@ -55,6 +55,25 @@ async def test_an_answer_that_came_while_the_client_was_away_is_read_when_it_is_
     assert again == []
 
 
+@pytest.mark.requirement("HUB-17")
+async def test_a_request_with_an_id_in_flight_is_refused_and_the_first_gets_its_answer() -> None:
+    async with _scene() as (origin, served, http):
+        session = Session(http, served.all)
+        with anyio.fail_after(20):
+            await session.begin()
+            async with session.call("o__wait", {}) as events:
+                await anext(events)
+                await origin.waiting.wait()
+                async with session.request("ping", status=400) as refused:
+                    told = json.loads((await anext(refused))["data"])
+                origin.go.set()
+                answer = await anext(events)
+            async with session.request("ping") as again:
+                assert json.loads((await anext(again))["data"]) == {"jsonrpc": "2.0", "id": 7, "result": {}}
+    assert (told["id"], told["error"]["message"]) == (None, "a request with this id is in flight already")
+    assert _text(answer) == "waited"
+
+
 async def test_a_client_that_is_back_before_the_answer_reads_it_when_it_comes() -> None:
     async with _scene() as (origin, served, http):
         session = Session(http, served.all)

@@ -16,17 +16,20 @@ from holdfast.front.acceptor import Acceptor
 from holdfast.front.access.connections import ConnectionLimits
 from holdfast.front.access.local_peer import PeerUids
 from holdfast.front.listener import HttpConnection
+from holdfast.front.tls import ServerTls
 
 
 class _Server(uvicorn.Server):
     """Says when it has started; streams that are still open when it ends are cut."""
 
-    def __init__(self, app: Callable[..., Any], *, accept: bool = False) -> None:
+    def __init__(self, app: Callable[..., Any], *, accept: bool = False, tls: ServerTls | None = None) -> None:
         own = hasattr(getattr(app, "state", None), "endpoint")  # the hub serves its MCP endpoints on the connection
         http: Any = HttpConnection if own else "auto"
         super().__init__(uvicorn.Config(app, http=http, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
         self.up = anyio.Event()
         self._accept = accept
+        self._tls = tls
+        self._app: Any = app
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if not self._accept:
@@ -34,23 +37,31 @@ class _Server(uvicorn.Server):
         else:
             await super().startup([])
             made = lambda: HttpConnection(self.config, self.server_state, self.lifespan.state)  # noqa: E731
-            accepting = [Acceptor(one, made, limits=ConnectionLimits(), uids=PeerUids.open()) for one in sockets or ()]
-            self.servers = cast("Any", accepting)
+            limits, refused = ConnectionLimits(), self._app.state.endpoint.certificate_refused
+            self.servers = cast(
+                "Any",
+                [
+                    Acceptor(one, made, limits=limits, uids=PeerUids.open(), tls=self._tls, on_refused=refused)
+                    for one in sockets or ()
+                ],
+            )
         self.up.set()
 
 
 @asynccontextmanager
-async def serving(app: Callable[..., Any], *, port: int = 0, accept: bool = False) -> AsyncIterator[str]:
+async def serving(
+    app: Callable[..., Any], *, port: int = 0, accept: bool = False, tls: ServerTls | None = None
+) -> AsyncIterator[str]:
     """The address at which the application answers; with ``accept``, connections are taken as the program does it."""
     listener = bind("127.0.0.1", port)
     name = listener.getsockname()
-    server = _Server(app, accept=accept)
+    server = _Server(app, accept=accept, tls=tls)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_serve, server, listener)
         with anyio.fail_after(10):
             await server.up.wait()
         try:
-            yield f"http://127.0.0.1:{name[1]}"
+            yield f"{'https' if tls is not None else 'http'}://127.0.0.1:{name[1]}"
         finally:
             server.should_exit = True
     _end_watchers()

@@ -84,7 +84,9 @@ def some_exchanges(chance: random.Random) -> list[FleetExchange]:
             FleetRecord(chance.choice(("x", "y", "z")), f"1{chance.randrange(20):016x}.{replica}", str(number) * size)
             for _ in range(chance.randrange(3))
         )
-        claims = tuple(Claim(f"probe/{chance.choice('pq')}", chance.randrange(3), 0.0, 60.0) for _ in range(2))
+        claims = tuple(
+            Claim(f"{kind}/{chance.choice('pq')}", chance.randrange(3), 0.0, 60.0) for kind in ("probe", "run")
+        )
         drops = ((chance.choice("xyz"), f"1{chance.randrange(20):016x}.a"),) if chance.random() < 0.3 else ()
         releases = (ClaimRelease("probe/p", chance.randrange(1, 6), 0.0),) if chance.random() < 0.4 else ()
         made.append(
@@ -170,11 +172,36 @@ async def test_a_store_with_tls_and_a_password_is_used_and_a_wrong_password_is_a
 
 @pytest.mark.parametrize(
     "url",
-    ["http://x", "redis://", "redis://host:port", "redis://host/db", "redis+sentinel://host", "redis://host?nam=x"],
+    [
+        "http://x",
+        "redis://",
+        "redis://host:port",
+        "redis://:pass#word@host",
+        "redis://host/db",
+        "redis://one,two",
+        "redis+sentinel://host",
+        "redis://host?nam=x",
+        "redis://host?fleet=",
+        "redis://host?ca=file",
+    ],
 )
 def test_a_wrong_address_is_an_error_with_a_hint(url: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as refused:
         RedisAddress.parse(url)
+    assert refused.value.hint
+    assert "word" not in f"{refused.value}{refused.value.hint}".replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@host", "redis://host:6379"),
+        ("rediss://host?fleet=blue&ca=file", "rediss://host:6379?fleet=blue"),
+        ("redis+sentinel://one,two/main?fleet=blue", "redis+sentinel://one:26379,two:26379/main?fleet=blue"),
+    ],
+)
+def test_a_store_is_named_with_its_fleet_and_without_a_secret(url: str, shown: str) -> None:
+    assert RedisAddress.parse(url).shown == shown
 
 
 @pytest.mark.requirement("FLEET-2")
@@ -315,6 +342,7 @@ async def test_without_a_store_it_is_told_what_is_held(store: RedisPeer, caplog:
                 lambda: "o: the tool echo appeared after the server was first listed; it is held" in caplog.text
             )
             assert hub.approvals.pending()
+    assert "goes on alone, and does not know what the others approved and disabled" in caplog.text
 
 
 # Evidence.

@@ -10,10 +10,11 @@ from functools import partial
 import anyio
 import pytest
 
-from holdfast.core import Claim, FleetExchange, FleetRecord, State
+from holdfast.core import Claim, FleetExchange, FleetRecord, FleetReply, State
 from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable
 from tests.hub.open_hubs import PATIENCE, reaches, running
 from tests.peers.redis import RedisPeer, has_redis
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-3")]
 needs_redis = pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
@@ -37,7 +38,7 @@ async def redis(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Redis
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_store_that_lost_a_part_begins_a_new_epoch_and_learns_all_again(redis: RedisPeer, part: str) -> None:
     store = RedisStore(RedisAddress.parse(f"{redis.url}?fleet={part}"))
-    claim = Claim("probe/s", 0, 0.0, 60.0)
+    claim = Claim("run/s", 0, 0.0, 60.0)
     asked = FleetExchange(replica="a", nonce="n1", records=(OFF,))
     first = await store.exchange(asked)
     asked = replace(asked, epoch=first.epoch, cursor=first.cursor, nonce="n2")
@@ -85,6 +86,66 @@ async def test_a_disabled_server_stays_disabled_on_a_fresh_replica_though_redis_
         await redis.command("DEL", f"holdfast:{{evicted-{part}}}:{part}")
         async with running(servers, hub={"fleet": fleet("r2")}) as fresh:
             await reaches(fresh, "one", State.DISABLED)
+
+
+@needs_redis
+async def test_a_record_that_another_program_wrote_ends_no_hub(redis: RedisPeer) -> None:
+    address = RedisAddress.parse(f"{redis.url}?fleet=foreign")
+    fleet = Fleet(signed := SignedStore(RedisStore(address), lambda: [b"k" * 32], "test"), replica="r1")
+    async with running({}, hub={"fleet": fleet}):
+        await came_true(lambda: fleet.is_shared)
+        stranger = RedisStore(address)
+        await stranger.exchange(FleetExchange(replica="x", presence="é.", records=(replace(OFF, value="é.off"),)))
+        await stranger.close()
+        await came_true(lambda: signed.refused >= 2 and fleet.member.strangers == 1)
+        assert fleet.is_shared
+
+
+class Held:
+    """A store that holds one record and one replica: what was sent to it, or what a program put there."""
+
+    name, connections = "held", 1
+
+    def __init__(self, record: FleetRecord = OFF, replica: tuple[str, str] = ("x", "")) -> None:
+        self.record, self.replica = record, replica
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        if asked.records:
+            (self.record,), self.replica = asked.records, (asked.replica, asked.presence)
+        return FleetReply(
+            epoch="e", sequence=1, cursor=1, records=(self.record,), replicas=dict([self.replica]), claims=()
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("text", ["é.off", "\ud800.off", "off", ""])
+async def test_no_text_counts_as_signed_that_no_replica_signed(text: str) -> None:
+    signed = SignedStore(Held(replace(OFF, value=text), ("x", text)), lambda: [b"k" * 32], "test")
+    reply = await signed.exchange(FleetExchange(replica="a"))
+    assert (reply.records, reply.replicas, reply.strangers) == ((), {}, 1)
+    assert signed.refused == 2
+
+
+async def test_a_signature_holds_for_one_key_one_stamp_one_replica_and_one_fleet() -> None:
+    held, keys = Held(), lambda: [b"k" * 32]
+    asked = FleetExchange(replica="a", presence="here", records=(OFF,))
+    reply = await SignedStore(held, keys, "blue").exchange(asked)
+    assert (reply.records, reply.replicas) == ((OFF,), {"a": "here"})
+    sent, said = held.record, held.replica[1]
+
+    async def read(record: FleetRecord, replica: str = "a", fleet: str = "blue") -> tuple[int, int]:
+        held.record, held.replica = record, (replica, said)
+        found = await SignedStore(held, keys, fleet).exchange(FleetExchange(replica="b"))
+        return len(found.records), len(found.replicas or ())
+
+    assert await read(sent) == (1, 1)
+    assert await read(replace(sent, key="switch/other")) == (0, 1)
+    assert await read(replace(sent, stamp=f"1{2:016x}.a")) == (0, 1)
+    assert await read(replace(sent, value=sent.value.replace("off", "on"))) == (0, 1)
+    assert await read(sent, replica="b") == (1, 0)
+    assert await read(sent, fleet="green") == (0, 0)
 
 
 def _text(said: bytes) -> bytes:

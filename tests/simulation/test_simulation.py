@@ -290,7 +290,7 @@ def test_tokens_never_decrease_after_a_flush() -> None:
 
 
 @pytest.mark.requirement("FLEET-9")
-def test_the_simulation_measures_afleet_of() -> None:
+def test_the_simulation_measures_a_fleet_of_any_size() -> None:
     small = measure(3, 10, simulated=2)
     assert small.first_dials == 30
     assert small.recovery_seconds < 60

@@ -316,12 +316,47 @@ async def test_the_second_address_of_a_name_is_tried_when_the_first_does_not_ans
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def addresses(host: str, port: int) -> list[str]:
-        return ["203.0.113.1", "127.0.0.1"]  # the first is for documentation: nobody has it
+        return ["203.0.113.1", "127.0.0.1"]
+
+    loop: Any = asyncio.get_running_loop()
+    real, given_up = loop.create_connection, asyncio.Event()
+
+    async def connect(make: Any, address: str, *args: Any, **more: Any) -> Any:
+        if address != "203.0.113.1":
+            return await real(make, address, *args, **more)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
 
     monkeypatch.setattr(dialing, "_addresses", addresses)
     monkeypatch.setattr(dialing, "STAGGER_SECONDS", 0.01)
+    monkeypatch.setattr(loop, "create_connection", connect)
     async with serving(Server(PLAIN)) as port:
         assert await post(Pool(HttpOrigin("name.example", port, tls=False))) == b"ok"
+        await given_up.wait()
+
+
+async def test_the_families_of_a_names_addresses_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ["2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.1", "192.0.2.1"]
+    infos = [(socket.AF_INET6 if ":" in one else socket.AF_INET, 1, 6, "", (one, 80)) for one in found]
+
+    async def resolve(*_: object, **__: object) -> list[Any]:
+        return infos
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    tried = await dialing._addresses("name.example", 80)
+    assert tried == ["2001:db8::1", "192.0.2.1", "2001:db8::2", "2001:db8::3"]
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+async def test_an_ipv6_address_is_reached_and_named_in_brackets() -> None:
+    server = Server(PLAIN)
+    listener = await asyncio.start_server(server, "::1", 0)
+    async with listener, asyncio.timeout(20):
+        port = listener.sockets[0].getsockname()[1]
+        assert await post(Pool(HttpOrigin("::1", port, tls=False))) == b"ok"
+    assert f"host: [::1]:{port}\r\n".encode() in server.requests[0]
 
 
 async def test_every_address_failing_is_a_failure() -> None:

@@ -1,11 +1,12 @@
-"""Lets this user's commands find a hub that runs: its address and control token, in a private file."""
+"""Tells where a hub listens: people on the terminal, and this user's commands by a private file."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,49 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._version import __version__
-from holdfast.config import state_folder
+from holdfast.cli.listen import notify_ready
+from holdfast.cli.output import counted, typed_command
+from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
 from holdfast.files import make_private
 
-__all__ = ["Announcement", "keep_state_private"]
+__all__ = ["Announcement", "keep_state_private", "tell_addresses"]
 
 log = logging.getLogger("holdfast.serve")
+
+
+def tell_addresses(
+    url: str,
+    config: Config,
+    *,
+    sign_in_code: Callable[[], str],
+    ready: Callable[[], None],
+    workers: int = 0,
+    is_demo: bool = False,
+    open_to: str = "",
+    needs_name: bool = False,
+) -> None:
+    """Print the addresses on stdout, because programs wait for them; log the rest.
+
+    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends. ``ready``
+    is called when the addresses are printed. ``open_to`` is who needs no credentials. ``needs_name``: the hub listens
+    beyond this machine, and no name is given.
+    """
+    base = url.removesuffix("/mcp")
+    code = f"#code={sign_in_code()}" if sys.stdout.isatty() else ""
+    sys.stdout.write(f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n")
+    sys.stdout.flush()
+    ready()
+    notify_ready(os.environ)
+    by = f" with {counted(workers, 'worker')}" if workers else ""
+    log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)
+    log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
+    if is_demo:
+        log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
+    if open_to:
+        log.info("%s may call the hub, and use the credentials in that file", open_to)
+    if needs_name:
+        log.info("requests from other machines are refused until --allow-host NAME gives the host that they ask for")
 
 
 class Announcement:

@@ -10,7 +10,7 @@ import os
 import pwd
 import secrets
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,11 @@ def endpoint(host: str, port: int, path: str = "/mcp", *, tls: bool = False) -> 
     """The URL of a hub that listens on this host and port."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound here
     return f"http{'s' if tls else ''}://{f'[{reachable}]' if ':' in reachable else reachable}:{port}{path}"
+
+
+def needs_name(host: str, names: Sequence[str]) -> bool:
+    """Whether other machines reach a hub on this host, and it answers to none of the names that they may use."""
+    return host in ("0.0.0.0", "::") and not names  # noqa: S104 - nothing is bound here
 
 
 DEFAULT_URL = endpoint(DEFAULT_HOST, DEFAULT_PORT)
@@ -114,6 +119,13 @@ class CallerAuth:
     def can_verify(self) -> bool:
         """Whether callers must identify themselves."""
         return any((self.token, self.tokens_file, self.jwt, self.gateway))
+
+
+def open_to(callers: CallerAuth, tls: TlsOptions | None) -> str:
+    """Who may call without credentials, in words; empty if all need them."""
+    if callers.can_verify:
+        return ""
+    return "every program of this user" + (" with a client certificate" if tls is not None and tls.client_ca else "")
 
 
 def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:

@@ -27,6 +27,8 @@ from holdfast.cli.listen import (
     endpoint,
     inherited_socket,
     local_token as make_local_token,
+    needs_name,
+    open_to,
     read_token,
     require_auth_beyond_loopback,
     uid_of,
@@ -399,7 +401,8 @@ def _supervise(
             drain=drain,
             lame_duck=lame_duck,
             predecessor=predecessor,
-            open_to_user=not callers.can_verify,
+            open_to=open_to(callers, tls),
+            needs_name=needs_name(host, callers.hosts),
         )
     )
     supervisor.run()

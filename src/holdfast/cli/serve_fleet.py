@@ -45,7 +45,8 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     if not keys.shared:
         raise UsageError(
             "a fleet needs a session key that all its replicas have",
-            hint="give each of them the same --session-key-file FILE, or the same HOLDFAST_SESSION_KEY",
+            hint="make one (python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > keys; chmod 600 keys), and "
+            "start each replica with --session-key-file keys, or with the same HOLDFAST_SESSION_KEY",
         )
     redis = _with_ca(RedisAddress.parse(serving.fleet))
     address = PeerAddress.parse(serving.advertise) if serving.advertise is not None else None

@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import anyio.abc
@@ -30,11 +29,12 @@ import anyio.to_thread
 import uvicorn
 
 from holdfast.cli.allocator import keep_freed_memory
-from holdfast.cli.announcement import Announcement, keep_state_private
+from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
-from holdfast.cli.output import counted, typed_command
+from holdfast.cli.leaving import Leaving
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, open_to, read_token
+from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
@@ -78,11 +78,6 @@ log = logging.getLogger("holdfast.serve")
 
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
-
-HAND_OVER_SECONDS = 5.0
-"""How long calls in flight may take before the server that they use moves to another replica."""
-READY_SECONDS = 60.0
-"""How long a successor waits for its servers before it takes over."""
 
 CONNECTED_SECONDS = 0.05
 """How often a hub whose successor accepts looks whether clients are still connected."""
@@ -198,7 +193,7 @@ async def _run_http(serving: ServeOptions) -> None:
         )
 
         front: Front = web.state.front
-        leaving = _Leaving(serving, server, front, admin)
+        leaving = Leaving(serving, server, front, admin)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         note = Announcement(
             url.removesuffix("/mcp"),
@@ -216,6 +211,7 @@ async def _run_http(serving: ServeOptions) -> None:
             tasks.start_soon(admin.run)
             if serving.worker is not None:
                 tasks.start_soon(serving.worker.follow, leaving.succeeded)
+            tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if serving.worker is None else nullcontext():
@@ -225,7 +221,7 @@ async def _run_http(serving: ServeOptions) -> None:
 
 
 @asynccontextmanager
-async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[str]:
+async def _offered(serving: ServeOptions, leaving: Leaving) -> AsyncIterator[str]:
     """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
     if serving.config is None or serving.listener is None or serving.worker is not None:
         yield ""
@@ -249,68 +245,6 @@ def _shares(worker: WorkerLink | None) -> ConnectionShares | None:
         return None
 
 
-class _Leaving:
-    """The end of a hub over HTTP, step by step."""
-
-    def __init__(self, serving: ServeOptions, server: _HubServer, front: Front, admin: ControlServer) -> None:
-        self._hub = front.hub
-        self._serving = serving
-        self._server = server
-        self._front = front
-        self._admin = admin
-        self.note: Announcement | None = None
-        self._starting: anyio.CancelScope | None = None
-
-    async def wait_until_ready(self, hub: Hub) -> None:
-        """In a hub that takes the place of another: accept when the servers have an outcome."""
-        worker = self._serving.worker
-        if self._serving.predecessor is None and (worker is None or not worker.task.waits):
-            return
-        ready = False
-        with anyio.CancelScope() as self._starting:
-            ready = await hub.ready(READY_SECONDS)
-        if not ready and not self._starting.cancel_called:
-            log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
-
-    async def drain(self, seconds: float) -> bool:
-        """Leave because of a signal; False if some calls did not finish in time."""
-        self._admin.drains()
-        self._front.retire()
-        if self._starting is not None:
-            self._starting.cancel()
-        worker = self._serving.worker
-        if self._serving.lame_duck and (worker is None or not worker.is_orphan):
-            log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
-            await anyio.sleep(self._serving.lame_duck)
-        self._server.stop_accepting()
-        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS))
-        log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
-        return await self._front.drain(seconds)
-
-    async def succeeded(self, pid: int = 0) -> None:
-        """Leave because a successor accepts connections: what is still connected here is served until it closes."""
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
-        if self.note is not None:
-            self.note.withdraw()
-        self._front.retire()
-        self._server.stop_accepting()
-        self._front.move_streams()
-        self._admin.close()
-        await self._hub.registry.hand_over(min(self._serving.drain, HAND_OVER_SECONDS))
-        with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
-            await self._server.disconnected()
-        if not await self._front.drain(self._serving.drain):
-            log.warning("some calls did not finish within %g s, and are cut", self._serving.drain)
-        self.end()
-
-    def end(self) -> None:
-        """Close what is left."""
-        self._admin.close()
-        self._server.end()
-
-
 def _use_lock(hub: Hub, serving: ServeOptions) -> None:
     """An unusable lock ends the start."""
     if serving.approvals_lock is not None:
@@ -319,7 +253,8 @@ def _use_lock(hub: Hub, serving: ServeOptions) -> None:
 
 def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
     """The keys and the file of the sessions. An unusable key of the operator ends the start."""
-    kept_in = state_file.parent if state_file is not None else None
+    # A replica of a fleet has the keys that its operator gave to all of them, and makes none.
+    kept_in = state_file.parent if state_file is not None and serving.fleet is None else None
     keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
     if serving.worker is not None and keys.is_of_one_process:
         # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
@@ -406,6 +341,7 @@ class SecretFiles:
                 log.info("the gateway's secret changed: the gateway needs the new one")
         if self._tls is not None:
             await anyio.to_thread.run_sync(self._tls.refresh)
+            self._tls.end_distrusted()
 
     def _read(self, file: Path, other: str) -> str | None:
         try:
@@ -482,7 +418,14 @@ class _HubServer(uvicorn.Server):
             return
         limits = ConnectionLimits()
         self._acceptors = [
-            Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares)
+            Acceptor(
+                *(one, self._made),
+                limits=limits,
+                uids=self._uids,
+                tls=self._tls,
+                shares=self._shares,
+                on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
+            )
             for one in sockets or ()
         ]
         self.servers = cast("list[asyncio.Server]", self._acceptors)
@@ -511,27 +454,19 @@ class _HubServer(uvicorn.Server):
 
 
 def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlServer) -> None:
-    """Print the addresses on stdout, because programs wait for them; log the rest.
-
-    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends.
-    """
+    """A worker tells its supervisor, which tells the rest."""
     if serving.worker is not None:
         serving.worker.listening()
         return
-    base = url.removesuffix("/mcp")
-    code = f"#code={admin.sessions.new_code()}" if sys.stdout.isatty() else ""
-    lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
-    sys.stdout.write(lines)
-    sys.stdout.flush()
-    if serving.predecessor is not None:
-        serving.predecessor.ready()
-    notify_ready(os.environ)
-    log.info("serving %s of %s", counted(len(config.servers), "server"), config.source)
-    log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
-    if serving.config is None:
-        log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
-    if not serving.callers.can_verify:
-        log.info("every program of this user may call the hub, and use the credentials in that file")
+    tell_addresses(
+        url,
+        config,
+        sign_in_code=admin.sessions.new_code,
+        ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
+        is_demo=serving.config is None,
+        open_to=open_to(serving.callers, serving.tls),
+        needs_name=needs_name(serving.host, serving.callers.hosts),
+    )
 
 
 # Over stdio

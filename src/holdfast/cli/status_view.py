@@ -372,7 +372,8 @@ def _loop_line(lag: float) -> Text:
 def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
     """The replicas, and what is not shared."""
     count = len(fleet.replicas)
-    lines = page.block("", one_line(f"fleet: {count} replica{'s' if count != 1 else ''} on {fleet.store}"))
+    kind = "worker" if fleet.replicas and all(one.worker is not None for one in fleet.replicas) else "replica"
+    lines = page.block("", one_line(f"fleet: {counted(count, kind)} on {fleet.store}"))
     for one in sorted(fleet.replicas, key=lambda one: (not one.here, one.id))[:MOST_REPLICAS]:
         facts = [f"{one.id} on {one.host}, pid {one.pid}", one.version, f"up {span(max(0.0, now - one.started))}"]
         words = one_line(", ".join(filter(None, [*facts, one.address, "this one" if one.here else ""])))
@@ -380,8 +381,9 @@ def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
     if count > MOST_REPLICAS:
         lines += page.block("  ", f"and {count - MOST_REPLICAS} more", style="dim")
     if fleet.not_shared_since is not None:
-        since = f"not shared since {span(now - fleet.not_shared_since)}: the store does not answer ({fleet.problem})"
-        lines += page.block("", one_line(since), style="yellow")
+        since = f"{clock(fleet.not_shared_since)} ({span(now - fleet.not_shared_since)})"
+        words = f"not shared since {since}: the store does not answer ({fleet.problem})"
+        lines += page.block("", one_line(words), style="yellow")
     elif fleet.problem:
         lines += page.block("", one_line(fleet.problem), style="yellow")
     if fleet.not_shared:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +28,10 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.cli.announcement import Announcement, keep_state_private
+from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.listen import endpoint, notify_ready, notify_successor, read_token
-from holdfast.cli.output import counted, own_command, typed_command
+from holdfast.cli.listen import endpoint, notify_successor, read_token
+from holdfast.cli.output import own_command
 from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
@@ -39,6 +39,7 @@ from holdfast.cli.worker_link import (
     END,
     LEAVE,
     LISTENING,
+    READY,
     REPORT_SECONDS,
     SUCCEED,
     WORKER_VARIABLE,
@@ -91,8 +92,10 @@ class Supervised:
     drain: float = 10.0
     lame_duck: float = 0.0
     predecessor: Predecessor | None = None
-    open_to_user: bool = False
-    """Whether every program of this user may call."""
+    open_to: str = ""
+    """Who may call without credentials, in words."""
+    needs_name: bool = False
+    """Whether it listens beyond this machine, and answers to no name that others may use."""
 
 
 class Reports:
@@ -126,6 +129,8 @@ class _Worker:
     place: int
     """Its place among the numbers of connections."""
     listening: anyio.Event = field(default_factory=anyio.Event)
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    """Set when its servers have an outcome, if it starts with others."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     reports: Reports = field(default_factory=Reports)
     leaves: bool = False
@@ -224,7 +229,7 @@ class Supervisor:
     async def _begin(self) -> None:
         """Start the workers, the first one alone: what is wrong with the options is told once."""
         takes_over = self._serving.predecessor is not None
-        first = await self._start(1, waits=takes_over)
+        first = await self._start(1, waits=takes_over, together=not takes_over)
         await _either(first.listening, first.ended)
         if not first.listening.is_set():
             if self._is_ending():
@@ -234,11 +239,22 @@ class Supervisor:
             return
         for number in range(2, self._serving.count + 1):
             if not self._is_ending():
-                await self._start(number, waits=takes_over)
+                await self._start(number, waits=takes_over, together=not takes_over)
+        self._tasks.start_soon(self._tell_when_ready, tuple(self._workers.values()))
         for number in range(2, self._serving.count + 1):
             await self._accepts(number)
         if not self._is_ending():
             self._announce()
+
+    async def _tell_when_ready(self, begun: Sequence[_Worker]) -> None:
+        """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
+
+        One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
+        """
+        for worker in begun:
+            await _either(worker.ready, worker.ended)
+        for worker in begun:
+            tell(worker.channel, READY)
 
     async def _accepts(self, number: int) -> None:
         """Wait until the worker of a number accepts; one that ends first is started again."""
@@ -250,30 +266,26 @@ class Supervisor:
             await anyio.sleep(FIRST_DELAY)  # the next one starts
 
     def _announce(self) -> None:
-        """Print the addresses on stdout, because programs wait for them; log the rest."""
-        base, config = self._url.removesuffix("/mcp"), self._config
-        code = f"#code={self._sign_in_code()}" if sys.stdout.isatty() else ""
-        sys.stdout.write(
-            f"MCP endpoint: {self._url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+        serving = self._serving
+        tell_addresses(
+            self._url,
+            self._config,
+            sign_in_code=self._sign_in_code,
+            ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
+            workers=serving.count,
+            is_demo=bool(self._demo),
+            open_to=serving.open_to,
+            needs_name=serving.needs_name,
         )
-        sys.stdout.flush()
-        if self._serving.predecessor is not None:
-            self._serving.predecessor.ready()
-        notify_ready(os.environ)
-        servers, workers = counted(len(config.servers), "server"), counted(self._serving.count, "worker")
-        log.info("serving %s of %s with %s", servers, config.source, workers)
-        log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
-        if self._demo:
-            log.info("to see what a client sees, and to break servers, run: %s demo", typed_command())
-        if self._serving.open_to_user:
-            log.info("every program of this user may call the hub, and use the credentials in that file")
 
     def _sign_in_code(self) -> str:
         return SharedSignIns(self._key.encode(), self._folder / "codes").new_code(self._token)
 
     # Workers.
 
-    async def _start(self, number: int, *, waits: bool = False, candidate: bool = False) -> _Worker:
+    async def _start(
+        self, number: int, *, waits: bool = False, together: bool = False, candidate: bool = False
+    ) -> _Worker:
         """Start a worker. A candidate is in force when it accepts, and not started again before that."""
         ours, theirs = channel_pair()
         self._started += 1
@@ -290,6 +302,7 @@ class Supervisor:
             place=self._place(number),
             demo=self._demo,
             waits=waits,
+            together=together,
         )
         with theirs:
             ours.send(task.sent())
@@ -322,6 +335,8 @@ class Supervisor:
         def heard(word: str) -> None:
             if word == LISTENING:
                 worker.listening.set()
+            elif word == READY:
+                worker.ready.set()
             elif word == ALIVE:
                 worker.reports.heard()
 

@@ -366,6 +366,11 @@ def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
             return Verdict(status="transient", reason=_NETWORK[seen.fault], unreachable=True)
         reason, hint = _UNREACHABLE[seen.fault]
         return Verdict(status="permanent", reason=reason, hint=hint, unreachable=True)
+    if seen.fault is NetworkFault.PROXY_REFUSED:
+        reason = f"the proxy on the way does not connect to it: {seen.detail}"
+        return _permanent(reason, "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
+    if seen.fault is NetworkFault.PROXY_FAILED:
+        return Verdict(status="transient", reason=f"the proxy on the way could not connect to it: {seen.detail}")
     if seen.fault is NetworkFault.OTHER and not seen.stood:
         return _permanent("no connection could be made", "check `url` and the network", detail=seen.detail)
     if not seen.sent:
@@ -481,6 +486,10 @@ _TLS = {
     TlsFault.HANDSHAKE: (
         "the TLS handshake failed",
         "if the server speaks plain http, write http:// in `url`",
+    ),
+    TlsFault.CLIENT_CERTIFICATE: (
+        "it demands a TLS client certificate, and Holdfast sends none",
+        "let a local proxy with that certificate connect to it, and put the proxy's address into `url`",
     ),
 }
 

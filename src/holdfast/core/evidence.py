@@ -103,6 +103,10 @@ class NetworkFault(Enum):
     UNREACHABLE = "unreachable"
     RESET = "reset"
     CLOSED = "closed"
+    PROXY_FAILED = "proxy_failed"
+    """The proxy on the way could not connect to it; ``detail`` says what the proxy did."""
+    PROXY_REFUSED = "proxy_refused"
+    """The proxy on the way does not connect to it."""
     OTHER = "other"
 
 
@@ -143,6 +147,8 @@ class TlsFault(Enum):
     WRONG_NAME = "wrong_name"
     NOT_VERIFIED = "not_verified"
     HANDSHAKE = "handshake"
+    CLIENT_CERTIFICATE = "client_certificate"
+    """It demands a certificate of its client."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -624,6 +624,15 @@ OTHER = (
         "Start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`.",
     ),
     Code(
+        "HF-HUB-STORE",
+        "warning",
+        "A replica does not share with the other replicas of its fleet",
+        "Redis is down, out of reach or refuses the password; or replicas with another session key use the same "
+        "Redis and `?fleet=`.",
+        "No call fails, and switches and approvals hold on one replica only. Check --fleet (HOLDFAST_FLEET), Redis "
+        "itself, and that all replicas have the same session key.",
+    ),
+    Code(
         "HF-HUB-CONFIGS",
         "warning",
         "The replicas of a fleet run different configurations",

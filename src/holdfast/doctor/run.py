@@ -326,6 +326,11 @@ def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
     if hub.error:
         yield _silent_hub(hub)
     fleet = hub.view.fleet if hub.view is not None else None
+    if fleet is not None and fleet.problem:
+        silent = "" if fleet.shared else f"{fleet.store} does not answer: "
+        words = f"it does not agree with the other replicas of its fleet: {silent}{fleet.problem}"
+        remedy = "look at the store and at the session keys; until then its switches and approvals are its own"
+        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-STORE", words, remedy),))
     if fleet is not None and fleet.different_configs:
         groups = "; ".join(", ".join(replicas) for replicas in fleet.different_configs)
         words = f"the replicas of its fleet run {len(fleet.different_configs)} different configurations: {groups}"

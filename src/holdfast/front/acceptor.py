@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from holdfast.front.access.connections import Admission, ConnectionLimits, peer_at
+from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits, peer_at
 from holdfast.front.access.local_peer import PeerUids
 from holdfast.front.access.shares import ConnectionShares
 
@@ -47,7 +47,8 @@ class AdmittedProtocol(asyncio.Protocol):
 class Acceptor:
     """Accepts the connections of one listening socket, and owns it and ``uids``.
 
-    Uvicorn closes it as it closes an ``asyncio.Server``.
+    ``on_refused`` is told of a client certificate that does not verify, with the reason. Uvicorn closes an acceptor as
+    it closes an ``asyncio.Server``.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Acceptor:
         uids: PeerUids | None = None,
         tls: ssl.SSLContext | None = None,
         shares: ConnectionShares | None = None,
+        on_refused: Callable[[ClientPeer, str], None] = lambda _peer, _reason: None,
     ) -> None:
         self._listener = listener
         self._make = make
@@ -66,6 +68,7 @@ class Acceptor:
         self._uids = uids
         self._tls = tls
         self._shares = shares
+        self._on_refused = on_refused
         self._waited = False
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,6 +175,10 @@ class Acceptor:
                 make, connection, ssl=self._tls, ssl_handshake_timeout=handshake
             )
             admission.close = transport.abort
-        except (OSError, asyncio.CancelledError):  # the peer left, or speaks no TLS: no fault of the hub
+        except (OSError, asyncio.CancelledError) as exc:  # the peer left, or speaks no TLS: no fault of the hub
+            if isinstance(exc, ssl.SSLCertVerificationError):
+                self._on_refused(admission.peer, exc.verify_message)
+            elif isinstance(exc, ssl.SSLError):
+                log.debug("a TLS handshake failed: %s, from %s", exc.reason or "no reason", admission.peer.name)
             admission.end()
             connection.close()

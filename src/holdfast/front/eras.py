@@ -34,6 +34,7 @@ from holdfast.wire import (
     have_lone_surrogate,
     is_array,
     is_object,
+    is_text,
     items,
     join_fields,
     join_items,
@@ -68,7 +69,7 @@ def params_for_server(
 
     ``meta`` is the value of ``_meta``; ``escapes`` says whether they may have characters written by their number.
     """
-    if escapes and have_lone_surrogate(params.values()):
+    if escapes and (have_lone_surrogate(params.values()) or not all(map(is_text, params))):
         # Servers drop the whole message, and the client would wait for ever.
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")

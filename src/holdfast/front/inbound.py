@@ -28,6 +28,7 @@ from holdfast.wire import (
     dump_object,
     dumps,
     fields,
+    is_text,
     load_object,
     loads,
     read_bytes,
@@ -101,7 +102,7 @@ class Message:
             if self.id is None or (self.result is None) == (self.error is None):
                 raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
         elif usual is None:
-            if self.method is None or not _is_text(self.method):
+            if self.method is None or not is_text(self.method):
                 raise MCPError(INVALID_REQUEST, "the method is not a text")
             if len(self.method) > LONGEST_ID:
                 raise MCPError(INVALID_REQUEST, "the method is too long")
@@ -284,11 +285,6 @@ def request_message(number: int, method: str, params: Mapping[str, Any] | None) 
     if params:
         message["params"] = params
     return dump_object(message)
-
-
-def _is_text(text: str) -> bool:
-    """Whether it is Unicode: servers drop a message with a lone surrogate, and its sender would wait for ever."""
-    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _key(raw: Bytes) -> str | int:

@@ -31,11 +31,21 @@ HEAD_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 75.0
 """How long a connection may stay open between two requests."""
 
+FED_BYTES: Final = 8 * 1024
+MANY_LINES: Final = 1_000
+"""Data with more lines is read in parts of this size: each line may be a header, and each few a request."""
+
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
 
 TOGETHER_BYTES: Final = 64 * 1024
 """Pieces of a stream that are written in one turn of the event loop go out together, up to this size."""
+
+LAST_ANSWER_SECONDS: Final = 60.0
+"""How long the request under way may take, and a stream stay open, once the client's certificate does not count."""
+
+LONGEST_TIMER: Final = 24 * 3600.0
+"""Seconds; a certificate may be valid for longer than an event loop can count, and clocks are set."""
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
@@ -68,6 +78,8 @@ class HttpConnection(AdmittedProtocol):
         self._transport: Any = None
         self._parser = RequestParser(self)
         self._in_head = False
+        self._ahead = b""
+        """What a client sent ahead, and what is not read before the requests before it have their answers."""
         self._requests: deque[Request] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
@@ -88,6 +100,9 @@ class HttpConnection(AdmittedProtocol):
         """Whether TLS verified a certificate of the client."""
         self.client_names: frozenset[str] = frozenset()
         """The names in that certificate."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """Of that certificate."""
+        self._forget_trust: Callable[[], object] = _nothing
 
     # The event loop's side.
 
@@ -96,20 +111,51 @@ class HttpConnection(AdmittedProtocol):
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode != ssl.CERT_NONE:
-            self.client_names = _names_in(tls.getpeercert() or {})
-            self.client_verified = bool(tls.getpeercert())
+            self._note_certificate(tls.getpeercert() or {}, getattr(tls.context, "client_trust", None))
         self._server.connections.add(self)
         task = self._task = self._loop.create_task(self._run())
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
         self.arm(HEAD_SECONDS, self.close)
 
+    def _note_certificate(self, certificate: Mapping[str, Any], trust: Any) -> None:
+        """A client with a certificate is served while that is valid, and as long as its authority is trusted."""
+        self.client_names = _names_in(certificate)
+        self.client_verified = bool(certificate)
+        if certificate:
+            self._until_expiry(ssl.cert_time_to_seconds(certificate["notAfter"]))
+            self._forget_trust = trust.add(self._distrust) if trust is not None else _nothing
+
+    def _until_expiry(self, at: float) -> None:
+        left = at - time.time()
+        if left > 0:
+            self._expiry = self._loop.call_later(min(left, LONGEST_TIMER), self._until_expiry, at)
+        else:
+            self._distrust()
+
+    def _distrust(self) -> None:
+        """The client's certificate does not count any more: no further request; the one under way is answered."""
+        if not self.lost and not self._ending:
+            self.client_verified = False
+            self.shutdown()
+            self._expiry = self._loop.call_later(LAST_ANSWER_SECONDS, self.abort)
+
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Bytes of a request, or of many that were sent ahead: then some of them at a time."""
         if self._ending:
             return
+        if self._ahead:
+            self._ahead += data
+            return
+        many = len(data) > FED_BYTES and data.count(b"\n") > MANY_LINES
+        step = FED_BYTES if many else len(data)
         try:
-            self._parser.feed(data)
+            for start in range(0, len(data), step):
+                self._parser.feed(data[start : start + step] if many else data)
+                if len(self._requests) > 1 and start + step < len(data):
+                    self._ahead = data[start + step :]
+                    self.pause()
+                    break
         except BadRequest as exc:
             self._refuse(exc.status)
             return
@@ -131,6 +177,9 @@ class HttpConnection(AdmittedProtocol):
         if self.admission is not None:
             self.admission.end()
         self._server.connections.discard(self)
+        self._forget_trust()
+        if self._expiry is not None:
+            self._expiry.cancel()
         self.disarm()
         if self._timer is not None:
             self._timer.cancel()
@@ -202,7 +251,7 @@ class HttpConnection(AdmittedProtocol):
 
     def want_body(self, request: Request) -> None:
         """Somebody reads: take more of it."""
-        self._resume()
+        self._go_on()
 
     def continue_body(self, request: Request) -> None:
         """Tell a client that asks first that its body is wanted."""
@@ -337,6 +386,18 @@ class HttpConnection(AdmittedProtocol):
             self._paused_reading = True
             self._transport.pause_reading()
 
+    def _go_on(self) -> None:
+        """Take what was sent ahead, a part of it, or read more."""
+        if self._ahead:
+            self._loop.call_soon(self._take_ahead)
+        else:
+            self._resume()
+
+    def _take_ahead(self) -> None:
+        data, self._ahead = self._ahead, b""
+        if data and not self.lost:
+            self.data_received(data)
+
     def _resume(self) -> None:
         if self._paused_reading and not self.lost:
             self._paused_reading = False
@@ -368,11 +429,12 @@ class HttpConnection(AdmittedProtocol):
                 self._requests.popleft()
                 if not request.keep_alive or self._ending:
                     self._ending = True
-                    self.close()
-                elif not self._requests:
-                    if self._paused_reading:
-                        self._resume()
+                    break  # a request that was sent ahead is not served: its client sends it elsewhere
+                if self._requests:
+                    await asyncio.sleep(0)  # those that were sent ahead: other clients get their turns
+                else:
                     self.arm(IDLE_SECONDS, self.close)
+                    self._go_on()
         finally:
             self.close()
 
@@ -405,9 +467,13 @@ class HttpConnection(AdmittedProtocol):
             if passed > PASSED_OVER_BYTES or self._loop.time() > until:
                 request.keep_alive = False
                 break
-            self._resume()
+            self._go_on()
             await self.wait(PASSED_OVER_SECONDS)
         self._passing_over = False
+
+
+def _nothing() -> None:
+    """There is nothing to end."""
 
 
 def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:

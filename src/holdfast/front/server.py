@@ -23,7 +23,7 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
-from holdfast.core import Catalog, Kind, NameKey
+from holdfast.core import Catalog, Kind, NameKey, quoted_line
 from holdfast.errors import HoldfastError
 from holdfast.front.access.principals import LOCAL, Principal, client_key_in
 from holdfast.front.broker import Broker
@@ -52,6 +52,7 @@ from holdfast.wire import (
     TASK_METHODS,
     TASKS_EXTENSION,
     Fields,
+    KeyNames,
     RawObject,
     dumps,
     fields,
@@ -73,6 +74,12 @@ PAGE_BYTES, STEP_BYTES = 8 * 1024 * 1024, 128 * 1024
 """How large a page may become, and how much of it is written in one step of the event loop."""
 
 Handler: TypeAlias = Callable[[ClientRequest], Awaitable[RawObject]]
+
+_PARAMS = KeyNames(
+    *("_meta", "name", "arguments", "uri", "ref", "argument", "context", "task", "taskId"),
+    *("requestState", "inputResponses", "cursor", "level", "notifications", "type"),
+)
+"""The parameters that the protocol's own methods have, and the parts of a reference."""
 
 _INFO = {"name": "holdfast", "title": "Holdfast", "version": __version__}
 _STAMP = dumps({"name": "holdfast", "version": __version__, "title": "Holdfast"})
@@ -236,7 +243,11 @@ class McpServer:
         """The result of a request, as the client's era writes it; raises ``MCPError``."""
         modern = request.client.modern
         try:
-            handler = self._handlers.get(request.method) or self._handler(request.method)
+            handler = self._handlers.get(request.method)
+            if handler is None:
+                handler = self._handler(request.method)
+            else:
+                _check_spelling(request.params)
             result = await handler(request)
         except HoldfastError as error:
             raise protocol_error(error, modern=modern) from None
@@ -392,6 +403,7 @@ class McpServer:
 
     async def _complete(self, request: ClientRequest) -> RawObject:
         ref = self._check(request)["ref"]
+        _check_spelling(ref)
         by = "uri" if "uri" in ref else "name"
         key = await self._find(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], request.client)
         own = {**request.params, "ref": dumps({**ref, by: key.original})}
@@ -474,6 +486,12 @@ class McpServer:
                 await self._broker.subscribe(client, found.server, found.original)
         result = await self.subscriptions.listen(client.owner, request.channel, request.key, params.notifications)
         return RawObject.of(result)
+
+
+def _check_spelling(params: Mapping[str, object]) -> None:
+    """Refuse a second spelling of a parameter: a server that does not look at case would read that one."""
+    if others := _PARAMS.misspelled(params):
+        raise MCPError(INVALID_PARAMS, f"{quoted_line(others[0])} is another spelling of a parameter's name")
 
 
 def _offset(cursor: object) -> int:

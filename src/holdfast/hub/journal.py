@@ -159,7 +159,7 @@ _START = {
     "EnableRequested": "enabled; connecting",
     "LoginSucceeded": "logged in; connecting",
     "ReconnectRequested": "reconnect requested; connecting",
-    "ServerMoved": "another replica runs it now, or this one does; connecting",
+    "ServerMoved": "the replica that runs it changed; connecting",
 }
 _LOSS = {
     "FailedRepeatedly": "lost after repeated failures",
@@ -206,6 +206,9 @@ _REFUSALS = {
 def _write_refusal(refused: AccessRefused) -> None:
     if refused.kind == "quota":
         _write(logging.WARNING, refused, "quota used up: %s of the caller %s", refused.quota, refused.principal)
+    elif refused.kind == "certificate":
+        words = "access refused: a client certificate does not verify (%s), from %s"
+        _write(logging.WARNING, refused, words, refused.reason, refused.source)
     else:
         _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
 

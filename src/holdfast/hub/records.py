@@ -108,9 +108,9 @@ class CallEnded:
     """Who called; empty where a program called in its own name."""
 
 
-RefusalKind: TypeAlias = Literal["user", "unknown_user", "login", "too_many_logins", "quota"]
-"""Why a client was refused: another user of this machine, or one that is not known, a wrong credential, too many of
-them, or a used up quota."""
+RefusalKind: TypeAlias = Literal["user", "unknown_user", "login", "certificate", "too_many_logins", "quota"]
+"""Why a client was refused: another user of this machine, or one that is not known, a wrong credential, a client
+certificate that does not verify, too many wrong credentials, or a used up quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +125,8 @@ class AccessRefused:
     """Who asked, if that is known."""
     quota: str = ""
     """Which quota is used up."""
+    reason: str = ""
+    """Why a certificate does not verify, in the words of the TLS library."""
 
 
 @dataclass(frozen=True, kw_only=True)

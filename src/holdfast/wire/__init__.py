@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         BadJson as BadJson,
         Bytes as Bytes,
         Fields as Fields,
+        KeyNames as KeyNames,
         LoadedObject as LoadedObject,
         RawObject as RawObject,
         RawValue as RawValue,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         have_lone_surrogate as have_lone_surrogate,
         is_array as is_array,
         is_object as is_object,
+        is_text as is_text,
         is_word as is_word,
         items as items,
         join_fields as join_fields,
@@ -51,12 +53,8 @@ if TYPE_CHECKING:
         RpcRefusal as RpcRefusal,
         refusal as refusal,
     )
-    from holdfast.wire.http.client import (
-        CONNECT_SECONDS as CONNECT_SECONDS,
-        NOT_HTTP as NOT_HTTP,
-        evidence_of as evidence_of,
-        ssl_context as ssl_context,
-    )
+    from holdfast.wire.http.client import CONNECT_SECONDS as CONNECT_SECONDS, ssl_context as ssl_context
+    from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
         HttpAnswer as HttpAnswer,
@@ -129,6 +127,7 @@ __getattr__, __dir__ = lazy_exports(
             "have_lone_surrogate",
             "is_array",
             "is_object",
+            "is_text",
             "is_word",
             "items",
             "join_fields",
@@ -137,6 +136,7 @@ __getattr__, __dir__ = lazy_exports(
             "loads",
             "one_line",
             "read_bytes",
+            "KeyNames",
             "LoadedObject",
             "text_as_json",
             "text_of",
@@ -149,7 +149,8 @@ __getattr__, __dir__ = lazy_exports(
             "RpcRefusal",
             "refusal",
         ],
-        "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
+        "http.client": ["CONNECT_SECONDS", "ssl_context"],
+        "http.evidence": ["NOT_HTTP", "evidence_of"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "http.pieces": ["MANY_PIECES", "append_piece"],
         "large": ["load_members", "scanning", "split"],

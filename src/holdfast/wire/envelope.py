@@ -21,6 +21,7 @@ from msgspec import Raw
 __all__ = [
     "BadJson",
     "Fields",
+    "KeyNames",
     "LoadedObject",
     "RawValue",
     "SplitBytes",
@@ -30,6 +31,7 @@ __all__ = [
     "has_lone_surrogate",
     "have_lone_surrogate",
     "is_dense",
+    "is_text",
     "is_word",
     "items",
     "join_fields",
@@ -82,6 +84,27 @@ _NO_MARKS = bytes(sorted(set(range(256)) - set(b'"\\[]{},:\r\n')))
 
 class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
+
+    truncated = False
+    """Whether they end before the value does."""
+
+
+class KeyNames:
+    """The names that some objects have as keys. Parsers in Go and C# take a key in another case for the same name."""
+
+    def __init__(self, *names: str) -> None:
+        self._exact = frozenset(names)
+        self._folded = frozenset(map(_folded, names))
+
+    def misspelled(self, keys: Iterable[str]) -> list[str]:
+        """The keys that such a parser takes for one of the names, and others do not."""
+        if self._exact.issuperset(keys):
+            return []
+        return [key for key in keys if key not in self._exact and _folded(key) in self._folded]
+
+
+def _folded(name: str) -> str:
+    return name.upper().casefold()
 
 
 class SplitBytes(bytes):
@@ -392,6 +415,11 @@ def has_lone_surrogate(data: Bytes) -> bool:
     return _SURROGATE.search(_PAIR_OR_OTHER.sub(b"", data)) is not None
 
 
+def is_text(text: str) -> bool:
+    """Whether it is Unicode: servers drop a message with a lone surrogate, and its sender would wait for ever."""
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 def have_lone_surrogate(values: Iterable[Bytes]) -> bool:
     """Whether one of some values has such an escape. Most have none of any surrogate, and are looked at once."""
     for value in values:
@@ -439,7 +467,7 @@ def _key(key: str) -> bytes:
 def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
     masked, count = _SURROGATE.subn(rb"\\u0041", data)
     if not count:
-        raise _reason(data) from cause
+        raise _reason(data, cause) from cause
     try:
         found = list(_OBJECT.decode(masked).values())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -456,7 +484,7 @@ def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
 def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
     masked, count = _SURROGATE.subn(rb"\\u0041", data)
     if not count:
-        raise _reason(data) from cause
+        raise _reason(data, cause) from cause
     try:
         found = _ARRAY.decode(masked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -469,14 +497,16 @@ def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
     return values
 
 
-def _reason(data: bytes) -> BadJson:
+def _reason(data: bytes, cause: Exception) -> BadJson:
     """Why bytes are no JSON, in the words of the slower reader where they are few enough for it."""
+    reason = BadJson("it is not JSON")
     if len(data) <= EXPLAINED_BYTES:
         try:
             loads(data)
         except BadJson as exc:
-            return exc
-    return BadJson("it is not JSON")
+            reason = exc
+    reason.truncated = "truncated" in str(cause)
+    return reason
 
 
 def _placed(masked: bytes, value: Raw, start: int) -> int:

@@ -35,7 +35,7 @@ from holdfast.core import (
     TimedOut,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.envelope import BadJson, Bytes, RawObject, items, loads, text_of
+from holdfast.wire.envelope import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
 from holdfast.wire.tasks import without_task_support
 
@@ -229,7 +229,7 @@ _MODELS: Mapping[OfferKind, type[BaseModel]] = {
 
 def _read_tool(connection: Lister, raw: bytes) -> tuple[types.Tool, Mapping[str, Any], HeaderMap | None] | None:
     """A tool, its description, and the headers of its arguments; None if its headers are invalid."""
-    value = loads(raw)
+    value = _spelled(types.Tool, loads(raw))
     tool = types.Tool.model_validate(value, by_name=False)
     if not connection.modern or X_MCP_HEADER_KEY.encode() not in raw:
         return tool, value, None
@@ -239,8 +239,18 @@ def _read_tool(connection: Lister, raw: bytes) -> tuple[types.Tool, Mapping[str,
     return tool, value, x_mcp_header_map(tool.input_schema)
 
 
+_LISTED: tuple[type[BaseModel], ...] = (types.Tool, *_MODELS.values())
+_KEYS = {model: KeyNames(*(one.alias or name for name, one in model.model_fields.items())) for model in _LISTED}
+
+
+def _spelled(model: type[BaseModel], value: Any) -> Any:
+    """An item without other spellings of its keys: some clients read those instead, and no review sees them."""
+    others = _KEYS[model].misspelled(value) if isinstance(value, dict) else []
+    return {key: one for key, one in value.items() if key not in others} if others else value
+
+
 def _read_other(model: type[BaseModel], name: str, raw: bytes) -> tuple[str, Mapping[str, Any], None]:
-    value: Mapping[str, Any] = loads(raw)
+    value: Mapping[str, Any] = _spelled(model, loads(raw))
     model.model_validate(value, by_name=False)
     return str(value[name]), value, None
 

@@ -684,5 +684,5 @@ def _peer(name: str, text: str) -> Peer:
     try:
         about = json.loads(text)
         return Peer(name, (str(about.pop("epoch", "")), int(about.pop("seen", 0))), about)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         return Peer(name)

@@ -148,7 +148,7 @@ async def _handshake(route: Route, patience: float) -> str | Evidence | None:
         try:
             result.append(await _tls_version(route))
         except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
-            result.append(evidence_of(exc, doing="the TLS handshake"))
+            result.append(evidence_of(exc, doing="the TLS handshake", connecting=True))
         tasks.cancel_scope.cancel()
 
     async def suspect() -> None:

@@ -91,7 +91,7 @@ async def _network(case: Case, seen: NetworkFailure) -> Finding:
         return network.cut(case, seen)
     route = case.learned.route
     if route is not None and route.proxy and not seen.stood:
-        return network.proxied(case, route, "it refused to connect", code="HF-PROXY-REFUSED")
+        return network.proxied(case, route, seen.detail or "it refused to connect", code="HF-PROXY-REFUSED")
     if seen.stood or route is None:
         return await answers.broken(case, seen)
     return route_failed(case, route, seen, after=0.0)

@@ -163,6 +163,10 @@ async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
     """The finding for a handshake that failed."""
     if seen.fault is TlsFault.HANDSHAKE:
         return await no_handshake(case, route)
+    if seen.fault is TlsFault.CLIENT_CERTIFICATE:
+        words = f"{route} demands a client certificate, and Holdfast sends none"
+        text = "let a local proxy with that certificate connect to it, and put the proxy's address into `url`"
+        return finding("HF-TLS-HANDSHAKE", words, text, _show(route))
     shown = await _look(route)
     match seen.fault:
         case TlsFault.EXPIRED | TlsFault.NOT_YET_VALID if shown is not None and _is_our_clock(shown):

@@ -233,7 +233,7 @@ class LocalStore(_BrokerClient):
     @property
     def name(self) -> str:
         """Its address."""
-        return "workers of this machine"
+        return "the broker of this machine"
 
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         """One exchange; ``StoreUnavailable`` if it failed."""

@@ -72,20 +72,21 @@ for _, one in ipairs(asked.drops) do
   end
 end
 
-local function of_client(key)
-  if string.sub(key, 1, 7) == 'client/' then return claims .. ':' .. key end
+local function comes_and_goes(key)
+  if string.sub(key, 1, 7) == 'client/' or string.sub(key, 1, 6) == 'probe/' then return claims .. ':' .. key end
 end
 local function read(key)
-  local own = of_client(key)
+  local own = comes_and_goes(key)
   local text
   if own then text = redis.call('GET', own) else text = redis.call('HGET', claims, key) end
   if text then return cjson.decode(text) end
   return {token = 0, holder = '', ['until'] = 0, next_at = 0}
 end
 local function write(key, state)
-  local own = of_client(key)
+  local own = comes_and_goes(key)
   if own then
-    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(math.max(state['until'] - now, 0)) + 86400)
+    local ends = math.max(state['until'], state.next_at, now)
+    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(ends - now) + 86400)
     return
   end
   redis.call('HSET', claims, key, cjson.encode(state))
@@ -192,16 +193,22 @@ class RedisAddress:
             )
         login, _, places = parts.netloc.rpartition("@")
         username, _, password = login.partition(":")
-        query = dict(parse_qsl(parts.query))
-        if unknown := set(query) - {"fleet", "ca"}:
-            raise UsageError(f"the fleet's address has an unknown parameter: {min(unknown)}", hint="use fleet or ca")
         sentinel = parts.scheme.endswith("+sentinel")
+        query = _query(parts.query, tls=parts.scheme.startswith("rediss"))
         first, _, second = parts.path.strip("/").partition("/")
         try:
             hosts = tuple(_place(one, 26379 if sentinel else 6379) for one in places.split(","))
             database = int((second if sentinel else first) or 0)
         except ValueError as exc:
-            raise UsageError("the fleet's address has a port or a database that is not a number") from exc
+            raise UsageError(
+                "the fleet's address has a port or a database that is not a number",
+                hint="write special characters of a user name or password as %XX: # is %23, / is %2F, ? is %3F",
+            ) from exc
+        if len(hosts) > 1 and not sentinel:
+            raise UsageError(
+                "the fleet's address has several hosts",
+                hint="a fleet has one Redis; write redis+sentinel://HOST:26379,HOST:26379/NAME for one behind Sentinel",
+            )
         if sentinel and not first:
             raise UsageError("the fleet's address names no service", hint="write redis+sentinel://HOST:26379/NAME")
         return cls(
@@ -217,9 +224,21 @@ class RedisAddress:
 
     @property
     def shown(self) -> str:
-        """For people, without the password."""
+        """For people, without the password. It names the fleet: replicas with another one do not see each other."""
         places = ",".join(f"{host}:{port}" for host, port in self.hosts)
-        return f"{self.scheme}://{places}{f'/{self.service}' if self.service else ''}"
+        fleet = f"?fleet={self.fleet}" if self.fleet != _DEFAULT_FLEET else ""
+        return f"{self.scheme}://{places}{f'/{self.service}' if self.service else ''}{fleet}"
+
+
+def _query(text: str, *, tls: bool) -> dict[str, str]:
+    query = dict(parse_qsl(text, keep_blank_values=True))
+    if unknown := set(query) - {"fleet", "ca"}:
+        raise UsageError(f"the fleet's address has an unknown parameter: {min(unknown)}", hint="use fleet or ca")
+    if empty := [name for name, value in query.items() if not value]:
+        raise UsageError(f"the fleet's address has no value for `{empty[0]}`", hint="leave the parameter out")
+    if "ca" in query and not tls:
+        raise UsageError("the fleet's address names an authority, and does not use TLS", hint="write rediss://")
+    return query
 
 
 def _place(text: str, port: int) -> tuple[str, int]:

@@ -99,6 +99,11 @@ class Response:
         self.first_look: Callable[[bytes], int] | None = None
         """Sees a piece that comes while the reader waits, and takes as many bytes of its beginning as it returns."""
 
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether only the end of the connection says that the body is complete."""
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
         if self._inflater is None and self._connection is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -26,7 +27,16 @@ from holdfast.wire.http.connection import (
 )
 from holdfast.wire.http.dialing import dial
 
-__all__ = ["ConnectFailed", "ConnectTimedOut", "HttpOrigin", "Pool", "Proxy", "ProxyRefused"]
+__all__ = [
+    "ConnectFailed",
+    "ConnectTimedOut",
+    "HttpOrigin",
+    "Pool",
+    "Proxy",
+    "ProxyRefused",
+    "ProxyUnreachable",
+    "ProxyUnusable",
+]
 
 IDLE_CONNECTIONS: Final = 64
 """Unused connections that are kept: as many as calls may run at the same time by default. With fewer, calls that end
@@ -52,6 +62,18 @@ class ProxyRefused(ConnectFailed):
     def __init__(self, status: int) -> None:
         super().__init__(f"the proxy answered {status}")
         self.status = status
+
+
+class ProxyUnreachable(ConnectFailed):
+    """No connection to the proxy came to stand; the cause says why."""
+
+
+class ProxyUnusable(ConnectFailed):
+    """The proxy gave no answer that can be used; the text says why. One that is ``lost`` closed the connection."""
+
+    def __init__(self, why: str, *, lost: bool = False) -> None:
+        super().__init__(why)
+        self.lost = lost
 
 
 @dataclass(frozen=True)
@@ -232,7 +254,12 @@ class Pool:
         proxy, origin = self._proxy, self.origin
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
-        connection = await dial(lambda: PooledConnection(self._release, self._known), host, port, first_tls)
+        try:
+            connection = await dial(lambda: PooledConnection(self._release, self._known), host, port, first_tls)
+        except (OSError, UnicodeError) as exc:
+            if proxy is None or isinstance(exc, TimeoutError):
+                raise
+            raise ProxyUnreachable(*exc.args) from exc
         if proxy is not None and origin.tls:
             try:
                 await self._tunnel(connection, proxy)
@@ -272,20 +299,31 @@ class _Tunnel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; nothing follows it before we speak."""
         self._came += data
-        if b"\r\n\r\n" not in self._came and len(self._came) < HEAD_BYTES:
-            return
-        if not self.status.done():
-            parts = self._came.split(b" ", 2)
-            known = self._came.startswith(b"HTTP/1.") and len(parts) > 1 and parts[1][:3].isdigit()
-            if known:
-                self.status.set_result(int(parts[1][:3]))
-            else:
-                self.status.set_exception(ConnectFailed("the proxy does not speak HTTP"))
+        while not self.status.done():
+            end = self._came.find(b"\r\n\r\n", 0, HEAD_BYTES)
+            status = _STATUS.match(self._came)
+            if not self._came.startswith(_HTTP[: len(self._came)]) or (end >= 0 and status is None):
+                self._fail(ProxyUnusable("it does not speak HTTP"))
+            elif end < 0:
+                if len(self._came) >= HEAD_BYTES:
+                    self._fail(ProxyUnusable("its answer is too large"))
+                return
+            elif status is not None and status[1].startswith(b"1"):
+                self._came = self._came[end + 4 :]  # a word in between; the answer follows
+            elif status is not None:
+                self.status.set_result(int(status[1]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The proxy hung up."""
+        self._fail(exc or ProxyUnusable("it closed the connection", lost=True))
+
+    def _fail(self, error: Exception) -> None:
         if not self.status.done():
-            self.status.set_exception(exc or ConnectFailed("the proxy closed the connection"))
+            self.status.set_exception(error)
+
+
+_HTTP: Final = b"HTTP/1."
+_STATUS: Final = re.compile(rb"HTTP/1\.\d (\d{3})(?!\d)")
 
 
 def _next_sweep(now: float) -> float:

@@ -62,12 +62,12 @@ from holdfast.wire.http.client import (
     FED_BYTES,
     HttpPeer,
     content_type,
-    evidence_of,
     read_bounded,
     read_events,
     translated,
 )
 from holdfast.wire.http.connection import Response
+from holdfast.wire.http.evidence import evidence_of
 from holdfast.wire.large import split, split_answer
 from holdfast.wire.outgoing import Message, call_message, notification_message, request_message, with_progress_token
 from holdfast.wire.rpc import LONGEST_ID, Exchange, PendingRequest, result_in, value_of
@@ -284,7 +284,8 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 self._exchange.say_cancelled(request_id, "the caller no longer waits")
             raise
         except Exception as exc:
-            seen = evidence_of(exc, doing=f"the answer to {method}", after=round(time.monotonic() - began, 1))
+            doing, after = f"the answer to {method}", round(time.monotonic() - began, 1)
+            seen = _broken_off(exc, response) or evidence_of(exc, doing=doing, after=after)
             if seen is None:
                 raise  # a failure with evidence, or an error of the server itself
             raise ServerFailure(seen) from exc
@@ -498,6 +499,14 @@ async def _split_any(data: bytes, *, stood: bool) -> Fields:
         return await split(data)
     except BadJson as exc:
         raise _unreadable(data, exc, stood=stood) from exc
+
+
+def _broken_off(exc: Exception, response: Response | None) -> Evidence | None:
+    """What an incomplete answer without a stated length shows: its connection was closed too early."""
+    cause = exc.__cause__
+    if response is None or not response.ends_with_connection or not isinstance(cause, BadJson) or not cause.truncated:
+        return None
+    return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
 
 
 def _unreadable(data: bytes | bytearray, exc: BadJson, *, stood: bool) -> ServerFailure:

@@ -261,7 +261,7 @@ function banners(hub) {
         "p",
         { class: "banner", "data-kind": "need", role: "alert" },
         el("strong", {}, "This replica goes on alone. "),
-        "The store of the fleet does not answer since ",
+        "The store of the fleet has not answered since ",
         field("fleet.not_shared_since", hub.fleet.not_shared_since, clock(hub.fleet.not_shared_since, hub.now)),
         hub.fleet.problem ? [" (", sentence("fleet.problem", hub.fleet.problem), ")"] : "",
         ". What you switch or approve here holds on this replica only until it is back.",
@@ -302,8 +302,9 @@ function banners(hub) {
 function replicas({ fleet, now }) {
   const first = [...fleet.replicas].sort((one, other) => other.here - one.here || byId(one.id, other.id));
   const count = fleet.replicas.length;
+  const kind = count && fleet.replicas.every((one) => one.worker !== null) ? "worker" : "replica";
   return [
-    `${count} ${count === 1 ? "replica" : "replicas"} on `,
+    `${count} ${kind}${count === 1 ? "" : "s"} on `,
     field("fleet.store", fleet.store, fleet.store, "code"),
     el(
       "ul",
