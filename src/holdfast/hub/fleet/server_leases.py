@@ -133,9 +133,13 @@ class ServerLeases:
 
     # This replica leaves.
 
-    def retire(self) -> list[str]:
-        """This replica leaves: it takes no server any more. Returns those that run here."""
+    def take_nothing(self) -> None:
+        """This replica leaves: it takes no server any more."""
         self._member.placement.retired = True
+
+    def retire(self) -> list[str]:
+        """This replica leaves, and gives away what runs here. Returns these servers."""
+        self.take_nothing()
         self._leaving = {server for server in self._member.placement if self.runs(server)}
         return sorted(self._leaving)
 
@@ -174,9 +178,10 @@ class ServerLeases:
         self._note_suspension()
         self._tick()
         self._ask_promises()
+        self.allow_children()
 
     def allow_children(self) -> None:
-        """Tell the warden how long the children may live, each time that a lease was renewed."""
+        """Tell the warden how long the children may live, each time that a lease was renewed or prolonged."""
         assert self._allow is not None  # noqa: S101 - see open()
         for server in self._member.placement:
             stops_at = self._member.placement.stops_at(server)
