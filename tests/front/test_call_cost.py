@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 import typing
 from collections import Counter
@@ -17,6 +18,7 @@ import httpx2
 import pytest
 
 import holdfast
+from holdfast.auth import store
 from holdfast.core import CatalogEntry
 from holdfast.front.view import View
 from tests.front.conftest import front
@@ -129,6 +131,7 @@ async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = 
 async def _cost_of(session: Session, calls: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False) -> Cost:
     cost = Cost()
     with monkeypatch.context() as patched, cost.counted(patched, lines=lines):
+        patched.setattr(store, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
         for _ in range(calls):
             cost.steps = Counter()
             await _call(session)
