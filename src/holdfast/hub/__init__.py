@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.fleet.redis_events import RedisEvents as RedisEvents
     from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
-    from holdfast.hub.fleet.replicas import ReplicaView as ReplicaView
+    from holdfast.hub.fleet.replica_view import ReplicaView as ReplicaView
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
         changed_text as changed_text,
@@ -93,7 +93,6 @@ __getattr__, __dir__ = lazy_exports(
         "explanation": ["explain"],
         "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],
         "fleet.fleet": ["Fleet"],
-        "fleet.replicas": ["ReplicaView"],
         "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
         "fleet.peer_address": ["PeerAddress"],
@@ -110,6 +109,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "fleet.redis_events": ["RedisEvents"],
         "fleet.redis_store": ["RedisAddress", "RedisStore"],
+        "fleet.replica_view": ["ReplicaView"],
         "hub": ["Hub"],
         "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],
         "lease": ["is_shown"],
