@@ -88,17 +88,6 @@ async def replicas_of(hub: Served) -> list[dict[str, Any]]:
     return replicas
 
 
-async def all_ready(hub: Served) -> None:
-    """Wait until no worker says that it is not ready: the one that runs a server is ready before the others."""
-    in_a_row = 0
-    with anyio.fail_after(30):
-        while in_a_row < 12:
-            async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
-                well = (await client.get(hub.url.replace("/mcp", "/readyz"))).status_code == 200
-            in_a_row = in_a_row + 1 if well else 0
-            await anyio.sleep(0 if well else 0.05)
-
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
@@ -122,7 +111,6 @@ async def hub(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> A
         file = config(folder / "mcp.json", it=server.definition, child=child.definition)
         async with served(folder / "home", "--config", str(file), "--workers", "2", "--drain", "5") as hub:
             await ready(hub)
-            await all_ready(hub)
             yield hub
             all_of_it = descendants(hub.process.pid)
             hub.send(signal.SIGTERM)
@@ -142,6 +130,32 @@ async def test_it_says_where_it_listens_once_and_is_one_hub_of_two_replicas(hub:
     assert all(one["address"].startswith("unix:/") for one in replicas)
 
 
+SECOND_WAITS = 'mkdir "$0" 2>/dev/null || read -r _ < "$0.go"; exec "$@"'
+
+
+async def test_it_is_ready_when_all_its_workers_are_and_gives_each_probe_the_same_answer(tmp_path: Path) -> None:
+    gate = tmp_path / "first.go"
+    os.mkfifo(gate)
+    with StdioServer({"b": "two"}) as child:
+        definition: dict[str, Any] = child.definition
+        its_own = [definition["command"], *definition["args"]]
+        late = {"command": "sh", "args": ["-c", SECOND_WAITS, str(tmp_path / "first"), *its_own], "placement": "each"}
+        file = config(tmp_path / "mcp.json", child=late)
+        async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
+            await hub.said("child: connected")
+            assert await probed(hub) == {503}, "one of its workers is not ready"
+            await anyio.to_thread.run_sync(gate.write_text, "\n")
+            await ready(hub)
+            assert await probed(hub) == {200}, "it was ready before"
+
+
+async def probed(hub: Served) -> set[int]:
+    """What probes are answered on connections that are all open at once, so that each worker has some."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30)) for _ in range(8)]
+        return {(await one.get(hub.url.replace("/mcp", "/readyz"))).status_code for one in clients}
+
+
 @asynccontextmanager
 async def at_each_worker(hub: Served) -> AsyncIterator[list[httpx2.AsyncClient]]:
     """Clients with a connection of their own each, held open, until each worker has one of them."""
@@ -153,13 +167,8 @@ async def at_each_worker(hub: Served) -> AsyncIterator[list[httpx2.AsyncClient]]
             while not clients or {held(pid, hub) for pid in children(hub.process.pid)} & {0}:
                 made = httpx2.AsyncClient(base_url=found.url, trust_env=False, headers=headers, timeout=30)
                 clients.append(await stack.enter_async_context(made))
-                await asked(partial(is_ready, clients[-1]))  # a server that an edit added is being dialed
+                assert (await made.get("/readyz")).status_code == 200
         yield clients
-
-
-async def is_ready(client: httpx2.AsyncClient) -> bool:
-    """Whether the worker of this connection says that all its servers have an outcome."""
-    return (await client.get("/readyz")).status_code == 200
 
 
 def held(pid: int, hub: Served) -> int:
@@ -390,7 +399,6 @@ async def test_a_stopped_worker_never_has_a_process_beside_that_of_another_worke
         file = config(tmp_path / "mcp.json", child=child.definition)
         async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
             await ready(hub)
-            await all_ready(hub)
             (victim,) = [worker for worker in children(hub.process.pid) if descendants(worker)]
 
             async def another_started() -> bool:

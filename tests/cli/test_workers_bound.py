@@ -20,7 +20,7 @@ import pytest
 from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_homes import Entrance
-from tests.cli.test_serve_workers import all_ready, children, held, two_replicas
+from tests.cli.test_serve_workers import children, held, two_replicas
 from tests.front.peer_server import Origin, running
 from tests.front.test_homes import FORM, LegacyClient, events_of, message, modern, modern_call
 from tests.hub.test_placement import EVERYTHING
@@ -99,7 +99,6 @@ async def both(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
         file = config(folder / "mcp.json", **servers)
         async with served(folder / "home", "--config", str(file), "--workers", "2", "--drain", "3") as hub:
             await ready(hub)
-            await all_ready(hub)
             yield hub, origin
 
 

@@ -17,7 +17,7 @@ from holdfast.core import (
     tag_of_question,
 )
 from holdfast.core.fleet.homes import HOME_SECONDS
-from holdfast.core.fleet.store import CLIENT_SECONDS
+from holdfast.core.fleet.store import REMEMBER_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-5")
 
@@ -120,7 +120,7 @@ def test_a_home_without_connections_is_given_back_and_remembered_for_a_day() -> 
     assert b.serves("k")
     assert not b.homes.is_first("k")
     b.exchange(HOME_SECONDS + 0.2, leaving=True)
-    a.exchange(3 * HOME_SECONDS + CLIENT_SECONDS)
+    a.exchange(3 * HOME_SECONDS + REMEMBER_SECONDS)
     assert store.claims == {}
 
 

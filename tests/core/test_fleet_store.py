@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.core import FleetExchange, SharedStore
-from holdfast.core.fleet.store import Claim, ClaimAnswer
+from holdfast.core.fleet.store import REMEMBER_SECONDS, Claim, ClaimAnswer, ClaimRelease
 
 pytestmark = pytest.mark.requirement("FLEET-6", "FLEET-8")
 
@@ -59,3 +59,16 @@ def test_a_death_lengthens_no_claim_and_touches_none_of_another_replica(
         holder, until, token = before[key]
         assert (state.holder, state.token) == (holder, token)
         assert state.until == (min(until, 2.0 + within) if holder == dead else until)
+
+
+@pytest.mark.requirement("FLEET-4")
+def test_the_claim_of_a_probe_is_forgotten_a_day_after_it_ended_and_that_of_a_server_is_not() -> None:
+    """Each definition of a server, and each replica that ever ran, has its own key for probes."""
+    store = store_with("a")
+    asks(store, "a", 0.0, Claim("probe/one@a/x", ttl=60.0), Claim("run/x", ttl=8.0))
+    later = ClaimRelease("probe/one@a/x", 1, delay=90.0)
+    store.exchange(FleetExchange(replica="a", epoch=store.epoch, releases=(later,)), 10.0)
+    asks(store, "a", 99.0 + REMEMBER_SECONDS, roster=True)
+    assert store.claims.keys() == {"probe/one@a/x", "run/x"}
+    asks(store, "a", 101.0 + REMEMBER_SECONDS, roster=True)
+    assert store.claims.keys() == {"run/x"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -83,7 +84,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, act:
 
 @asynccontextmanager
 async def listening(
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], tls: ssl.SSLContext | None = None
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """A listener on some port, which is given; its connections end with the block."""
     tasks: set[asyncio.Task[None]] = set()
@@ -271,8 +272,7 @@ async def test_what_a_proxy_answers_is_told_as_the_proxys(
 
     async with listening(refuse) as port:
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:planted-secret@127.0.0.1:{port}")
-        connection = {"transport": "streamable_http", "url": f"https://{NAME}/mcp"}
-        outcome = await observe(connection, attempts=2, peer_notices=False)
+        outcome = await beyond_proxy()
     assert (outcome.status, outcome.attempts) == (status, 2 if status == "transient" else 1), outcome
     assert "the proxy on the way" in (outcome.error or "")
     assert words in (outcome.error or ""), outcome
@@ -288,8 +288,33 @@ async def test_a_tunnel_begins_after_the_final_answer_of_the_proxy(
         await writer.start_tls(tls)
         await serve(reader, writer, whole)
 
-    async with listening(tunnel) as port:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-        connection = {"transport": "streamable_http", "url": f"https://{NAME}/mcp"}
-        outcome = await observe(connection, attempts=2, peer_notices=False)
-    assert outcome.status == "available", outcome
+    for own in (None, tls):
+        async with listening(tunnel, own) as port:
+            scheme = "http://127.0.0.1" if own is None else "https://localhost"
+            monkeypatch.setenv("HTTPS_PROXY", f"{scheme}:{port}")
+            assert (await beyond_proxy()).status == "available"
+
+
+@pytest.mark.requirement("LOAD-5")
+async def test_a_proxy_that_cannot_be_reached_is_not_taken_for_the_server(
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{free.getsockname()[1]}")
+        down = await beyond_proxy()
+    foreign = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(foreign)
+    async with listening(lambda reader, _: reader.read(), foreign) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"https://localhost:{port}")
+        untrusted = await beyond_proxy()
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:8080")
+    unknown = await beyond_proxy()
+    assert [one.status for one in (down, untrusted, unknown)] == ["transient", "permanent", "permanent"]
+    said = [f"{one.error} {one.hint}" for one in (down, untrusted, unknown)]
+    assert all("the proxy on the way" in one and "`url`" not in one for one in said), said
+
+
+async def beyond_proxy() -> MCPServerLoadOutcome:
+    connection = {"transport": "streamable_http", "url": f"https://{NAME}/mcp"}
+    return await observe(connection, attempts=2, peer_notices=False)

@@ -8,6 +8,9 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.config import config_from_mapping
+from holdfast.testing import Fault, HttpServer
+from tests import waiting
 from tests.clients.raw import discover, initialize
 from tests.front.conftest import Era, Person, front, text_of
 from tests.front.peer_server import running
@@ -69,6 +72,22 @@ async def test_while_it_retires_a_hub_serves_all_and_closes_each_connection_afte
             alive = await http.get(f"{served.base}/healthz")
     assert (ready.status_code, alive.status_code) == (503, 200)
     assert ready.headers["connection"] == alive.headers["connection"] == "close"
+
+
+async def test_a_server_that_is_added_later_does_not_take_the_hub_out_of_its_balancer() -> None:
+    async with HttpServer({"a": "one"}) as old, HttpServer({"b": "two"}) as new:
+        await new.fail(Fault.HANG)
+        async with (
+            front({"old": old.definition}, wait=False) as served,
+            httpx2.AsyncClient(trust_env=False) as http,
+        ):
+            await waiting.ready(f"{served.base}/readyz")
+            added = {"old": old.definition, "new": new.definition}
+            await served.hub.apply(config_from_mapping({"mcpServers": added}))
+            assert not await served.hub.ready(0)
+            assert (await http.get(f"{served.base}/readyz")).status_code == 200
+            served.app.state.front.retire()
+            assert (await http.get(f"{served.base}/readyz")).status_code == 503
 
 
 async def test_a_question_that_cannot_be_answered_any_more_is_told_to_client_and_server(ada: Person) -> None:

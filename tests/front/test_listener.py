@@ -17,6 +17,7 @@ from starlette.routing import Route
 from holdfast.front import asgi, listener, requests
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import Backlog
+from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.front.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -391,3 +392,42 @@ async def test_a_request_that_was_sent_ahead_is_not_served_after_the_last_answer
         writer.write(b"".join(b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n%d" % n for n in range(3)))
         answered = await reader.read()
     assert (served, answered.count(b"HTTP/1.1 200")) == ([b"0"], 1)
+
+
+SENT_AHEAD = {
+    "requests": (b"GET /mcp HTTP/1.1\r\nHost:\r\n\r\n", 10_000),
+    "headers": (b"GET /mcp HTTP/1.1\r\nHost:\r\n" + b"a:\r\n" * 490 + b"\r\n", 500),
+    "bodies": (
+        b"POST /mcp HTTP/1.1\r\nHost:\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n",
+        8,
+    ),
+}
+
+
+@pytest.mark.requirement("SEC-7", "SEC-11")
+@pytest.mark.parametrize("kind", SENT_AHEAD)
+async def test_requests_that_are_sent_ahead_are_read_and_served_in_turns(kind: str) -> None:
+    """Nothing is known of their sender yet: a piece of a connection may have ten thousand of them."""
+    one, count = SENT_AHEAD[kind]
+    most = 0
+
+    async def look(request: Request, reply: Reply) -> None:
+        nonlocal most
+        most = max(most, len(request._connection._requests))  # type: ignore[attr-defined]  # what it holds
+        reply.plain(200, b"%d" % len(await request.body(1 << 20)))
+
+    with measured_loop() as steps:
+        async with connected(look) as (reader, writer):
+
+            async def exchange() -> None:
+                writer.write(one * count)
+                for _ in range(count):
+                    await reader.readuntil(b"\r\n\r\n")
+                    if kind == "bodies":
+                        assert await reader.readexactly(5) == b"20000"
+                    else:
+                        await reader.readexactly(1)
+
+            longest = await steps.longest_in(exchange)
+    assert longest <= LONGEST_STEP, steps.what
+    assert most < 1_000

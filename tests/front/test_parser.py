@@ -144,3 +144,91 @@ def test_white_space_around_a_value_is_no_part_of_it(pieces: int) -> None:
     assert found.pop("transfer-encoding") == ", Chunked"
     assert found == {"host": "a", "mcp-session-id": "abc", "mcp-protocol-version": "2025-11-25", "x": ""}
     assert taken.requests[0][-1] == b"ok"
+
+
+def test_a_head_that_begins_behind_a_large_body_is_not_too_large() -> None:
+    taken = Taken()
+    one = RequestParser(taken)
+    following = _written(0, b"2")
+    one.feed(_written(0, b"1" * 200_000) + following[:10])
+    one.feed(following[10:])
+    assert [request[-1] for request in taken.requests] == [b"1" * 200_000, b"2"]
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"/servers/a%20b/mcp", "/servers/a b/mcp"),
+        (b"/servers%2Fa%2fmcp", "/servers%2Fa%2Fmcp"),
+        (b"/servers/a%2F..%2Fmcp", "/servers/a%2F..%2Fmcp"),
+        (b"/%6dcp", "/mcp"),
+    ],
+)
+def test_a_coded_slash_separates_nothing(target: bytes, path: str) -> None:
+    """A gateway that allows some paths reads another path in it than a hub would that decodes it first."""
+    taken = Taken()
+    RequestParser(taken).feed(b"GET " + target + b" HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert taken._head.path == path
+
+
+_CHUNKED, _LENGTH = b"Transfer-Encoding: chunked", b"Content-Length: 1"
+AMBIGUOUS_HEADS = (
+    (_LENGTH, _CHUNKED),
+    (_CHUNKED, _LENGTH),
+    (_LENGTH, _LENGTH),
+    (_LENGTH, b"content-length: 2"),
+    (b"Content-Length: 1, 1",),
+    (b"Content-Length: +1",),
+    (b"Content-Length : 1",),
+    (b"Content-Length: 0x1",),
+    (b"Content-Length:",),
+    (b"Content-Length: \x0b1",),
+    (b"Transfer-Encoding: xchunked",),
+    (b"Transfer-Encoding: chunked, identity",),
+    (b"Transfer-Encoding: identity",),
+    (_CHUNKED, _CHUNKED),
+    (b"Transfer-Encoding: identity", _CHUNKED),
+    (b"Transfer-Encoding: chunked\x0b",),
+    (b"Transfer-Encoding:\r\n chunked",),
+    (b"X: a\r\n b",),
+    (b"X: a\n" + _LENGTH,),
+    (b"X: a\r" + _LENGTH,),
+    (b"X: \0",),
+    (b"X\0: a",),
+    (b"X y: a",),
+    (b"X",),
+    (b"Host: b",),
+    (b"Connection: upgrade", b"Upgrade: h2c", _CHUNKED),
+)
+AMBIGUOUS_CHUNKS = (
+    b"1\n1\r\n0\r\n\r\n",
+    b"0x1\r\n1\r\n0\r\n\r\n",
+    b"+1\r\n1\r\n0\r\n\r\n",
+    b"1;a\n1\r\n0\r\n\r\n",
+    b"1\r\n1220\r\n\r\n",
+)
+AMBIGUOUS = (
+    *(b"POST /mcp HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n1" % b"\r\n".join(head) for head in AMBIGUOUS_HEADS),
+    *(b"POST /mcp HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n%b" % (_CHUNKED, body) for body in AMBIGUOUS_CHUNKS),
+    b"POST /mcp HTTP/1.1\nhost: a\n\n",
+    b"GET /mcp\r\n\r\n",
+    b"GET /mcp HTTP/2.0\r\nhost: a\r\n\r\n",
+)
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("size", [1, 1 << 20], ids=["bytes", "whole"])
+@pytest.mark.parametrize("written", AMBIGUOUS)
+def test_bytes_that_another_reader_may_split_otherwise_are_no_request(written: bytes, size: int) -> None:
+    """A proxy and a hub that find other requests in the same bytes let one request pass as a part of another."""
+    taken = Taken()
+    data = written + b"GET /inner HTTP/1.1\r\nhost: a\r\n\r\n"
+    with pytest.raises(BadRequest):
+        _feed(RequestParser(taken), data, size)
+    assert not taken.requests
+
+
+def _feed(one: RequestParser, data: bytes, size: int) -> None:
+    for start in range(0, len(data), size):
+        one.feed(data[start : start + size])

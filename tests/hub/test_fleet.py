@@ -84,7 +84,9 @@ def some_exchanges(chance: random.Random) -> list[FleetExchange]:
             FleetRecord(chance.choice(("x", "y", "z")), f"1{chance.randrange(20):016x}.{replica}", str(number) * size)
             for _ in range(chance.randrange(3))
         )
-        claims = tuple(Claim(f"probe/{chance.choice('pq')}", chance.randrange(3), 0.0, 60.0) for _ in range(2))
+        claims = tuple(
+            Claim(f"{kind}/{chance.choice('pq')}", chance.randrange(3), 0.0, 60.0) for kind in ("probe", "run")
+        )
         drops = ((chance.choice("xyz"), f"1{chance.randrange(20):016x}.a"),) if chance.random() < 0.3 else ()
         releases = (ClaimRelease("probe/p", chance.randrange(1, 6), 0.0),) if chance.random() < 0.4 else ()
         made.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,10 +17,11 @@ import pytest
 
 from holdfast import Hub
 from holdfast.config import ServerSpec
-from holdfast.core import State
+from holdfast.core import Listing, State
 from holdfast.errors import ConnectionClosed, HoldfastError, ServerUnavailable
 from holdfast.front import Broker
 from holdfast.hub import CallEnded, Fleet, LocalStore, PeerAddress, Peers, serve_broker
+from holdfast.hub.fleet.listings import packed
 from holdfast.testing import Fault, StdioServer
 from holdfast.wire import Caller, Relay
 from tests.hub.open_hubs import PATIENCE, fleet_of, reaches, records, running
@@ -341,6 +343,49 @@ async def test_without_the_store_the_server_goes_on_where_it_is(tmp_path: Path) 
             await asked(extended)
             assert fleet_of(other).not_shared_since is not None
             assert len(server.pids) == 1
+
+
+async def test_no_lease_waits_for_a_listing_that_takes_long_to_pack(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs, go_on = threading.Event(), threading.Event()
+
+    def slow(listing: Listing) -> tuple[str, str | None]:
+        packs.set()
+        go_on.wait(60)
+        return packed(listing)
+
+    monkeypatch.setattr("holdfast.hub.fleet.fleet.packed", slow)
+    with StdioServer({"a": "1"}) as server:
+        hub = await replicas.start({"s": server.definition})
+        try:
+            await came_true(packs.is_set)
+            before = fleet_of(hub).exchanges
+            await came_true(lambda: fleet_of(hub).exchanges > before)  # each renews the lease
+        finally:
+            go_on.set()
+        assert (await hub.call_tool("s__a")).text == "1"
+        assert len(server.pids) == 1
+
+
+async def test_children_live_on_while_their_lease_is_prolonged_and_the_store_hangs(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StdioServer({"a": "1"}) as server:
+        hub = await replicas.start({"s": server.definition})
+        await came_true(lambda: hub.server_health("s").state is State.CONNECTED)
+        asked_store, allowed = anyio.Event(), list[float]()
+
+        async def hangs(_: object) -> None:
+            asked_store.set()
+            await anyio.sleep_forever()
+
+        monkeypatch.setattr(fleet_of(hub).store, "exchange", hangs)
+        with anyio.fail_after(PATIENCE):
+            await asked_store.wait()
+        monkeypatch.setattr(hub.registry._warden, "allow", lambda _, seconds: allowed.append(seconds))
+        await came_true(lambda: allowed)
+        assert fleet_of(hub).leases.runs("s")
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -38,7 +38,7 @@ async def redis(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Redis
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_store_that_lost_a_part_begins_a_new_epoch_and_learns_all_again(redis: RedisPeer, part: str) -> None:
     store = RedisStore(RedisAddress.parse(f"{redis.url}?fleet={part}"))
-    claim = Claim("probe/s", 0, 0.0, 60.0)
+    claim = Claim("run/s", 0, 0.0, 60.0)
     asked = FleetExchange(replica="a", nonce="n1", records=(OFF,))
     first = await store.exchange(asked)
     asked = replace(asked, epoch=first.epoch, cursor=first.cursor, nonce="n2")

@@ -32,7 +32,8 @@ from holdfast.cli.allocator import keep_freed_memory
 from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, notify_successor, open_to, read_token
+from holdfast.cli.leaving import Leaving
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, open_to, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
@@ -77,11 +78,6 @@ log = logging.getLogger("holdfast.serve")
 
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
-
-HAND_OVER_SECONDS = 5.0
-"""How long calls in flight may take before the server that they use moves to another replica."""
-READY_SECONDS = 60.0
-"""How long a successor waits for its servers before it takes over."""
 
 CONNECTED_SECONDS = 0.05
 """How often a hub whose successor accepts looks whether clients are still connected."""
@@ -197,7 +193,7 @@ async def _run_http(serving: ServeOptions) -> None:
         )
 
         front: Front = web.state.front
-        leaving = _Leaving(serving, server, front, admin)
+        leaving = Leaving(serving, server, front, admin)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         note = Announcement(
             url.removesuffix("/mcp"),
@@ -215,6 +211,7 @@ async def _run_http(serving: ServeOptions) -> None:
             tasks.start_soon(admin.run)
             if serving.worker is not None:
                 tasks.start_soon(serving.worker.follow, leaving.succeeded)
+            tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if serving.worker is None else nullcontext():
@@ -224,7 +221,7 @@ async def _run_http(serving: ServeOptions) -> None:
 
 
 @asynccontextmanager
-async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[str]:
+async def _offered(serving: ServeOptions, leaving: Leaving) -> AsyncIterator[str]:
     """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
     if serving.config is None or serving.listener is None or serving.worker is not None:
         yield ""
@@ -246,68 +243,6 @@ def _shares(worker: WorkerLink | None) -> ConnectionShares | None:
     except (OSError, ValueError) as exc:
         log.warning("connections are not spread evenly over the workers: %s", exc)
         return None
-
-
-class _Leaving:
-    """The end of a hub over HTTP, step by step."""
-
-    def __init__(self, serving: ServeOptions, server: _HubServer, front: Front, admin: ControlServer) -> None:
-        self._hub = front.hub
-        self._serving = serving
-        self._server = server
-        self._front = front
-        self._admin = admin
-        self.note: Announcement | None = None
-        self._starting: anyio.CancelScope | None = None
-
-    async def wait_until_ready(self, hub: Hub) -> None:
-        """In a hub that takes the place of another: accept when the servers have an outcome."""
-        worker = self._serving.worker
-        if self._serving.predecessor is None and (worker is None or not worker.task.waits):
-            return
-        ready = False
-        with anyio.CancelScope() as self._starting:
-            ready = await hub.ready(READY_SECONDS)
-        if not ready and not self._starting.cancel_called:
-            log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
-
-    async def drain(self, seconds: float) -> bool:
-        """Leave because of a signal; False if some calls did not finish in time."""
-        self._admin.drains()
-        self._front.retire()
-        if self._starting is not None:
-            self._starting.cancel()
-        worker = self._serving.worker
-        if self._serving.lame_duck and (worker is None or not worker.is_orphan):
-            log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
-            await anyio.sleep(self._serving.lame_duck)
-        self._server.stop_accepting()
-        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS))
-        log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
-        return await self._front.drain(seconds)
-
-    async def succeeded(self, pid: int = 0) -> None:
-        """Leave because a successor accepts connections: what is still connected here is served until it closes."""
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
-        if self.note is not None:
-            self.note.withdraw()
-        self._front.retire()
-        self._server.stop_accepting()
-        self._front.move_streams()
-        self._admin.close()
-        await self._hub.registry.hand_over(min(self._serving.drain, HAND_OVER_SECONDS))
-        with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
-            await self._server.disconnected()
-        if not await self._front.drain(self._serving.drain):
-            log.warning("some calls did not finish within %g s, and are cut", self._serving.drain)
-        self.end()
-
-    def end(self) -> None:
-        """Close what is left."""
-        self._admin.close()
-        self._server.end()
 
 
 def _use_lock(hub: Hub, serving: ServeOptions) -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ from holdfast.cli.worker_link import (
     END,
     LEAVE,
     LISTENING,
+    READY,
     REPORT_SECONDS,
     SUCCEED,
     WORKER_VARIABLE,
@@ -128,6 +129,8 @@ class _Worker:
     place: int
     """Its place among the numbers of connections."""
     listening: anyio.Event = field(default_factory=anyio.Event)
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    """Set when its servers have an outcome, if it starts with others."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     reports: Reports = field(default_factory=Reports)
     leaves: bool = False
@@ -226,7 +229,7 @@ class Supervisor:
     async def _begin(self) -> None:
         """Start the workers, the first one alone: what is wrong with the options is told once."""
         takes_over = self._serving.predecessor is not None
-        first = await self._start(1, waits=takes_over)
+        first = await self._start(1, waits=takes_over, together=not takes_over)
         await _either(first.listening, first.ended)
         if not first.listening.is_set():
             if self._is_ending():
@@ -236,11 +239,22 @@ class Supervisor:
             return
         for number in range(2, self._serving.count + 1):
             if not self._is_ending():
-                await self._start(number, waits=takes_over)
+                await self._start(number, waits=takes_over, together=not takes_over)
+        self._tasks.start_soon(self._tell_when_ready, tuple(self._workers.values()))
         for number in range(2, self._serving.count + 1):
             await self._accepts(number)
         if not self._is_ending():
             self._announce()
+
+    async def _tell_when_ready(self, begun: Sequence[_Worker]) -> None:
+        """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
+
+        One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
+        """
+        for worker in begun:
+            await _either(worker.ready, worker.ended)
+        for worker in begun:
+            tell(worker.channel, READY)
 
     async def _accepts(self, number: int) -> None:
         """Wait until the worker of a number accepts; one that ends first is started again."""
@@ -269,7 +283,9 @@ class Supervisor:
 
     # Workers.
 
-    async def _start(self, number: int, *, waits: bool = False, candidate: bool = False) -> _Worker:
+    async def _start(
+        self, number: int, *, waits: bool = False, together: bool = False, candidate: bool = False
+    ) -> _Worker:
         """Start a worker. A candidate is in force when it accepts, and not started again before that."""
         ours, theirs = channel_pair()
         self._started += 1
@@ -286,6 +302,7 @@ class Supervisor:
             place=self._place(number),
             demo=self._demo,
             waits=waits,
+            together=together,
         )
         with theirs:
             ours.send(task.sent())
@@ -318,6 +335,8 @@ class Supervisor:
         def heard(word: str) -> None:
             if word == LISTENING:
                 worker.listening.set()
+            elif word == READY:
+                worker.ready.set()
             elif word == ALIVE:
                 worker.reports.heard()
 

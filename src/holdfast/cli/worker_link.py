@@ -2,8 +2,9 @@
 
 The supervisor sends one JSON object with what the worker needs; then single words: ``leave`` (serve the calls in
 flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they close) and
-``end`` (now). The worker answers ``listening``, and then ``alive`` once a second, because its event loop turns. The
-socket closes when the supervisor is gone, however it went. Then the worker leaves too.
+``end`` (now). The worker answers ``listening``, and then ``alive`` once a second, because its event loop turns. Workers
+that start together say ``ready`` when their servers have an outcome, and hear it when all of them said it. The socket
+closes when the supervisor is gone, however it went. Then the worker leaves too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "END",
     "LEAVE",
     "LISTENING",
+    "READY",
     "REPORT_SECONDS",
     "SUCCEED",
     "WORKER_VARIABLE",
@@ -38,7 +40,7 @@ __all__ = [
 WORKER_VARIABLE = "HOLDFAST_WORKER"
 """Set by the supervisor for its workers: the descriptor of the socket to it."""
 
-LEAVE, SUCCEED, END, LISTENING, ALIVE = "leave", "succeed", "end", "listening", "alive"
+LEAVE, SUCCEED, END, LISTENING, ALIVE, READY = "leave", "succeed", "end", "listening", "alive", "ready"
 REPORT_SECONDS = 1.0
 """How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
@@ -70,6 +72,8 @@ class WorkerTask:
     """The folder of the demo servers, which the supervisor runs; empty for the servers of a configuration."""
     waits: bool = False
     """Whether it connects its servers before it accepts: others accept meanwhile."""
+    together: bool = False
+    """Whether it starts with others, and is ready when all of them are: its supervisor tells it."""
 
     @property
     def broker(self) -> Path:
@@ -106,6 +110,7 @@ class WorkerLink:
         self._is_listening = anyio.Event()
         self.asked_to_leave = anyio.Event()
         self.asked_to_end = anyio.Event()
+        self.all_ready = anyio.Event()
         self.is_orphan = False
         """Whether the supervisor is gone."""
 
@@ -151,6 +156,8 @@ class WorkerLink:
             def heard(word: str) -> None:
                 if word == SUCCEED:
                     tasks.start_soon(succeeded)
+                elif word == READY:
+                    self.all_ready.set()
                 elif word in (LEAVE, END):
                     self.asked_to_leave.set()
                     if word == END:
@@ -161,6 +168,10 @@ class WorkerLink:
             self.is_orphan = True
             self.asked_to_leave.set()
             await anyio.sleep_forever()
+
+    def ready(self) -> None:
+        """Every server of this worker has an outcome."""
+        tell(self._channel, READY)
 
     async def _report(self) -> None:
         """Say that the event loop turns, from when it accepts connections."""

@@ -95,7 +95,7 @@ def create_app(
         return JSONResponse({"status": "alive"})
 
     async def readyz(_: AsgiRequest) -> JSONResponse:
-        ready = await hub.ready(0) and not front.draining
+        ready = await front.is_ready()
         return JSONResponse({"ready": ready, "draining": front.draining}, status_code=200 if ready else 503)
 
     @asynccontextmanager
@@ -126,6 +126,10 @@ class Front:
         self._ids = ids or SessionIds()
         if self._broker.homes is not None:
             self._broker.task_ids = TaskIds(lambda: self._ids.keys.material, self._broker.homes.long_tag)
+        self.accepted = False
+        """Whether this hub was ready once, or took the place of another one: clients may be sent to it."""
+        self.is_told_ready = False
+        """Whether others decide when it is ready, and set ``accepted``."""
         self.retiring = False
         self.refusing = False
         self._bounds = LogBounds(shared=self._ids.events)
@@ -159,6 +163,15 @@ class Front:
                 for sessions in self._endpoints.values():
                     sessions.server.close()
                     sessions.close()
+
+    async def is_ready(self) -> bool:
+        """Whether clients may be sent to this hub: every server had an outcome, and the hub does not leave.
+
+        A server that is added later does not count: a slow one would take every replica out of its balancer.
+        """
+        if not self.accepted and not self.is_told_ready:
+            self.accepted = await self.hub.ready(0)
+        return self.accepted and not self.retiring
 
     def retire(self) -> None:
         """Begin to leave: readiness says so, and each answer is the last one of its connection. All is still served."""

@@ -31,6 +31,10 @@ HEAD_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 75.0
 """How long a connection may stay open between two requests."""
 
+FED_BYTES: Final = 8 * 1024
+MANY_LINES: Final = 1_000
+"""Data with more lines is read in parts of this size: each line may be a header, and each few a request."""
+
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
 
@@ -74,6 +78,8 @@ class HttpConnection(AdmittedProtocol):
         self._transport: Any = None
         self._parser = RequestParser(self)
         self._in_head = False
+        self._ahead = b""
+        """What a client sent ahead, and what is not read before the requests before it have their answers."""
         self._requests: deque[Request] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
@@ -135,11 +141,21 @@ class HttpConnection(AdmittedProtocol):
             self._expiry = self._loop.call_later(LAST_ANSWER_SECONDS, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Bytes of a request, or of many that were sent ahead: then some of them at a time."""
         if self._ending:
             return
+        if self._ahead:
+            self._ahead += data
+            return
+        many = len(data) > FED_BYTES and data.count(b"\n") > MANY_LINES
+        step = FED_BYTES if many else len(data)
         try:
-            self._parser.feed(data)
+            for start in range(0, len(data), step):
+                self._parser.feed(data[start : start + step] if many else data)
+                if len(self._requests) > 1 and start + step < len(data):
+                    self._ahead = data[start + step :]
+                    self.pause()
+                    break
         except BadRequest as exc:
             self._refuse(exc.status)
             return
@@ -235,7 +251,7 @@ class HttpConnection(AdmittedProtocol):
 
     def want_body(self, request: Request) -> None:
         """Somebody reads: take more of it."""
-        self._resume()
+        self._go_on()
 
     def continue_body(self, request: Request) -> None:
         """Tell a client that asks first that its body is wanted."""
@@ -370,6 +386,18 @@ class HttpConnection(AdmittedProtocol):
             self._paused_reading = True
             self._transport.pause_reading()
 
+    def _go_on(self) -> None:
+        """Take what was sent ahead, a part of it, or read more."""
+        if self._ahead:
+            self._loop.call_soon(self._take_ahead)
+        else:
+            self._resume()
+
+    def _take_ahead(self) -> None:
+        data, self._ahead = self._ahead, b""
+        if data and not self.lost:
+            self.data_received(data)
+
     def _resume(self) -> None:
         if self._paused_reading and not self.lost:
             self._paused_reading = False
@@ -402,10 +430,11 @@ class HttpConnection(AdmittedProtocol):
                 if not request.keep_alive or self._ending:
                     self._ending = True
                     break  # a request that was sent ahead is not served: its client sends it elsewhere
-                if not self._requests:
-                    if self._paused_reading:
-                        self._resume()
+                if self._requests:
+                    await asyncio.sleep(0)  # those that were sent ahead: other clients get their turns
+                else:
                     self.arm(IDLE_SECONDS, self.close)
+                    self._go_on()
         finally:
             self.close()
 
@@ -438,7 +467,7 @@ class HttpConnection(AdmittedProtocol):
             if passed > PASSED_OVER_BYTES or self._loop.time() > until:
                 request.keep_alive = False
                 break
-            self._resume()
+            self._go_on()
             await self.wait(PASSED_OVER_SECONDS)
         self._passing_over = False
 

@@ -96,6 +96,8 @@ class RequestParser:
         """The head that is being read."""
         self.in_head = False
         """Whether a head has begun and is not complete."""
+        self._heads = 0
+        """How many heads begin in the data that is being read."""
         self._head_size = 0
         self._headers_size = 0
         self._request: RequestBody | None = None
@@ -116,6 +118,7 @@ class RequestParser:
                 return
         if self._head is None and self._request is None and self._take_known(data):
             return
+        self._heads, in_body = 0, self._request is not None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -124,7 +127,7 @@ class RequestParser:
         except httptools.HttpParserError as exc:
             refused = exc.__context__  # what a callback raised
             raise BadRequest(refused.status if isinstance(refused, BadRequest) else 400) from exc
-        if self._head is not None:
+        if self._head is not None and self._heads + in_body < 2:  # else most of the data may lie before this head
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
                 raise BadRequest(431)
@@ -193,6 +196,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """A request begins."""
         self._head = RequestHead()
+        self._heads += 1
         self._head_size = self._headers_size = 0
         self.in_head = True
 
@@ -239,7 +243,7 @@ class RequestParser:
             head.headers["host"] = f"{name}:{target.port}" if target.port else name
         head.raw_path = target.path or b"/"
         path = head.raw_path.decode("ascii", "replace")
-        head.path = unquote(path) if "%" in path else path
+        head.path = _unquoted(path) if "%" in path else path
         head.query = target.query or b""
         self._head = None
         self.in_head = False
@@ -259,10 +263,17 @@ class RequestParser:
 
 def _check_fields(head: RequestHead) -> None:
     """Refuse a head without one Host, and a body that is coded for its way in a form other than chunks (RFC 9112)."""
+    if head.http_version not in ("1.0", "1.1"):
+        raise BadRequest(505)
     if ("host" not in head.headers and head.http_version == "1.1") or "host" in head.repeated:
         raise BadRequest(400)
     if head.headers.get("transfer-encoding", "chunked").lower().strip(", \t") != "chunked":
         raise BadRequest(501)
+
+
+def _unquoted(path: str) -> str:
+    """A path without its codes. A coded slash separates nothing: a gateway that decides by path does not see one."""
+    return "/".join(unquote(part).replace("/", "%2F") for part in path.split("/"))
 
 
 _UNUSUAL: Final = frozenset({"transfer-encoding", "expect", "upgrade"})

@@ -53,12 +53,8 @@ if TYPE_CHECKING:
         RpcRefusal as RpcRefusal,
         refusal as refusal,
     )
-    from holdfast.wire.http.client import (
-        CONNECT_SECONDS as CONNECT_SECONDS,
-        NOT_HTTP as NOT_HTTP,
-        evidence_of as evidence_of,
-        ssl_context as ssl_context,
-    )
+    from holdfast.wire.http.client import CONNECT_SECONDS as CONNECT_SECONDS, ssl_context as ssl_context
+    from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
         HttpAnswer as HttpAnswer,
@@ -153,7 +149,8 @@ __getattr__, __dir__ = lazy_exports(
             "RpcRefusal",
             "refusal",
         ],
-        "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
+        "http.client": ["CONNECT_SECONDS", "ssl_context"],
+        "http.evidence": ["NOT_HTTP", "evidence_of"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "http.pieces": ["MANY_PIECES", "append_piece"],
         "large": ["load_members", "scanning", "split"],

@@ -35,8 +35,8 @@ BATCH = 250
 BATCH_BYTES = 512 * 1024
 """Characters of records in one exchange, and one record at least: large ones must not block the store either."""
 
-CLIENT_SECONDS = 24 * 3600.0
-"""How long the claim of a client is remembered after it ended: a session that idles for longer is over."""
+REMEMBER_SECONDS = 24 * 3600.0
+"""How long a claim that may not come again is remembered after it ended: a session that idles for longer is over."""
 
 PRESENT_SECONDS = 3.0
 """A replica that has not exchanged for this long is not present."""
@@ -212,8 +212,11 @@ class SharedStore:
 
     def _roster(self, now: float) -> dict[str, str]:
         self.replicas = {replica: entry for replica, entry in self.replicas.items() if entry[0] > now}
+        over = now - REMEMBER_SECONDS
         for key in [
-            key for key, state in self.claims.items() if state.until + CLIENT_SECONDS <= now and _of_client(key)
+            key
+            for key, state in self.claims.items()
+            if max(state.until, state.next_at) <= over and _comes_and_goes(key)
         ]:
             del self.claims[key]
         return {replica: presence for replica, (_, presence) in self.replicas.items()}
@@ -247,6 +250,9 @@ def is_stale(asked: FleetExchange, now: float) -> bool:
     return asked.sent > 0 and now - asked.sent > STALE_SECONDS
 
 
-def _of_client(key: str) -> bool:
-    """Whether a claim is of a client that has connections of its own: clients come and go."""
-    return key.startswith("client/")
+def _comes_and_goes(key: str) -> bool:
+    """Whether a claim is of a client with connections of its own, or of a probe of one definition or one replica.
+
+    The claims of servers stay: their tokens only grow.
+    """
+    return key.startswith(("client/", "probe/"))

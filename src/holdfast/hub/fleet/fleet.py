@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
+import anyio.abc
 import anyio.to_thread
 
 from holdfast._version import __version__
@@ -204,6 +205,9 @@ class Fleet:
         self._ahead = 0.0
         """How many seconds the clock of this machine is ahead of that of the store, where the store tells it."""
         self._listings: dict[str, Listing] = {}
+        """Published here, and not shared yet."""
+        self._preparing = False
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._hashes: dict[str, str] = {}
         self._was_settled = False
         self.on_home_lost: Callable[[str], object] = lambda _: None
@@ -423,6 +427,7 @@ class Fleet:
         """FleetExchange until cancelled; then tell the others that this replica leaves."""
         assert self._clock is not None  # noqa: S101 - see open()
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             if self.peers is not None:
                 tasks.start_soon(self.peers.run)
             self.leases.start(tasks)
@@ -441,13 +446,12 @@ class Fleet:
 
     async def _turn(self, clock: Clock) -> None:
         self._wake = anyio.Event()
+        self._prepare_soon()
         tick = self.member.next_tick()
         at = min(self.member.due(), tick if tick is not None else float("inf"))
-        if self._listings:
-            at = min(at, self._now())
         if at > self._now():
             await clock.wait(self._wake, at)
-        await self._hash_listings()
+            self._prepare_soon()
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
             self._purge()
@@ -472,7 +476,6 @@ class Fleet:
         self.member.purge(wall - max(0.0, self._ahead))
 
     async def _exchange(self) -> None:
-        await self._digest_config()
         before = self.store.connections
         self.member.about["probes"] = self.member.probes()
         if self.tell_use is not None:
@@ -515,13 +518,32 @@ class Fleet:
             if self.problem != before:
                 log.warning("%s: %s. Switches and approvals hold on this replica only", self.store.name, self.problem)
 
-    async def _digest_config(self) -> None:
-        """Tell the others what this replica runs. The digest of a large configuration takes a moment: in a thread."""
-        servers, keys = self._hub().servers(), tuple(self.keys())
-        if not keys or (self._digested is not None and self._digested[0] is servers and self._digested[1] == keys):
+    def _prepare_soon(self) -> None:
+        """Let threads make what is to be shared. No exchange waits for them: it renews leases, which end soon."""
+        if self._preparing or self._tasks is None or not (self._listings or self._config_is_new()):
             return
-        self.member.about["config"] = await anyio.to_thread.run_sync(config_digests, servers, keys)
-        self._digested = servers, keys
+        self._preparing = True
+        self._tasks.start_soon(self._prepare)
+
+    async def _prepare(self) -> None:
+        try:
+            await self._hash_listings()
+            await self._digest_config()
+        finally:
+            self._preparing = False
+            self._wake.set()
+
+    def _config_is_new(self) -> bool:
+        keys = tuple(self.keys())
+        digested = self._digested
+        return bool(keys) and (digested is None or digested[0] is not self._hub().servers() or digested[1] != keys)
+
+    async def _digest_config(self) -> None:
+        """Tell the others what this replica runs."""
+        if self._config_is_new():
+            servers, keys = self._hub().servers(), tuple(self.keys())
+            self.member.about["config"] = await anyio.to_thread.run_sync(config_digests, servers, keys)
+            self._digested = servers, keys
 
     def _compare_configs(self) -> None:
         """A replica that leaves gets no new clients: what it runs does not count."""
@@ -623,7 +645,7 @@ class Fleet:
             host.follow_listing(listing)
 
     async def _hash_listings(self) -> None:
-        """Share the listings that changed; packing one takes a moment, so a thread does it."""
+        """Share the listings that changed."""
         listings, self._listings = self._listings, {}
         for server, listing in listings.items():
             definition = self._hub().definition_of(server)

@@ -75,20 +75,21 @@ for _, one in ipairs(asked.drops) do
   end
 end
 
-local function of_client(key)
-  if string.sub(key, 1, 7) == 'client/' then return claims .. ':' .. key end
+local function comes_and_goes(key)
+  if string.sub(key, 1, 7) == 'client/' or string.sub(key, 1, 6) == 'probe/' then return claims .. ':' .. key end
 end
 local function read(key)
-  local own = of_client(key)
+  local own = comes_and_goes(key)
   local text
   if own then text = redis.call('GET', own) else text = redis.call('HGET', claims, key) end
   if text then return cjson.decode(text) end
   return {token = 0, holder = '', ['until'] = 0, next_at = 0}
 end
 local function write(key, state)
-  local own = of_client(key)
+  local own = comes_and_goes(key)
   if own then
-    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(math.max(state['until'] - now, 0)) + 86400)
+    local ends = math.max(state['until'], state.next_at, now)
+    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(ends - now) + 86400)
     return
   end
   redis.call('HSET', claims, key, cjson.encode(state))

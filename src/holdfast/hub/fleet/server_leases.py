@@ -174,9 +174,10 @@ class ServerLeases:
         self._note_suspension()
         self._tick()
         self._ask_promises()
+        self.allow_children()
 
     def allow_children(self) -> None:
-        """Tell the warden how long the children may live, each time that a lease was renewed."""
+        """Tell the warden how long the children may live, each time that a lease was renewed or prolonged."""
         assert self._allow is not None  # noqa: S101 - see open()
         for server in self._member.placement:
             stops_at = self._member.placement.stops_at(server)

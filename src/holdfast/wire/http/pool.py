@@ -27,7 +27,16 @@ from holdfast.wire.http.connection import (
 )
 from holdfast.wire.http.dialing import dial
 
-__all__ = ["ConnectFailed", "ConnectTimedOut", "HttpOrigin", "Pool", "Proxy", "ProxyRefused", "ProxyUnusable"]
+__all__ = [
+    "ConnectFailed",
+    "ConnectTimedOut",
+    "HttpOrigin",
+    "Pool",
+    "Proxy",
+    "ProxyRefused",
+    "ProxyUnreachable",
+    "ProxyUnusable",
+]
 
 IDLE_CONNECTIONS: Final = 64
 """Unused connections that are kept: as many as calls may run at the same time by default. With fewer, calls that end
@@ -53,6 +62,10 @@ class ProxyRefused(ConnectFailed):
     def __init__(self, status: int) -> None:
         super().__init__(f"the proxy answered {status}")
         self.status = status
+
+
+class ProxyUnreachable(ConnectFailed):
+    """No connection to the proxy came to stand; the cause says why."""
 
 
 class ProxyUnusable(ConnectFailed):
@@ -241,7 +254,12 @@ class Pool:
         proxy, origin = self._proxy, self.origin
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
-        connection = await dial(lambda: PooledConnection(self._release, self._known), host, port, first_tls)
+        try:
+            connection = await dial(lambda: PooledConnection(self._release, self._known), host, port, first_tls)
+        except (OSError, UnicodeError) as exc:
+            if proxy is None or isinstance(exc, TimeoutError):
+                raise
+            raise ProxyUnreachable(*exc.args) from exc
         if proxy is not None and origin.tls:
             try:
                 await self._tunnel(connection, proxy)

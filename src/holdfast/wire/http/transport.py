@@ -62,12 +62,12 @@ from holdfast.wire.http.client import (
     FED_BYTES,
     HttpPeer,
     content_type,
-    evidence_of,
     read_bounded,
     read_events,
     translated,
 )
 from holdfast.wire.http.connection import Response
+from holdfast.wire.http.evidence import evidence_of
 from holdfast.wire.large import split, split_answer
 from holdfast.wire.outgoing import Message, call_message, notification_message, request_message, with_progress_token
 from holdfast.wire.rpc import LONGEST_ID, Exchange, PendingRequest, result_in, value_of
