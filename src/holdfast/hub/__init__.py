@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         LogWrite as LogWrite,
         MemoryEvents as MemoryEvents,
     )
-    from holdfast.hub.fleet.fleet import Fleet as Fleet, ReplicaView as ReplicaView
+    from holdfast.hub.fleet.fleet import Fleet as Fleet
     from holdfast.hub.fleet.forwarding import RemoteCaller as RemoteCaller
     from holdfast.hub.fleet.local_store import (
         LocalEvents as LocalEvents,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.fleet.redis_events import RedisEvents as RedisEvents
     from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
+    from holdfast.hub.fleet.replica_view import ReplicaView as ReplicaView
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
         changed_text as changed_text,
@@ -91,7 +92,7 @@ __getattr__, __dir__ = lazy_exports(
         "call": ["is_repeatable"],
         "explanation": ["explain"],
         "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],
-        "fleet.fleet": ["Fleet", "ReplicaView"],
+        "fleet.fleet": ["Fleet"],
         "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
         "fleet.peer_address": ["PeerAddress"],
@@ -108,6 +109,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "fleet.redis_events": ["RedisEvents"],
         "fleet.redis_store": ["RedisAddress", "RedisStore"],
+        "fleet.replica_view": ["ReplicaView"],
         "hub": ["Hub"],
         "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],
         "lease": ["is_shown"],

@@ -13,7 +13,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
@@ -54,9 +53,10 @@ from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.hub.fleet.peers import Peers
+from holdfast.hub.fleet.replica_view import ReplicaView, replica_name, replica_view
 from holdfast.hub.fleet.server_leases import ServerLeases
 
-__all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
+__all__ = ["Fleet", "FleetHost"]
 
 log = logging.getLogger("holdfast.fleet")
 
@@ -118,28 +118,6 @@ class FleetHost(Protocol):
 
     def disabled_servers(self) -> Iterable[str]:
         """The servers that an operator disabled."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplicaView:
-    """One replica, for people."""
-
-    replica: str
-    here: bool
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    started: float = 0.0
-    address: str = ""
-    group: str = ""
-    """Equal for the workers of one supervisor; empty for a replica that is none."""
-    worker: int = 0
-    leaving: bool = False
-
-
-def replica_name() -> str:
-    """A name that no other replica has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Fleet:
@@ -416,9 +394,9 @@ class Fleet:
     def replicas(self) -> tuple[ReplicaView, ...]:
         """The replicas that are present, as of the last good exchange; this one always."""
         peers = self.member.peers
-        found = [_view(name, peer.about, here=name == self.replica) for name, peer in sorted(peers.items())]
+        found = [replica_view(name, peer.about, here=name == self.replica) for name, peer in sorted(peers.items())]
         if self.replica not in peers:
-            found.append(_view(self.replica, self.member.about, here=True))
+            found.append(replica_view(self.replica, self.member.about, here=True))
         return tuple(found)
 
     # The task.
@@ -687,22 +665,3 @@ class Fleet:
 def _named(replicas: tuple[str, ...]) -> str:
     more = f" and {len(replicas) - MOST_GROUPS} more" if len(replicas) > MOST_GROUPS else ""
     return f"{', '.join(replicas[:MOST_GROUPS])}{more}"
-
-
-def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
-    def text(key: str) -> str:
-        return str(about.get(key, ""))[:200]
-
-    pid, started, worker = about.get("pid"), about.get("started"), about.get("worker")
-    return ReplicaView(
-        replica=name,
-        here=here,
-        host=text("host"),
-        pid=pid if isinstance(pid, int) else 0,
-        version=text("version"),
-        started=float(started) if isinstance(started, int | float) else 0.0,
-        address=text("address"),
-        group=text("group"),
-        worker=worker if isinstance(worker, int) else 0,
-        leaving=about.get("leaving") is True,
-    )
