@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import operator
 import sys
 import typing
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import reduce
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -131,6 +133,13 @@ async def _cost_of(session: Session, calls: int, monkeypatch: pytest.MonkeyPatch
     return cost
 
 
+async def _steps_of_each(session: Session, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What every call does: now and then one meets a new second in the head of an answer, or looks at a file."""
+    costs = [await _cost_of(session, 1, monkeypatch) for _ in range(FEW_CALLS)]
+    assert [cost.tasks for cost in costs] == [[]] * FEW_CALLS
+    return reduce(operator.and_, (cost.steps for cost in costs))
+
+
 async def _call(session: Session) -> None:
     async with session.call("s0__echo", {"text": "x"}) as events:
         assert "x" in (await anext(events))["data"]
@@ -207,7 +216,7 @@ async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
 @pytest.mark.requirement("PERF-8")
 async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     async with _session(1) as session:
-        alone = await _cost_of(session, FEW_CALLS, monkeypatch)
+        alone = await _steps_of_each(session, monkeypatch)
     async with (
         running("legacy") as origin,
         httpx2.AsyncClient() as http,
@@ -218,7 +227,9 @@ async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatc
         session = Session(http, replica.url)
         await session.begin()
         await _call(session)
-        shared = await _cost_of(session, FEW_CALLS, monkeypatch)
-    assert shared.tasks == []
-    more = shared.steps - alone.steps
-    assert more.total() <= (MOST_STEPS_OF_A_REPLICA + 2) * FEW_CALLS, more
+        shared = await _steps_of_each(session, monkeypatch)
+    # On a busy machine each call takes so long that it looks at the file of the logins again.
+    more = {
+        name: count for name, count in (shared - alone).items() if not name.startswith(("TokenStore", "StoreReader"))
+    }
+    assert sum(more.values()) <= MOST_STEPS_OF_A_REPLICA, more
