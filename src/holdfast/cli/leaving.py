@@ -23,6 +23,8 @@ log = logging.getLogger("holdfast.serve")
 
 HAND_OVER_SECONDS = 5.0
 """How long calls in flight may take before the server that they use moves to another replica."""
+WORD_SECONDS = 1.0
+"""How long a worker that got a signal waits for word that all workers leave. A service manager signals all at once."""
 READY_SECONDS = 60.0
 """How long a successor waits for its servers before it takes over."""
 
@@ -85,10 +87,16 @@ class Leaving:
         if self._serving.lame_duck and (worker is None or not worker.is_orphan):
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
+        if worker is not None:
+            with anyio.move_on_after(WORD_SECONDS):
+                await worker.all_leave.wait()
         self._server.stop_accepting()
-        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS))
+        await self._hand_over(seconds)
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
-        return await self._front.drain(seconds)
+        until = anyio.current_time() + seconds
+        finished = await self._front.drain(seconds)
+        await self._wait_for_others(until)
+        return finished
 
     async def succeeded(self, pid: int = 0) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
@@ -101,12 +109,30 @@ class Leaving:
         self._server.stop_accepting()
         self._front.move_streams()
         self._admin.close()
-        await self._hub.registry.hand_over(min(self._serving.drain, HAND_OVER_SECONDS))
-        with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
+        await self._hand_over(self._serving.drain)
+        connected = max(self._serving.drain, self._serving.lame_duck)
+        until = anyio.current_time() + connected + self._serving.drain
+        with anyio.move_on_after(connected):
             await self._server.disconnected()
         if not await self._front.drain(self._serving.drain):
             log.warning("some calls did not finish within %g s, and are cut", self._serving.drain)
+        await self._wait_for_others(until)
         self.end()
+
+    async def _hand_over(self, seconds: float) -> None:
+        """Let other replicas run what runs here for all. Workers that leave together keep it until all are idle."""
+        worker = self._serving.worker
+        together = worker is not None and worker.all_leave.is_set()
+        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS), with_group=together)
+
+    async def _wait_for_others(self, until: float) -> None:
+        """In a worker that leaves with others: their clients may still use servers that run here."""
+        worker = self._serving.worker
+        if worker is None or not worker.all_leave.is_set() or worker.is_orphan:
+            return
+        worker.idle()
+        with anyio.move_on_at(until):
+            await worker.all_idle.wait()
 
     def end(self) -> None:
         """Close what is left."""

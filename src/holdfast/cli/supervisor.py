@@ -36,7 +36,9 @@ from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
     ALIVE,
+    ALL,
     END,
+    IDLE,
     LEAVE,
     LISTENING,
     READY,
@@ -131,6 +133,8 @@ class _Worker:
     listening: anyio.Event = field(default_factory=anyio.Event)
     ready: anyio.Event = field(default_factory=anyio.Event)
     """Set when its servers have an outcome, if it starts with others."""
+    idle: anyio.Event = field(default_factory=anyio.Event)
+    """Set when it serves no client any more, if all leave."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     reports: Reports = field(default_factory=Reports)
     leaves: bool = False
@@ -256,6 +260,13 @@ class Supervisor:
         for worker in begun:
             tell(worker.channel, READY)
 
+    async def _tell_when_idle(self, leaving: Sequence[_Worker]) -> None:
+        """Tell the workers that leave when none of them serves a client: a server of one is used by all."""
+        for worker in leaving:
+            await _either(worker.idle, worker.ended)
+        for worker in leaving:
+            tell(worker.channel, IDLE)
+
     async def _accepts(self, number: int) -> None:
         """Wait until the worker of a number accepts; one that ends first is started again."""
         while not self._is_ending():
@@ -337,6 +348,8 @@ class Supervisor:
                 worker.listening.set()
             elif word == READY:
                 worker.ready.set()
+            elif word == IDLE:
+                worker.idle.set()
             elif word == ALIVE:
                 worker.reports.heard()
 
@@ -450,7 +463,9 @@ class Supervisor:
 
     def _leave(self, word: str, seconds: float) -> None:
         self._ending = True
+        self._tell_all(ALL)
         self._tell_all(word)
+        self._tasks.start_soon(self._tell_when_idle, tuple(self._all))
         for worker in self._all:
             self._tasks.start_soon(self._gone, worker, seconds)
 

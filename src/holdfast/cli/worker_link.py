@@ -2,9 +2,11 @@
 
 The supervisor sends one JSON object with what the worker needs; then single words: ``leave`` (serve the calls in
 flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they close) and
-``end`` (now). The worker answers ``listening``, and then ``alive`` once a second, because its event loop turns. Workers
-that start together say ``ready`` when their servers have an outcome, and hear it when all of them said it. The socket
-closes when the supervisor is gone, however it went. Then the worker leaves too.
+``end`` (now). ``all`` comes before the first two if every worker of the supervisor leaves. The worker answers
+``listening``, and then ``alive`` once a second, because its event loop turns. Workers that start together say ``ready``
+when their servers have an outcome, and hear it when all of them said it. Workers that leave together say ``idle`` when
+they serve no client any more, and hear it too: until then their servers run for all. The socket closes when the
+supervisor is gone, however it went. Then the worker leaves too.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from holdfast.errors import UsageError
 
 __all__ = [
     "ALIVE",
+    "ALL",
     "END",
+    "IDLE",
     "LEAVE",
     "LISTENING",
     "READY",
@@ -41,6 +45,7 @@ WORKER_VARIABLE = "HOLDFAST_WORKER"
 """Set by the supervisor for its workers: the descriptor of the socket to it."""
 
 LEAVE, SUCCEED, END, LISTENING, ALIVE, READY = "leave", "succeed", "end", "listening", "alive", "ready"
+ALL, IDLE = "all", "idle"
 REPORT_SECONDS = 1.0
 """How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
@@ -111,6 +116,9 @@ class WorkerLink:
         self.asked_to_leave = anyio.Event()
         self.asked_to_end = anyio.Event()
         self.all_ready = anyio.Event()
+        self.all_leave = anyio.Event()
+        """Set when every worker of the supervisor leaves."""
+        self.all_idle = anyio.Event()
         self.is_orphan = False
         """Whether the supervisor is gone."""
 
@@ -151,13 +159,14 @@ class WorkerLink:
 
     async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]]) -> None:
         """Do what the supervisor says, until cancelled; ``succeeded`` serves what is open until it closes, and ends."""
+        flags = {READY: self.all_ready, ALL: self.all_leave, IDLE: self.all_idle}
         async with anyio.create_task_group() as tasks:
 
             def heard(word: str) -> None:
                 if word == SUCCEED:
                     tasks.start_soon(succeeded)
-                elif word == READY:
-                    self.all_ready.set()
+                elif word in flags:
+                    flags[word].set()
                 elif word in (LEAVE, END):
                     self.asked_to_leave.set()
                     if word == END:
@@ -166,12 +175,17 @@ class WorkerLink:
             tasks.start_soon(self._report)
             await read_words(self._channel, heard)
             self.is_orphan = True
+            self.all_leave.set()
             self.asked_to_leave.set()
             await anyio.sleep_forever()
 
     def ready(self) -> None:
         """Every server of this worker has an outcome."""
         tell(self._channel, READY)
+
+    def idle(self) -> None:
+        """No client is served here any more, and all workers leave."""
+        tell(self._channel, IDLE)
 
     async def _report(self) -> None:
         """Say that the event loop turns, from when it accepts connections."""

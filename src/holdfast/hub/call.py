@@ -245,9 +245,9 @@ class HubCall:
                     lease, params = await self._ready(), None
                 self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
                 caller = self._caller
-                connection = lease.connection if caller is None else lease.connection_at_once(caller.era)
+                connection = lease.connection if caller is None else lease.connection_at_once(caller)
                 if connection is None:
-                    connection, params = await lease.connection_for(caller.era if caller is not None else None), None
+                    connection, params = await lease.connection_for(caller), None
                 self._connection = connection
                 if params is None:
                     params = self._hub.prepared(slot.id, self._method, self._params, late=late)

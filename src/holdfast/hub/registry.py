@@ -579,10 +579,13 @@ class SlotRegistry:
     def _all_slots(self) -> list[Slot]:
         return [*self.slots.values(), *self.clients.all()]
 
-    async def hand_over(self, within: float) -> None:
-        """This hub leaves: let other replicas run the servers that run here for all, and use them there."""
+    async def hand_over(self, within: float, *, with_group: bool = False) -> None:
+        """This hub leaves: let other replicas run the servers that run here for all, and use them there.
+
+        ``with_group``: all workers of its supervisor leave too.
+        """
         if self._places is not None and not self._closing:
-            await self._places.hand_over(within)
+            await self._places.hand_over(within, with_group=with_group)
 
     def moved(self, server: str, why: str) -> None:
         """Another replica runs a server now, or this one does: connect to it there."""

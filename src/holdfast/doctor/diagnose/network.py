@@ -5,6 +5,7 @@ A certificate is read over a second connection that verifies nothing and sends n
 
 from __future__ import annotations
 
+import math
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -117,7 +118,7 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
 
 def silent(case: Case, seen: TimedOut) -> Finding:
     """No answer came in time."""
-    longer = max(round(seen.after * 4), 60)
+    longer = max(math.ceil(seen.after * 4 / 10) * 10, 60)
     if seen.setting == "startTimeout":
         return finding(
             "HF-SILENT",

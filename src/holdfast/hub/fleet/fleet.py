@@ -53,10 +53,10 @@ from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.hub.fleet.peers import Peers
-from holdfast.hub.fleet.replica_view import ReplicaView, replica_name, replica_view
+from holdfast.hub.fleet.replica_view import ReplicaView, replica_view
 from holdfast.hub.fleet.server_leases import ServerLeases
 
-__all__ = ["Fleet", "FleetHost"]
+__all__ = ["Fleet", "FleetHost", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
@@ -118,6 +118,11 @@ class FleetHost(Protocol):
 
     def disabled_servers(self) -> Iterable[str]:
         """The servers that an operator disabled."""
+
+
+def replica_name() -> str:
+    """A name that no other replica has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Fleet:
@@ -398,6 +403,12 @@ class Fleet:
         if self.replica not in peers:
             found.append(replica_view(self.replica, self.member.about, here=True))
         return tuple(found)
+
+    def can_be_replaced(self, *, with_group: bool) -> bool:
+        """Whether another replica can take over; ``with_group`` leaves out the workers of the same supervisor."""
+        group = self.member.about.get("group") if with_group else None
+        others = self.peers.others if self.peers is not None else ()
+        return any(group is None or self.member.peers[one].about.get("group") != group for one in others)
 
     # The task.
 

@@ -82,11 +82,15 @@ class ServerPlaces:
             own = {"capabilities": dict(relay.capabilities)}  # a connection that belongs to one client
         return HolderLink(fleet.peers, home, spec.id, own=own)
 
-    async def hand_over(self, within: float) -> None:
-        """Let other replicas run what runs here: this one leaves. Calls in flight end first, new ones wait."""
+    async def hand_over(self, within: float, *, with_group: bool = False) -> None:
+        """Let other replicas run what runs here: this one leaves. Calls in flight end first, new ones wait.
+
+        ``with_group``: all workers of its supervisor leave too, and take nothing.
+        """
+        if not self._fleet.can_be_replaced(with_group=with_group):
+            self._fleet.leases.take_nothing()  # no replica takes over: what runs here does so until the end
+            return
         servers = self._fleet.leases.retire()
-        if self._fleet.peers is None or not self._fleet.peers.others:
-            return  # no replica is there to take them
         async with anyio.create_task_group() as tasks:
             for server in servers:
                 tasks.start_soon(self._hand_over, server, within)

@@ -1,14 +1,11 @@
-"""A replica of a fleet, for people: its name, and what it says about itself."""
+"""One replica of a fleet as people see it, from what it tells about itself."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ReplicaView", "replica_name", "replica_view"]
+__all__ = ["ReplicaView", "replica_view"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +25,8 @@ class ReplicaView:
     leaving: bool = False
 
 
-def replica_name() -> str:
-    """A name that no other replica has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
 def replica_view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
-    """A replica by what it says about itself; another release may say something else."""
+    """What a replica tells, as far as it is of the right kind."""
 
     def text(key: str) -> str:
         return str(about.get(key, ""))[:200]

@@ -133,9 +133,13 @@ class ServerLeases:
 
     # This replica leaves.
 
-    def retire(self) -> list[str]:
-        """This replica leaves: it takes no server any more. Returns those that run here."""
+    def take_nothing(self) -> None:
+        """This replica leaves: it takes no server any more."""
         self._member.placement.retired = True
+
+    def retire(self) -> list[str]:
+        """This replica leaves, and gives away what runs here. Returns these servers."""
+        self.take_nothing()
         self._leaving = {server for server in self._member.placement if self.runs(server)}
         return sorted(self._leaving)
 
