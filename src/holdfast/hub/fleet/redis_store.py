@@ -339,7 +339,8 @@ def connect(address: RedisAddress) -> Any:
         "client_name": "holdfast",
     }
     if address.scheme.startswith("rediss"):
-        options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
+        # Before its version 6 the library does not compare the name in the certificate, unless it is told to.
+        options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
     if address.service:
         options.pop("retry")
         sentinel = redis.asyncio.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options)
