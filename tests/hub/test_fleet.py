@@ -369,7 +369,12 @@ async def test_without_a_store_it_is_told_what_is_held(store: RedisPeer, caplog:
                 lambda: "o: the tool echo appeared after the server was first listed; it is held" in caplog.text
             )
             assert hub.approvals.pending()
+            caplog.set_level("INFO", "holdfast")
+            await store.start()
+            await came_true(lambda: f"answers: this replica is {fleet_of(hub).replica}" in caplog.text)
+            await came_true(lambda: hub.approvals.pending() == ())
     assert "goes on alone, and does not know what the others approved and disabled" in caplog.text
+    assert "answers again" not in caplog.text
 
 
 # Evidence.

@@ -364,4 +364,4 @@ def reason(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return f"no answer within {EXCHANGE_SECONDS:g} s"
     said = f"{type(exc).__name__}: {exc}".splitlines()[0]
-    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps none
+    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps no one
