@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import anyio
 
 from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import UsageError
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
 __all__ = ["RedisAddress", "RedisClient", "RedisStore"]
@@ -255,6 +255,7 @@ class RedisClient:
     """One connection to Redis, made when it is used first, and again after a failure (``StoreUnavailable``)."""
 
     def __init__(self, address: RedisAddress) -> None:
+        library()  # a missing package ends the start, and not the first exchange
         self.address = address
         self.connections = 0
         """How many were made so far."""
@@ -355,7 +356,10 @@ def library() -> Any:
         import redis.asyncio  # noqa: PLC0415 - an extra
         import redis.asyncio.sentinel  # noqa: PLC0415 - an extra
     except ImportError as exc:
-        raise HoldfastError("a fleet on Redis needs the package redis", hint="install holdfast-mcp[fleet]") from exc
+        raise UsageError(
+            "a fleet on Redis needs the package redis",
+            hint="install Holdfast with its extra, in its clone: pipx install --force '.[fleet]'",
+        ) from exc
     return redis
 
 
