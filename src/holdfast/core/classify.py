@@ -150,7 +150,7 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return Verdict(
                 status="transient",
                 reason=waited + _quoted(evidence.stderr),
-                hint=f"if it is always this slow, raise `{evidence.setting}`",
+                hint=f"if it is always this slow, raise `{evidence.setting}`" if evidence.sent else _NO_WAY,
             )
         case Redirected():
             return _permanent(
@@ -384,9 +384,9 @@ def _replica(seen: NetworkFailure, replica: str) -> Verdict:
     """A server that runs on another replica: what failed is the way to that replica."""
     why = f": {seen.detail}" if seen.detail else ""
     if not replica:
-        return Verdict(status="transient", reason=f"no replica runs it now{why}")
+        return Verdict(status="transient", reason=seen.detail or "no replica runs it now")
     if not seen.sent:
-        return Verdict(status="transient", reason=f"the replica that runs it did not take the request{why}")
+        return Verdict(status="transient", reason=f"the replica that should run it did not take the request{why}")
     what = "was closed" if seen.detail else "is lost"
     return Verdict(status="transient", reason=f"the connection to the replica that runs it ({replica}) {what}{why}")
 
@@ -447,6 +447,9 @@ _LOGIN = {
         "if it rejects a new login too, it and its authorization server disagree: tell their operators",
     ),
 }
+
+_NO_WAY = "check that its host is up, and that no firewall drops the packets"
+"""The hint for a connection that never came to stand: raising a limit does not help."""
 
 _UNREACHABLE = {
     NetworkFault.NAME_RESOLUTION: (

@@ -136,6 +136,8 @@ class TimedOut:
     """The key that gives it longer, as written in the config."""
     stderr: str = ""
     """The last line that a process wrote there while it started."""
+    sent: bool = True
+    """Whether the server may have got the request; it has not while a connection is waited for."""
 
 
 class TlsFault(Enum):
