@@ -107,7 +107,7 @@ async def test_a_redirect_to_plain_http_is_no_reason_to_give_up_tls(
         url = f"https://127.0.0.1:{here.port}"
         found = await clinic.found({"url": f"{url}/mcp"})
     assert found.code == "HF-REDIRECT"
-    assert [edit.value for edit in found.fix.edits] == ([f'"{url}/mcp/"'] if path == "/mcp/" else []), found.fix
+    assert [edit.value for edit in found.remedy.edits] == ([f'"{url}/mcp/"'] if path == "/mcp/" else []), found.remedy
 
 
 async def test_credentials_that_would_travel_unencrypted_are_not_sent(clinic: Examination) -> None:
