@@ -25,6 +25,10 @@ Answer = TypeVar("Answer")
 EXCHANGE_SECONDS = 1.0
 """A store that takes longer is treated like one that is gone; no call waits for it."""
 
+LONGEST_STEP = 5.0
+"""Seconds that pass for claims between two exchanges at most: more than a claim may be old, and less than the time for
+which a lease is still valid after a renewal that is due."""
+
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _DEFAULT_FLEET = "default"
 
@@ -32,8 +36,16 @@ SCRIPT = """
 local asked = cjson.decode(ARGV[1])
 local batch, present, most_bytes, stale = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+
+-- The clock of this machine may jump, and that of a replica that takes over shows another time. So claims and presence
+-- count seconds of their own: those that passed between two exchanges, up to a few. With more, a jump would end rights
+-- that their holders still use. With fewer, a claim that waited in a stopped Redis would not look old.
 local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local wall = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local now = tonumber(redis.call('HGET', meta, 'now')) or wall
+local passed = wall - (tonumber(redis.call('HGET', meta, 'wall')) or wall)
+now = now + math.min(math.max(passed, 0), tonumber(ARGV[6]))
+redis.call('HSET', meta, 'wall', string.format('%.6f', wall), 'now', string.format('%.6f', now))
 
 -- A Redis that is full may evict any one of these keys. What is left would lie, so a new epoch begins: every replica
 -- sends all that it knows again, and no right is given while its holder may still use it.
@@ -166,7 +178,7 @@ for i = 1, #found, 2 do
 end
 return cjson.encode({
   epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
-  records = records, claims = answers, replicas = roster, now = now,
+  records = records, claims = answers, replicas = roster, now = now, wall = wall,
 })
 """
 
@@ -296,7 +308,7 @@ class RedisStore:
 
     def __init__(self, address: RedisAddress) -> None:
         self._redis = RedisClient(address)
-        self._limits = (str(BATCH), str(PRESENT_SECONDS), str(BATCH_BYTES), str(STALE_SECONDS))
+        self._limits = tuple(map(str, (BATCH, PRESENT_SECONDS, BATCH_BYTES, STALE_SECONDS, LONGEST_STEP)))
         self._keys = [self._redis.key(name) for name in ("meta", "stamps", "values", "index", "claims", "replicas")]
 
     @property
