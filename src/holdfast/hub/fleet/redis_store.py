@@ -352,7 +352,7 @@ def connect(address: RedisAddress) -> Any:
         "client_name": "holdfast",
     }
     if address.scheme.startswith("rediss"):
-        # Before its version 6 the library does not compare the name in the certificate, unless it is told to.
+        # Before its version 6 the library does not compare the name in the certificate by default.
         options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
     if address.service:
         options.pop("retry")
