@@ -156,7 +156,7 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return _permanent(
                 f"it redirects to {quoted_name(evidence.location, SHOWN)} (HTTP {evidence.status}), "
                 "which is not followed",
-                "if that address is the server you mean, put it into `url`",
+                _DOWNGRADED if evidence.downgrade else "if that address is the server you mean, put it into `url`",
             )
         case PlainHttpRefused():
             return _permanent(
@@ -461,6 +461,8 @@ _UNREACHABLE = {
         "start the server, or correct the host and port in `url`",
     ),
 }
+
+_DOWNGRADED = "write that path into `url` with https; the server does not know that a proxy before it ends TLS"
 
 _NETWORK = {
     NetworkFault.NAME_RESOLUTION: "the host name in its URL does not resolve, though it did before",

@@ -168,6 +168,8 @@ class Redirected:
     status: int
     location: str
     """Without user info, query and fragment."""
+    downgrade: bool = False
+    """Whether it leads from https to plain http."""
 
 
 @dataclass(frozen=True, kw_only=True)
