@@ -100,8 +100,9 @@ async def replicas(
     *,
     tokens: TokenPolicy | None = None,
     placement: Literal["each", "one"] = "each",
+    **settings: object,
 ) -> AsyncIterator[list[Replica]]:
-    """Hubs that share a broker, each of which knows the others."""
+    """Hubs that share a broker, each of which knows the others; ``settings`` are the keys under ``holdfast``."""
     async with AsyncExitStack() as stack:
         store, found = MemoryStore(), []
         for number in range(count):
@@ -109,7 +110,7 @@ async def replicas(
             peers = Peers(lambda: [KEY], "test", advertise=at)
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
             fleet.default_placement = placement
-            hub = Hub(config(servers), fleet=fleet)
+            hub = Hub(config(servers, **settings), fleet=fleet)
             ids = SessionIds(SessionKeys([KEY], shared=True))
             app = create_app(hub, tokens=tokens, ids=ids)
             await stack.enter_async_context(hub)
@@ -521,6 +522,29 @@ async def test_another_principal_reaches_nothing_through_another_replica() -> No
             assert (await ada.answer(b, question["message"]["id"], **content)).status_code == 202
             result = [event async for event in events][-1]["message"]
         assert result["result"]["content"][0]["text"] == "of ada"
+
+
+@pytest.mark.requirement("FLEET-2", "SEC-11")
+async def test_what_a_principal_used_at_one_replica_counts_at_the_others() -> None:
+    async with (
+        replicas({}, 2, tokens=TOKENS, quotas={"callsPerMinute": 4}) as (a, b),
+        httpx2.AsyncClient() as http,
+    ):
+
+        async def pings(at: Replica, token: str, count: int = 1) -> list[int]:
+            client = LegacyClient(http, token)
+            await client.begin(at)
+            ping = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+            return [(await http.post(at.url, json=ping, headers=client.headers)).status_code for _ in range(count)]
+
+        def is_told() -> bool:
+            use: Any = b.fleet.uses_elsewhere().get("r0") or {}
+            return any(calls >= 4 for _, _, calls in use.values())
+
+        assert await pings(a, "the token of ada is long", 4) == [200] * 4
+        await came_true(is_told)
+        assert await pings(b, "the token of ada is long") == [429]
+        assert await pings(b, "the token of bob is long") == [200]
 
 
 async def test_an_answer_for_a_replica_that_is_gone_is_refused_with_the_reason() -> None:

@@ -245,7 +245,41 @@ async def test_a_replica_whose_clock_is_ahead_forgets_nothing_for_the_others_and
         await came_true(lambda: fleet_of(good).kept(over) is None)  # both looked for what is over
         assert fleet_of(ahead).kept(ended) is not None
         assert await store.command("HEXISTS", "holdfast:{default}:stamps", ended)
-    assert "the clock of this machine is 3456000 s ahead of that of the store" in caplog.text
+    assert "is 3456000 s ahead of the fleet" in caplog.text
+
+
+META = "holdfast:{default}:meta"
+
+
+@pytest.mark.requirement("FLEET-4", "FLEET-6")
+@pytest.mark.parametrize("jump", [600.0, -600.0, 90_000.0, -90_000.0])
+async def test_a_clock_of_redis_that_jumps_gives_no_right_away_and_keeps_none_for_the_dead(
+    store: RedisPeer, jump: float
+) -> None:
+    """As if the machine of Redis had shown another time until now."""
+    await store.command("FLUSHALL")
+    claim, real = Claim("run/one", ttl=8.0), RedisStore(RedisAddress.parse(store.url))
+    first = await real.exchange(FleetExchange(replica="holder", nonce="e"))
+
+    async def asks(replica: str) -> FleetReply:
+        return await real.exchange(FleetExchange(replica=replica, epoch="e", claims=(claim,), roster=True))
+
+    assert (await asks("holder")).claims[0].granted
+    shown = float(await store.command("HGET", META, "wall"))
+    assert shown == pytest.approx(first.wall, abs=60)
+    await store.command("HSET", META, "wall", f"{shown - jump:.6f}")
+    refused = await asks("other")
+    assert (refused.claims[0].granted, refused.claims[0].holder) == (False, "holder")
+    assert 0 < refused.claims[0].wait < 8.01
+    assert refused.now - first.now < 10
+    assert (await asks("holder")).claims[0].granted
+    assert set((await asks("other")).replicas or ()) >= {"other"}
+    for _ in range(3):  # the holder says no more; each of these is a pause of five seconds
+        shown = float(await store.command("HGET", META, "wall"))
+        await store.command("HSET", META, "wall", f"{shown - 100:.6f}")
+        await asks("other")
+    assert (await asks("other")).claims[0].granted
+    await real.close()
 
 
 # Switches and approvals.

@@ -624,6 +624,13 @@ OTHER = (
         "Start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`.",
     ),
     Code(
+        "HF-HUB-CLOCK",
+        "warning",
+        "The clock of a replica of a fleet is wrong",
+        "It differs from most clocks of the fleet by more than 30 s. Tokens and certificates are judged by it.",
+        "Correct the clock of that machine, for example with NTP. `holdfast status` names it.",
+    ),
+    Code(
         "HF-HUB-STORE",
         "warning",
         "A replica does not share with the other replicas of its fleet",

@@ -342,7 +342,8 @@ class Slot:
         if self.state in (State.IDLE, State.DISABLED, State.DISABLING, State.DISCONNECTED):
             return
         policy = lifecycle_policy(self.spec, self._context.settings)
-        self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable, moved=True), cut=why)
+        moved = on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable, moved=True, reason=why)
+        self.handle(moved, cut=why)
 
     @property
     def process_groups(self) -> list[int]:

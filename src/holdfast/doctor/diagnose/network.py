@@ -248,13 +248,14 @@ def _clock(shown: _Certificate) -> Finding:
     return finding("HF-TLS-CLOCK", words, "set this machine's clock", SET_CLOCK, "date -u")
 
 
-async def no_handshake(case: Case, route: Route, *, after: float | None = None) -> Finding:
-    """The finding for a handshake that failed or did not end."""
+async def no_handshake(case: Case, route: Route, *, after: float | None = None, cut: bool = False) -> Finding:
+    """The finding for a handshake that failed or did not end, or in which the server left."""
     if await speaks_plain_http(route):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
         words = f"{route} speaks plain http, and `url` says https"
         return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there, certain=False))
-    how = "failed" if after is None else f"did not end within {after:.3g} s"
+    how = "was broken off by the server" if cut else "failed"
+    how = how if after is None else f"did not end within {after:.3g} s"
     text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
     return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))
 
