@@ -90,7 +90,8 @@ def _config(folder: Path, commands: Mapping[str, tuple[str, ...]]) -> Path:
     env = {**passed, "npm_config_cache": str(folder / "npm"), "UV_CACHE_DIR": str(folder / "uv")}
     programs = {"npx": shutil.which("npx") or "npx", "uvx": str(Path(sys.executable).with_name("uvx"))}
     servers = {
-        name: {"command": programs[command[0]], "args": list(command[1:]), "env": env}
+        # The largest takes more than the default of two minutes from an empty cache on a busy machine.
+        name: {"command": programs[command[0]], "args": list(command[1:]), "env": env, "startTimeout": "480s"}
         for name, command in commands.items()
     }
     file = folder / "mcp.json"
