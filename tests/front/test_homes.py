@@ -17,8 +17,11 @@ from holdfast.core.fleet import homes, member
 from holdfast.front import requests
 from holdfast.front.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.front.http import create_app
+from holdfast.front.peer_requests import MOST_TRIES
+from holdfast.front.requests import Request
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
+from holdfast.front.sessions import HttpSessions
 from holdfast.front.tasks import ServerTask, TaskIds
 from holdfast.hub import Fleet, Hub, PeerAddress, Peers
 from holdfast.hub.fleet.messages import exchange_from, exchange_to
@@ -545,6 +548,42 @@ async def test_what_a_principal_used_at_one_replica_counts_at_the_others() -> No
         await came_true(is_told)
         assert await pings(b, "the token of ada is long") == [429]
         assert await pings(b, "the token of bob is long") == [200]
+
+
+@pytest.mark.requirement("FLEET-5")
+async def test_replicas_that_name_each_other_pass_a_request_on_in_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    forwarded: list[str] = []
+    real = HttpSessions.serve
+
+    def counted(sessions: HttpSessions, request: Request, *rest: Any) -> Any:
+        if request.forwarded:
+            forwarded.append(request.method)
+        return real(sessions, request, *rest)
+
+    monkeypatch.setattr(HttpSessions, "serve", counted)
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        for one, other in ((a, b), (b, a)):
+
+            async def find_home(*_: object, home: str = other.fleet.replica, **__: object) -> str:
+                return home
+
+            monkeypatch.setattr(one.fleet, "find_home", find_home)
+        client = LegacyClient(http)
+        await client.begin(a)
+        said = await client.ask(a, "tools/call", name="o__echo", arguments={"text": "hi"})
+    assert "was not found; try again" in said["error"]["message"]
+    assert len(forwarded) == MOST_TRIES
+
+
+@pytest.mark.requirement("SEC-18", "FLEET-5")
+async def test_what_another_replica_asks_about_a_session_is_asked_for_its_principal() -> None:
+    async with scene(tokens=TOKENS) as (_, (a, _), http):
+        ada = LegacyClient(http, "the token of ada is long")
+        await ada.begin(a)
+        sessions = a.served.app.state.front.sessions_of(None)
+        named = ada.headers["mcp-session-id"]
+        assert sessions.in_use(named, "ada") is not None
+        assert sessions.in_use(named, "bob") is None
 
 
 async def test_an_answer_for_a_replica_that_is_gone_is_refused_with_the_reason() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import anyio
 
 from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import UsageError
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
 __all__ = ["RedisAddress", "RedisClient", "RedisStore"]
@@ -267,6 +267,7 @@ class RedisClient:
     """One connection to Redis, made when it is used first, and again after a failure (``StoreUnavailable``)."""
 
     def __init__(self, address: RedisAddress) -> None:
+        library()  # a missing package ends the start, and not the first exchange
         self.address = address
         self.connections = 0
         """How many were made so far."""
@@ -351,7 +352,8 @@ def connect(address: RedisAddress) -> Any:
         "client_name": "holdfast",
     }
     if address.scheme.startswith("rediss"):
-        options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
+        # Before its version 6 the library does not compare the name in the certificate by default.
+        options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
     if address.service:
         options.pop("retry")
         sentinel = redis.asyncio.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options)
@@ -366,7 +368,10 @@ def library() -> Any:
         import redis.asyncio  # noqa: PLC0415 - an extra
         import redis.asyncio.sentinel  # noqa: PLC0415 - an extra
     except ImportError as exc:
-        raise HoldfastError("a fleet on Redis needs the package redis", hint="install holdfast-mcp[fleet]") from exc
+        raise UsageError(
+            "a fleet on Redis needs the package redis",
+            hint="install Holdfast with its extra, in its clone: pipx install --force '.[fleet]'",
+        ) from exc
     return redis
 
 
@@ -375,4 +380,4 @@ def reason(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return f"no answer within {EXCHANGE_SECONDS:g} s"
     said = f"{type(exc).__name__}: {exc}".splitlines()[0]
-    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps none
+    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps no one
