@@ -384,6 +384,27 @@ async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
         await came_true(lambda: not a.served.hub.registry.clients.all())
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_client_whose_home_died_is_told_that_its_connection_was_made_again(era: str) -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(b)  # its session is not rebuilt there: only its connection is new
+
+        async def bump(at: Replica) -> list[str]:
+            if era == "legacy":
+                said = await client.ask(at, "tools/call", name="o__bump", arguments={})
+            else:
+                said = await modern_call(http, at, "o__bump", "the-key-of-the-client", arguments={})
+            return [block["text"] for block in said["result"]["content"]]
+
+        assert [await bump(a), await bump(b)] == [["1"], ["2"]]
+        await a.die()
+        number, notice = await bump(b)
+        assert number == "1"
+        assert "this client's was made again" in notice
+        assert await bump(b) == ["2"]
+
+
 async def test_a_call_of_a_client_whose_home_is_elsewhere_can_be_cancelled_anywhere() -> None:
     async with scene(3, sharing="per-client") as (origin, (a, b, c), http):
         client = LegacyClient(http)
