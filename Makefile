@@ -40,10 +40,10 @@ test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment 
 clients: $(READY)  ## Write docs/reference/clients.md from the results of `make test-field`
 	$(BIN)/python -m tests.field.results
 
-# Programs that the tests run and that PyPI and npm do not have: a browser, a proxy, a store, shells, promtool.
+# Programs that the tests run and that PyPI and npm do not have: a browser, a proxy, a store, shells, promtool, ip.
 # Where they cannot be installed, the tests that need them are skipped and say so. RUNLEVEL=1: start no service.
-PROGRAMS := chromium chromedriver promtool haproxy redis-server zsh fish systemd-analyze
-PACKAGES := chromium chromium-driver fonts-liberation prometheus haproxy redis-server zsh fish systemd
+PROGRAMS := chromium chromedriver promtool haproxy redis-server zsh fish systemd-analyze ip
+PACKAGES := chromium chromium-driver fonts-liberation prometheus haproxy redis-server zsh fish systemd iproute2
 programs:
 	@missing=; for each in $(PROGRAMS); do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
 	if [ -z "$$missing" ]; then :; \

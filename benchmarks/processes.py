@@ -224,13 +224,15 @@ def hub(
     ready: bool = True,
     source: Path = ROOT,
     environ: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
 ) -> Iterator[tuple[int, str]]:
-    """``holdfast serve``, of this checkout or another: its process and its base address."""
+    """``holdfast serve``, of this checkout or another, ``under`` a profiler: its process and its base address."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mcp.json"
         file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings or {}}))
         env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(source / "src"), **(environ or {})}
         command = [
+            *under,
             sys.executable,
             "-m",
             "holdfast",

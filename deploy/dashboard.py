@@ -164,6 +164,12 @@ PANELS = (
         description="A hub alone is one replica, and shares with nothing else.",
     ),
     Panel(
+        "Fleet: clocks",
+        {"{{instance}}": f"holdfast_fleet_clock_ahead_seconds{{{OF_HUB}}}"},
+        unit="s",
+        description="How far the clock of each machine is ahead of the time of the fleet. Beyond 30 s it is reported.",
+    ),
+    Panel(
         "Fleet: exchanges with the store",
         {
             "{{result}}": f"sum by (result) (rate(holdfast_fleet_exchanges_total{{{OF_HUB}}}[$__rate_interval]))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ class Load:
     tool: str
     keep_alive: bool = False
     """Whether connections are used again, as most clients do."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """For each request, such as credentials."""
     answered: int = 0
     under_way: int = 0
     failed: list[str] = field(default_factory=list)
@@ -35,7 +38,7 @@ class Load:
     async def open_sessions(self, number: int) -> None:
         """Shake hands so many times."""
         for _ in range(number):
-            answer = await post(self.url, initialize())
+            answer = await post(self.url, initialize(), **self.headers)
             (session,) = [
                 line.partition(": ")[2] for line in answer.head.splitlines() if line.startswith("mcp-session-id: ")
             ]
@@ -78,7 +81,7 @@ class Load:
         body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
         self.under_way += 1
         try:
-            answer = await self._post(body, headers)
+            answer = await self._post(body, {**headers, **self.headers})
         except (OSError, httpx2.HTTPError) as exc:
             self.failed.append(repr(exc))
         else:

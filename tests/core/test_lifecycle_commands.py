@@ -29,6 +29,7 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.table import State
+from holdfast.core.messages import for_user
 from tests.core.slot_harness import SlotHarness, connected, listing, started
 
 
@@ -248,3 +249,17 @@ def test_a_changed_definition_does_not_enable_a_disabled_server() -> None:
     slot.send(DisableRequested())
     assert slot.send(ConfigChanged()) == ()
     assert slot.state() is State.DISABLED
+
+
+@pytest.mark.requirement("MSG-8", "FLEET-6")
+def test_a_server_that_was_up_and_moves_to_another_replica_is_lost_and_not_starting_up() -> None:
+    slot = connected()
+    slot.send(ConfigChanged(moved=True, reason="it runs on another replica now"))
+    failure = slot.machine.health(slot.now).failure
+    assert failure is not None
+    assert "was lost (it runs on another replica now)" in for_user(failure)
+    slot.fail("transient")
+    slot.send(ConfigChanged())
+    edited = slot.machine.health(slot.now).failure
+    assert edited is not None
+    assert "is starting up" in for_user(edited)

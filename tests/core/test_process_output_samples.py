@@ -17,6 +17,12 @@ OUTPUTS = Path(__file__).with_name("outputs")
 TELLING = [
     ("npx404", "package", "npm error code E404: The requested resource '@modelcontextprotocol/server-doesnotexist@*'"),
     ("npxver", "package", "npm error code ETARGET: No matching version found for @modelcontextprotocol/server-github"),
+    ("npxdep", "package", "npm error code ETARGET: No matching version found for typedarray.prototype.slice@^1.0.6."),
+    ("npxcert", "certificate", "npm error request to https://registry.npmjs.org/@notionhq%2fnotion-mcp-server failed"),
+    ("npxcut", "npx_folder", "Error [ERR_MODULE_NOT_FOUND]: Cannot find module '/home/ada/.npm/_npx/0726791833487271"),
+    ("uvxcert", "certificate", "invalid peer certificate: UnknownIssuer"),
+    ("uvxpython", "runtime", "cause: Because the current Python version (3.11.2) does not satisfy Python>=3.12"),
+    ("brightdata", "variable", "Error: Cannot run MCP server without API_TOKEN env"),
     ("sentry", "variable", "Error: No access token was provided."),
     ("brave", "variable", "Error: A Brave API key is required via"),
     ("uvx404", "package", "Because mcp-server-doesnotexist-xyz was not found in the package registry"),
@@ -58,6 +64,11 @@ def names(text: str) -> tuple[str, ...]:
 
 def test_what_is_missing_is_named() -> None:
     assert names(output("npx404")) == ("@modelcontextprotocol/server-doesnotexist",)
+    assert names(output("npxdep")) == ("typedarray.prototype.slice",)
+    assert names(output("npxcert")) == ("registry.npmjs.org",)
+    assert names(output("npxcut")) == ("0726791833487271",)
+    assert names(output("uvxcert")) == ("pypi.org",)
+    assert names(output("brightdata")) == ("API_TOKEN",)
     assert names(output("npxver")) == ("@modelcontextprotocol/server-github",)
     assert names(output("uvx404")) == ("mcp-server-doesnotexist-xyz",)
     assert names(output("nodemod")) == ("./nosuch",)
@@ -148,3 +159,15 @@ def test_a_hostile_output_takes_no_time() -> None:
         telling_line(text)
         telling_line(f"npm error code E404\nnpm error 404 {text}")
         telling_line(f"Traceback (most recent call last):\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("probe_plain", "INFO:mcp-shell-server:Server shutdown complete"), ("probe_rich", "ListToolsRequest")],
+)
+def test_what_a_server_says_of_the_probe_of_its_era_is_not_taken_for_its_trouble(name: str, last: str) -> None:
+    said = output(name)
+    assert telling_line(said) == last
+    assert telling_line(said[-3000:]) == last, "also where its beginning is no longer kept"
+    assert telling_line(f"{said}ERROR:root:the disk is full\n") == "ERROR:root:the disk is full"
+    assert need_of(said) is None

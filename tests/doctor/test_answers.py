@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.peers.http_fault import FaultServer, redirect, reset_before_answer, r
 from tests.peers.mcp_http import HTML_PAGE, McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
+from tests.peers.tls import Certificates
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
 
@@ -91,6 +93,21 @@ async def test_a_redirect_to_https_means_https(clinic: Examination) -> None:
     async with FaultServer(lambda request: redirect("https://127.0.0.1:1/mcp", 301)) as here:
         found = await clinic.found({"url": f"{here.origin}/mcp"})
     clinic.matches("redirect_https", found)
+
+
+@pytest.mark.requirement("SEC-3")
+@pytest.mark.parametrize("path", ["/mcp/", "/mcp"])
+async def test_a_redirect_to_plain_http_is_no_reason_to_give_up_tls(
+    clinic: Examination, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A server behind a proxy that ends TLS writes its redirects so: those that add a slash are the most common."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.write_ca(tmp_path)))
+    moved = redirect(f"http://127.0.0.1{path}", 307)
+    async with FaultServer(moved, ssl=certificates.server_context()) as here:
+        url = f"https://127.0.0.1:{here.port}"
+        found = await clinic.found({"url": f"{url}/mcp"})
+    assert found.code == "HF-REDIRECT"
+    assert [edit.value for edit in found.remedy.edits] == ([f'"{url}/mcp/"'] if path == "/mcp/" else []), found.remedy
 
 
 async def test_credentials_that_would_travel_unencrypted_are_not_sent(clinic: Examination) -> None:

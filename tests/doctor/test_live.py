@@ -139,6 +139,35 @@ async def test_a_replica_that_the_others_cannot_reach_says_so_at_its_start_in_st
     clinic.matches("hub_advertise", found)
 
 
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+async def test_a_wrong_clock_of_a_replica_is_in_the_api_and_in_the_doctor(clinic: Examination) -> None:
+    clinic.configure({"off": OFF})
+    path = clinic.folder / "broker"
+    fleet = Fleet(LocalStore(path), replica="one")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
+        async with steered({"off": OFF}, fleet=fleet) as hub:
+            fleet.clock.note(1.8e9, {"one": 0, "two": 90_000, "three": 1}, 0.0)
+
+            async def is_told() -> bool:
+                return bool((await hub.control.hub()).notice)
+
+            await asked(is_told)
+            view = await hub.control.hub()
+            assert view.fleet is not None
+            assert view.fleet.wrong_clocks == {"two": 90_000}
+            assert view.notice.startswith("the clock of two is 90000 s ahead of the fleet's: correct it")
+            found = RunningHub(
+                url=hub.base, token=TOKEN, pid=os.getpid(), started=1.0, config=str(clinic.file), version="1"
+            )
+            with registered(found):
+                report = await clinic.all()
+        tasks.cancel_scope.cancel()
+    (finding,) = report.checks[-1].findings
+    assert finding.code == "HF-HUB-CLOCK"
+    clinic.matches("hub_clock", finding)
+
+
 @pytest.mark.requirement("FLEET-3")
 async def test_a_replica_whose_store_does_not_answer_is_named_by_the_doctor(
     clinic: Examination, monkeypatch: pytest.MonkeyPatch

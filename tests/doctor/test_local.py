@@ -14,6 +14,8 @@ from tests.cli.command import stdio
 from tests.doctor.examination import Examination
 from tests.peers.stdio import StdioPeer
 
+OUTPUTS = Path(__file__).parents[1] / "core" / "outputs"
+
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
 
 Make = Callable[..., StdioPeer]
@@ -268,6 +270,66 @@ async def test_a_package_that_does_not_exist_is_named(clinic: Examination, runne
     found = await clinic.found({"command": f"./{runner}"})
     assert found.code == "HF-EXIT-PACKAGE"
     clinic.matches(f"package_{runner}", found)
+
+
+def printing(clinic: Examination, runner: str, sample: str) -> str:
+    """A package runner that prints what a real one printed, and fails; gives its command."""
+    output = clinic.folder / f"{sample}.txt"
+    output.write_text(OUTPUTS.joinpath(f"{sample}.txt").read_text())
+    (clinic.folder / runner).write_text(f'#!/bin/sh\ncat "{output}" >&2\nexit 1\n')
+    (clinic.folder / runner).chmod(0o755)
+    return f"./{runner}"
+
+
+async def test_a_package_that_a_package_needs_is_told_apart_from_one_that_is_misspelt(clinic: Examination) -> None:
+    found = await clinic.found({"command": printing(clinic, "npx", "npxdep"), "args": ["-y", "@clinic/server@latest"]})
+    assert found.code == "HF-EXIT-PACKAGE"
+    clinic.matches("package_needed", found)
+
+
+async def test_a_version_that_does_not_exist_is_told_apart_from_a_package_that_does_not(clinic: Examination) -> None:
+    args = ["-y", "@modelcontextprotocol/server-github@99.99.99"]
+    found = await clinic.found({"command": printing(clinic, "npx", "npxver"), "args": args})
+    assert found.code == "HF-EXIT-PACKAGE"
+    clinic.matches("package_version", found)
+
+
+async def test_an_installation_of_npx_that_was_cut_off_is_removed_before_the_next_start(clinic: Examination) -> None:
+    found = await clinic.found({"command": printing(clinic, "npx", "npxcut"), "args": ["-y", "task-master-ai"]})
+    assert found.code == "HF-EXIT-MODULE"
+    assert found.remedy.commands[0] == 'rm -rf -- "$(npm config get cache)"/_npx/0726791833487271'
+    clinic.matches("npx_incomplete", found)
+
+
+async def test_uvx_is_told_which_python_to_use(clinic: Examination) -> None:
+    found = await clinic.found({"command": printing(clinic, "uvx", "uvxpython"), "args": ["dbt-mcp"]})
+    assert found.code == "HF-EXIT-RUNTIME"
+    clinic.matches("uvx_python", found)
+
+
+@pytest.mark.parametrize(("runner", "variable"), [("npx", "NODE_EXTRA_CA_CERTS"), ("uvx", "SSL_CERT_FILE")])
+async def test_a_certificate_that_a_runner_does_not_trust_is_told_apart(
+    clinic: Examination, runner: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = printing(clinic, runner, f"{runner}cert")
+    monkeypatch.setenv(variable, "/etc/company.pem")
+    exported = await clinic.found({"command": command, "args": ["clinic-server"]})
+    assert exported.code == "HF-EXIT-CERTIFICATE"
+    clinic.matches(f"certificate_{runner}", exported)
+    given = await clinic.found({"command": command, "args": ["clinic-server"], "env": {variable: "/etc/company.pem"}})
+    assert not given.remedy.edits, "it has the variable already"
+    monkeypatch.delenv(variable)
+    (edit,) = (await clinic.found({"command": command, "args": ["clinic-server"]})).remedy.edits
+    assert edit.keys == ("env", variable)
+    assert not edit.certain, "the system may not trust it either"
+
+
+async def test_the_error_before_a_long_usage_text_is_shown(clinic: Examination) -> None:
+    usage = "\n".join(f"      --option-{number} string   what it is for" for number in range(30))
+    found = await clinic.found(dying(f"Error: no contexts are defined in kubeconfig.\nUsage:\n{usage}\n"))
+    assert found.code == "HF-EXITED"
+    assert found.detail.splitlines()[:2] == ["Error: no contexts are defined in kubeconfig.", "…"]
+    assert len(found.detail.splitlines()) == 12
 
 
 async def test_a_server_that_was_killed_is_told_apart_from_one_that_failed(clinic: Examination) -> None:

@@ -182,6 +182,17 @@ async def test_a_certificate_that_does_not_verify_for_another_reason_is_told_wit
     clinic.matches("tls_unverified", found)
 
 
+async def test_a_server_that_leaves_during_the_handshake_is_told_as_that(clinic: Examination) -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.close()
+
+    async with await asyncio.start_server(leave, "127.0.0.1", 0) as server:
+        found = await clinic.found({"url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"})
+    assert found.code == "HF-TLS-HANDSHAKE"
+    assert "broken off by the server" in found.words
+
+
 @pytest.mark.parametrize("kind", ["expired", "not_yet_valid", "wrong_name", "other_ca"])
 async def test_each_fault_of_a_certificate_is_told_apart(
     clinic: Examination, certificates: Certificates, trusting: None, kind: CertificateKind

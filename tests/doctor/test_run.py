@@ -180,6 +180,7 @@ def test_every_code_is_found_by_a_check_and_every_check_names_its_codes() -> Non
         "HF-CHECK-TIME",
         "HF-CHECK-CRASHED",
         "HF-HUB-ADVERTISE",
+        "HF-HUB-CLOCK",
         "HF-HUB-CONFIGS",
         "HF-HUB-SILENT",
         "HF-HUB-STORE",

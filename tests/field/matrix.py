@@ -332,4 +332,62 @@ CLIENTS: tuple[Client, ...] = (
         ("ai", "@ai-sdk/mcp"),
     ),
     Client("Mastra", NodeEnvironment("mastra", ("@mastra/mcp",)), "mastra.cjs", ("@mastra/mcp",)),
+    Client(
+        "LangChain.js",
+        NodeEnvironment("langchain-js", ("@langchain/mcp-adapters", "@langchain/core")),
+        "langchain_js.cjs",
+        ("@langchain/mcp-adapters",),
+    ),
+    Client(
+        "OpenAI Agents JS",
+        NodeEnvironment("openai-agents-js", ("@openai/agents", "zod")),
+        "openai_agents_js.cjs",
+        ("@openai/agents",),
+    ),
+    Client("mcporter", NodeEnvironment("mcporter", ("mcporter",)), "mcporter.cjs", ("mcporter",)),
+    Client("Genkit", NodeEnvironment("genkit", ("genkit", "@genkit-ai/mcp")), "genkit.cjs", ("@genkit-ai/mcp",)),
+    Client(
+        "mcp-use JS",
+        NodeEnvironment("mcp-use-js", ("mcp-use@1", "@langchain/core", "langchain", "zod")),
+        "mcp_use_js.cjs",
+        ("mcp-use",),
+    ),
+    Client("DSPy", PythonEnvironment("dspy", ("dspy", "mcp")), "dspy_client.py", ("dspy", "mcp")),
+    Client("CAMEL", PythonEnvironment("camel", ("camel-ai", "mcp<2")), "camel_client.py", ("camel-ai", "mcp")),
+    Client(
+        "CrewAI",
+        PythonEnvironment("crewai", ("crewai", "crewai-tools[mcp]")),
+        "crewai_client.py",
+        ("crewai-tools", "mcp"),
+    ),
+    Client(
+        "PraisonAI",
+        PythonEnvironment("praisonai", ("praisonaiagents[mcp]",)),
+        "praisonai_client.py",
+        ("praisonaiagents", "mcp"),
+        # It logs each failed call.
+        noise="ERROR Error (?:in _async_call for|calling tool)|MCP tool .* failed",
+    ),
+    Client(
+        "LiteLLM",
+        PythonEnvironment("litellm", ("litellm", "mcp", "expression")),
+        "litellm_client.py",
+        ("litellm", "mcp"),
+        # It fetches a list of prices at its import, and logs each JSON-RPC error.
+        noise="model cost map|run_with_session failed|call_tool failed - Error Type: MCPError",
+    ),
+    Client(
+        "mcp-agent",
+        PythonEnvironment("mcp-agent", ("mcp-agent", "mcp<2")),
+        "mcp_agent_client.py",
+        ("mcp-agent", "mcp"),
+        # It logs each JSON-RPC error.
+        noise="send_request failed: Unknown tool",
+    ),
+    Client(
+        "chuk-mcp",
+        PythonEnvironment("chuk-mcp", ("chuk-mcp", "pydantic", "httpx")),
+        "chuk_client.py",
+        ("chuk-mcp",),
+    ),
 )

@@ -207,6 +207,10 @@ ENTRIES: dict[str, Callable[[Target, bytes], bytes]] = {
     "a question for a model": _before_result(b"sampling/createMessage", b'{"maxTokens":1,"messages":', request=True),
     "a question for a person": _before_result(b"elicitation/create", b'{"message":', request=True),
     "a question that is unknown": _before_result(b"foo/bar", b'{"a":', request=True),
+    "short lines of noise": lambda target, data: target.answered(
+        "tools/call",
+        b"!" + b"x\n" * min(len(data) // 2, 20_000) + b'{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}',
+    ),
     "noise": _result(b"!", b'\n{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}'),
 }
 """By what an input is a part of: how it is sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 import typing
 from collections import Counter
@@ -17,6 +18,7 @@ import httpx2
 import pytest
 
 import holdfast
+from holdfast.auth import store
 from holdfast.core import CatalogEntry
 from holdfast.front.view import View
 from tests.front.conftest import front
@@ -43,6 +45,9 @@ class Cost:
 
     def __init__(self) -> None:
         self.steps: Counter[str] = Counter()
+        """Functions that the latest call entered."""
+        self.cheapest: Counter[str] = Counter()
+        """Those of the call that entered the fewest: now and then a head is read again, or a refresh comes between."""
         self.lines: Counter[str] = Counter()
         """Lines that ran, by function, if they were asked for: they tell of a loop that enters no function."""
         self.checks: list[str] = []
@@ -126,8 +131,11 @@ async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = 
 async def _cost_of(session: Session, calls: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False) -> Cost:
     cost = Cost()
     with monkeypatch.context() as patched, cost.counted(patched, lines=lines):
+        patched.setattr(store, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
         for _ in range(calls):
+            cost.steps = Counter()
             await _call(session)
+            cost.cheapest = min(cost.cheapest or cost.steps, cost.steps, key=Counter.total)
     return cost
 
 
@@ -143,11 +151,9 @@ async def test_a_call_takes_few_steps_and_no_task_and_as_many_with_many_servers(
     assert few.tasks == many.tasks == []
     # They are shared, and set again as time passes: on a busy machine more of it passes in these calls.
     assert max(len(few.timers), len(many.timers)) <= CALLS // 2, "a call makes no timer of its own"
-    assert max(few.steps.total(), many.steps.total()) <= MOST_STEPS * CALLS, few.steps.most_common(40)
+    assert max(few.cheapest.total(), many.cheapest.total()) <= MOST_STEPS, few.cheapest.most_common(40)
     assert few.checks == []
-    # The hub's own requests to the server, such as a refresh, may come into either count: a few of them.
-    more = {name: count for name, count in many.steps.items() if count > 1.5 * few.steps[name] + CALLS // 2}
-    assert more == {}, "each of these grows with the number of servers"
+    assert many.cheapest - few.cheapest == {}, "each of these grows with the number of servers"
 
 
 async def test_no_loop_of_a_call_runs_longer_with_many_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,5 +226,5 @@ async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatc
         await _call(session)
         shared = await _cost_of(session, FEW_CALLS, monkeypatch)
     assert shared.tasks == []
-    more = shared.steps - alone.steps
-    assert more.total() <= (MOST_STEPS_OF_A_REPLICA + 2) * FEW_CALLS, more
+    more = shared.cheapest - alone.cheapest
+    assert more.total() <= MOST_STEPS_OF_A_REPLICA, more

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ class Shared:
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         self._check()
         self.seen += [record.value for record in asked.records]
-        return self.content.exchange(asked, anyio.current_time())
+        return replace(self.content.exchange(asked, anyio.current_time()), wall=time.time())
 
     async def append(self, writes: Any) -> None:
         self._check()
@@ -111,10 +113,13 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(store: Shared, origin: Origin, *, shared: bool = True) -> AsyncIterator[Replica]:
+async def replica(store: Shared, origin: Origin, *, shared: bool = True, ahead: float = 0.0) -> AsyncIterator[Replica]:
+    def wall() -> float:
+        return time.time() + ahead
+
     keys = SessionKeys([KEY], shared=True)
-    ids = SessionIds(keys)
-    fleet = Fleet(SignedStore(store, lambda: keys.material, "test"), events=store)
+    ids = SessionIds(keys, wall=wall)
+    fleet = Fleet(SignedStore(store, lambda: keys.material, "test"), events=store, wall=wall)
     if shared:
         share_sessions(ids, fleet)
     hub = Hub(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}), fleet=fleet)
@@ -149,6 +154,29 @@ async def test_a_session_that_is_ended_on_one_replica_is_ended_on_all_and_on_a_f
         async with replica(store, origin) as fresh:
             await came_true(lambda: fresh.hub.registry.fleet is not None and fresh.hub.registry.fleet.member.synced)
             assert (await fresh.ask(session, "ping")).status_code == 404
+
+
+@pytest.mark.requirement("FLEET-1")
+@pytest.mark.parametrize("ahead", [90_000.0, -90_000.0])
+async def test_a_replica_with_a_wrong_clock_serves_the_sessions_of_others_and_they_serve_its_own(ahead: float) -> None:
+    store = Shared()
+    async with (
+        running("legacy") as origin,
+        replica(store, origin) as good,
+        replica(store, origin, ahead=ahead) as wrong,
+    ):
+        fleets = [fleet for one in (good, wrong) if (fleet := one.hub.registry.fleet) is not None]
+        await came_true(lambda: all(len(fleet.wrong_clocks) == 1 and fleet.is_settled for fleet in fleets))
+        assert fleets[0].wrong_clocks.keys() == {fleets[1].replica}
+        for at, elsewhere in ((good, wrong), (wrong, good)):
+            session = at.session()
+            await session.begin()
+            assert (await elsewhere.ask(session, "ping")).status_code == 200
+            await session.end()
+            async with replica(store, origin) as fresh:
+                fleet = fresh.hub.registry.fleet
+                await came_true(lambda fleet=fleet: fleet.is_settled)  # type: ignore[misc]
+                assert (await fresh.ask(session, "ping")).status_code == 404
 
 
 async def test_a_log_level_and_a_subscription_hold_on_the_replica_that_has_the_stream() -> None:

@@ -30,13 +30,10 @@ class Client:
     principal = ""
     counted_by = None
 
-    def __init__(self, era: Literal["modern", "legacy"]) -> None:
+    def __init__(self, era: Literal["modern", "legacy"], *, can_be_asked: bool = True) -> None:
         self.era = era
         self.asked: list[str] = []
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        return {"elicitation": {"form": {}}}
+        self.capabilities: Mapping[str, Any] = {"elicitation": {"form": {}}} if can_be_asked else {}
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         self.asked.append(method)
@@ -81,10 +78,7 @@ async def call(hub: Hub, tool: str, client: Client, arguments: Mapping[str, Any]
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-async def test_a_tool_that_asks_the_old_way_reaches_a_legacy_client(
-    transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leases, "OTHER_ERA_SECONDS", 20.0)  # a second process may start slowly here
+async def test_a_tool_that_asks_the_old_way_reaches_a_legacy_client(transport: str) -> None:
     legacy, modern = Client("legacy"), Client("modern")
     with http_server() as over_http:
         server = over_http if transport == "http" else {"command": sys.executable, "args": [str(PROGRAM), "0"]}
@@ -103,6 +97,56 @@ async def test_a_tool_that_asks_the_old_way_reaches_a_legacy_client(
             assert lease.other.connection.era == "legacy"  # type: ignore[attr-defined]  # it is there by now
             assert hub.server_health("dual").generation == 1, "both are one lease, with one health"
             assert await call(hub, "hello", modern) == "hello"
+
+
+DUAL = {"command": sys.executable, "args": [str(PROGRAM), "0"]}
+
+
+async def test_a_legacy_client_that_cannot_be_asked_uses_the_process_that_runs() -> None:
+    plain = Client("legacy", can_be_asked=False)
+    async with running({"dual": DUAL}) as hub:
+        await reaches(hub, "dual")
+        first = await call(hub, "process", Client("modern"))
+        assert [await call(hub, "process", plain) for _ in range(3)] == [first] * 3
+        lease = hub.registry.slots["dual"].lease
+        assert lease is not None
+        assert lease.other is not None
+        assert lease.other.connection is None, "there is no second process"
+
+
+async def test_the_calls_of_a_client_reach_one_process_from_the_first_on() -> None:
+    client = Client("legacy")
+    async with running({"dual": DUAL}) as hub:
+        await reaches(hub, "dual")
+        reached = [await call(hub, "process", client) for _ in range(3)]
+        assert len(set(reached)) == 1, "what a call did in one process is not known in another"
+        assert await call(hub, "process", Client("modern")) not in reached
+
+
+async def test_a_second_process_that_is_not_there_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "OTHER_PROCESS_SECONDS", 0.0)
+    client = Client("legacy")
+    async with running({"dual": DUAL}) as hub:
+        await reaches(hub, "dual")
+        first = await call(hub, "process", Client("modern"))
+        assert await call(hub, "process", client) == first
+        monkeypatch.setattr(leases, "OTHER_PROCESS_SECONDS", 20.0)
+        assert await call(hub, "process", client) == first, "a client stays where its first call was"
+
+
+async def test_a_second_process_that_fails_is_not_started_again(tmp_path: Path) -> None:
+    """As a server with a lock on its database: only one process of it can run."""
+    lock, starts = tmp_path / "lock", tmp_path / "starts"
+    once = f'echo start >> "{starts}"; mkdir "{lock}" || exit 1; exec "{sys.executable}" "{PROGRAM}" 0'
+    client = Client("legacy")
+    async with running({"dual": {"command": "sh", "args": ["-c", once]}}) as hub:
+        await reaches(hub, "dual")
+        assert len({await call(hub, "process", client) for _ in range(3)}) == 1
+        lease = hub.registry.slots["dual"].lease
+        assert lease is not None
+        assert lease.other is not None
+        assert lease.other.absent
+    assert starts.read_text() == "start\n" * 2
 
 
 async def test_a_server_of_the_modern_era_alone_is_asked_once_and_used_as_it_is() -> None:

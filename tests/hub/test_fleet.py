@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -28,13 +29,14 @@ from holdfast.hub import (
     serve_broker,
 )
 from holdfast.hub.fleet import fleet as fleet_module, local_store
+from holdfast.hub.fleet.redis_store import connect
 from holdfast.testing import StdioServer
 from tests.front.peer_server import running as changing_peer
 from tests.hub.open_hubs import fleet_of, reaches, running
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer
 from tests.peers.mcp_http import McpPeer
 from tests.peers.redis import RedisPeer, has_redis
-from tests.peers.tls import Certificates
+from tests.peers.tls import CertificateKind, Certificates
 from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")]
@@ -170,6 +172,31 @@ async def test_a_store_with_tls_and_a_password_is_used_and_a_wrong_password_is_a
         assert "s3cret" not in good.name
 
 
+@pytest.mark.requirement("FLEET-2")
+@pytest.mark.parametrize("kind", ["other_ca", "wrong_name", "expired"])
+async def test_a_store_whose_certificate_does_not_verify_gets_no_password(
+    kind: CertificateKind, tmp_path: Path
+) -> None:
+    tls, came = Certificates(), bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.extend(await reader.read(100))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "localhost", 0, ssl=tls.server_context(kind)) as server:
+        port, ca = server.sockets[0].getsockname()[1], tls.write_ca(tmp_path)
+        store = RedisStore(RedisAddress.parse(f"rediss://:secret@localhost:{port}?ca={ca}"))
+        with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+            await store.exchange(FleetExchange(replica="a", nonce="n"))
+        await store.close()
+    assert came == b""
+
+
+def test_the_name_in_the_certificate_is_compared_by_every_version_of_the_library() -> None:
+    client = connect(RedisAddress.parse("rediss://host"))
+    assert client.connection_pool.connection_kwargs["ssl_check_hostname"] is True
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -245,7 +272,41 @@ async def test_a_replica_whose_clock_is_ahead_forgets_nothing_for_the_others_and
         await came_true(lambda: fleet_of(good).kept(over) is None)  # both looked for what is over
         assert fleet_of(ahead).kept(ended) is not None
         assert await store.command("HEXISTS", "holdfast:{default}:stamps", ended)
-    assert "the clock of this machine is 3456000 s ahead of that of the store" in caplog.text
+    assert "is 3456000 s ahead of the fleet" in caplog.text
+
+
+META = "holdfast:{default}:meta"
+
+
+@pytest.mark.requirement("FLEET-4", "FLEET-6")
+@pytest.mark.parametrize("jump", [600.0, -600.0, 90_000.0, -90_000.0])
+async def test_a_clock_of_redis_that_jumps_gives_no_right_away_and_keeps_none_for_the_dead(
+    store: RedisPeer, jump: float
+) -> None:
+    """As if the machine of Redis had shown another time until now."""
+    await store.command("FLUSHALL")
+    claim, real = Claim("run/one", ttl=8.0), RedisStore(RedisAddress.parse(store.url))
+    first = await real.exchange(FleetExchange(replica="holder", nonce="e"))
+
+    async def asks(replica: str) -> FleetReply:
+        return await real.exchange(FleetExchange(replica=replica, epoch="e", claims=(claim,), roster=True))
+
+    assert (await asks("holder")).claims[0].granted
+    shown = float(await store.command("HGET", META, "wall"))
+    assert shown == pytest.approx(first.wall, abs=60)
+    await store.command("HSET", META, "wall", f"{shown - jump:.6f}")
+    refused = await asks("other")
+    assert (refused.claims[0].granted, refused.claims[0].holder) == (False, "holder")
+    assert 0 < refused.claims[0].wait < 8.01
+    assert refused.now - first.now < 10
+    assert (await asks("holder")).claims[0].granted
+    assert set((await asks("other")).replicas or ()) >= {"other"}
+    for _ in range(3):  # the holder says no more; each of these is a pause of five seconds
+        shown = float(await store.command("HGET", META, "wall"))
+        await store.command("HSET", META, "wall", f"{shown - 100:.6f}")
+        await asks("other")
+    assert (await asks("other")).claims[0].granted
+    await real.close()
 
 
 # Switches and approvals.
@@ -342,7 +403,12 @@ async def test_without_a_store_it_is_told_what_is_held(store: RedisPeer, caplog:
                 lambda: "o: the tool echo appeared after the server was first listed; it is held" in caplog.text
             )
             assert hub.approvals.pending()
+            caplog.set_level("INFO", "holdfast")
+            await store.start()
+            await came_true(lambda: f"answers: this replica is {fleet_of(hub).replica}" in caplog.text)
+            await came_true(lambda: hub.approvals.pending() == ())
     assert "goes on alone, and does not know what the others approved and disabled" in caplog.text
+    assert "answers again" not in caplog.text
 
 
 # Evidence.

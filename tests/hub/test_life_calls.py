@@ -20,7 +20,10 @@ from holdfast.errors import (
     ServerNotReady,
 )
 from holdfast.hub.hub import Hub
+from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock
+from holdfast.wire.http.connection import PooledConnection
+from holdfast.wire.http.pool import ConnectTimedOut, Pool
 from tests.hub.open_hubs import reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
@@ -307,6 +310,43 @@ async def test_a_call_that_stays_refused_was_not_acted_upon_and_says_so() -> Non
         with anyio.fail_after(5), pytest.raises(ServerNotReady, match="refused") as failure:
             await hub.call_tool("a__echo")
         assert "uncertain" not in str(failure.value)
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_call_whose_connection_never_came_to_stand_was_not_acted_upon_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def dropped(pool: Pool) -> PooledConnection:
+        raise ConnectTimedOut
+
+    async with McpPeer() as peer, running({"a": peer}) as hub:
+        await settled(hub, peer)
+        monkeypatch.setattr(Pool, "_connected", dropped)
+        monkeypatch.setattr(Pool, "_free", lambda pool: None)
+        with pytest.raises(CallFailed, match="waiting for a connection") as failure:
+            await hub.call_tool("a__echo")
+        assert "uncertain" not in str(failure.value)
+        assert "firewall" in failure.value.hint
+
+
+@pytest.mark.requirement("LIFE-17")
+async def test_a_connection_that_comes_with_the_end_of_the_wait_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with McpPeer() as peer, running({"a": peer}) as hub:
+        await settled(hub, peer)
+        slot = hub.registry.slots["a"]
+        stands, changed = slot.lease, type(slot).changed
+        looks = 0
+
+        async def too_late(self: Slot, until: float | None = None) -> bool:
+            if until is None:
+                return await changed(self)
+            nonlocal looks
+            looks += 1
+            return False
+
+        monkeypatch.setattr(type(slot), "changed", too_late)
+        monkeypatch.setattr(type(slot), "lease", property(lambda _: stands if looks else None))
+        assert (await hub.call_tool("a__echo", {"text": "hi"})).text == "hi"
 
 
 @pytest.mark.requirement("LIFE-17", "BRK-2")

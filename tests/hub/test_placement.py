@@ -17,11 +17,13 @@ import pytest
 
 from holdfast import Hub
 from holdfast.config import ServerSpec
-from holdfast.core import Listing, State
+from holdfast.core import FleetReply, Listing, State
+from holdfast.core.fleet import member, placement
 from holdfast.errors import ConnectionClosed, HoldfastError, ServerUnavailable
 from holdfast.front import Broker
 from holdfast.hub import CallEnded, Fleet, LocalStore, PeerAddress, Peers, serve_broker
 from holdfast.hub.fleet.listings import packed
+from holdfast.hub.fleet.messages import StoreUnavailable
 from holdfast.testing import Fault, StdioServer
 from holdfast.wire import Caller, Relay
 from tests.hub.open_hubs import PATIENCE, fleet_of, reaches, records, running
@@ -343,6 +345,28 @@ async def test_without_the_store_the_server_goes_on_where_it_is(tmp_path: Path) 
             await asked(extended)
             assert fleet_of(other).not_shared_since is not None
             assert len(server.pids) == 1
+
+
+async def test_a_replica_that_loses_the_store_alone_uses_its_server_where_it_moved(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, seconds in ((member, "ALONE_SECONDS", 1.0), (placement, "LOST_SECONDS", 1.0)):
+        monkeypatch.setattr(module, name, seconds)
+    for module in (member, placement):
+        monkeypatch.setattr(module, "LEASE_SECONDS", 4.0)
+    with StdioServer({"a": "1"}) as server:
+        holder, other = await holder_and_other(replicas, {"s": server.definition})
+        monkeypatch.setattr(fleet_of(holder).store, "exchange", unreachable)
+        await came_true(lambda: fleet_of(other).leases.runs("s"))
+        await reaches(holder, "s")
+        assert fleet_of(holder).not_shared_since is not None
+        assert (await holder.call_tool("s__a")).text == "1"
+        assert fleet_of(holder).leases.home_of("s") == fleet_of(other).replica
+        assert len(alive(server.pids)) == 1
+
+
+async def unreachable(_: object) -> FleetReply:
+    raise StoreUnavailable("its packets are dropped")
 
 
 async def test_no_lease_waits_for_a_listing_that_takes_long_to_pack(

@@ -228,12 +228,14 @@ async def test_a_server_that_repeats_our_credentials_is_masked() -> None:
 # Streams that are cut
 
 
-def cut_stream(*, resumed: Behaviour) -> Callable[[Request], Behaviour]:
+def cut_stream(*, resumed: Behaviour, event_id: str = "e-1") -> Callable[[Request], Behaviour]:
     """A script: a request's stream ends after an event with an id; this answers a request that resumes it."""
 
     async def begin(exchange: Exchange) -> None:
         await exchange.start(content_type="text/event-stream")
-        await exchange.chunk(b'retry: 1\nid: e-1\ndata: {"jsonrpc": "2.0", "method": "notifications/message"}\n\n')
+        await exchange.chunk(
+            f'retry: 1\nid: {event_id}\ndata: {{"jsonrpc": "2.0", "method": "notifications/message"}}\n\n'.encode()
+        )
         await exchange.end()
 
     begun = Behaviour("begin", begin)
@@ -251,6 +253,24 @@ async def test_a_stream_that_was_cut_is_taken_up_again_where_it_ended() -> None:
         assert await wire.send_raw_request("a", None) == {"resumed": True}
     assert [request.method for request in peer.requests] == ["POST", "GET"]
     assert peer.requests[1].headers["last-event-id"] == "e-1"
+
+
+@pytest.mark.parametrize(("event_id", "sent"), [("\u65e5 \u00e9", "\u65e5 \u00e9"), ("a\x01b", None)])
+async def test_an_id_of_an_event_is_sent_back_as_it_came_or_not_at_all(event_id: str, sent: str | None) -> None:
+    """A header has bytes: an id in any script is UTF-8 there. One with a control character cannot be sent."""
+
+    async def go_on(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.chunk(f"data: {json.dumps(answer(1, resumed=True))}\n\n".encode())
+        await exchange.end()
+
+    script = cut_stream(resumed=Behaviour("go on", go_on), event_id=event_id)
+    async with FaultServer(script) as peer, dispatcher(peer.origin) as wire:
+        if sent is None:
+            assert await failure_of(wire) == NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        else:
+            assert await wire.send_raw_request("a", None) == {"resumed": True}
+            assert peer.requests[1].headers["last-event-id"].encode("latin-1").decode() == sent
 
 
 async def test_a_stream_that_is_cut_again_and_again_is_given_up() -> None:

@@ -121,7 +121,8 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
     """Let the replicas of a fleet share what sessions have; before the front is made."""
     if fleet is None:
         return
-    ids.store = FleetSessions(fleet, ids.keys, ids.store)
+    ids.wall = fleet.time
+    ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.time)
     if fleet.events is not None:
         events = ids.events = SharedEvents(
             fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)

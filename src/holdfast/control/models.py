@@ -182,6 +182,10 @@ class FleetView(ApiModel):
         default=(),
         description="The replicas by configuration, if they differ for longer than a roll takes; else empty",
     )
+    wrong_clocks: dict[str, int] = Field(
+        default_factory=dict,
+        description="Replicas whose clock differs by more than 30 s, and how many seconds it is ahead of the fleet's",
+    )
     events_lost: int = Field(default=0, description="Events of sessions that other replicas cannot resume")
     refused: int = Field(default=0, description="Messages of the store with a wrong signature")
     replicas: tuple[Replica, ...] = ()

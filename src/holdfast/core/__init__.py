@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         scopes_in as scopes_in,
     )
     from holdfast.core.fleet.agreement import ConfigAgreement as ConfigAgreement
+    from holdfast.core.fleet.clock import FleetClock as FleetClock
     from holdfast.core.fleet.homes import (
         ClientHomes as ClientHomes,
         question_number as question_number,
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
         LeaseGained as LeaseGained,
         LeaseLost as LeaseLost,
         Placement as Placement,
+        preferred as preferred,
     )
     from holdfast.core.fleet.records import FleetRecord as FleetRecord
     from holdfast.core.fleet.sharing import (
@@ -218,6 +220,7 @@ __getattr__, __dir__ = lazy_exports(
             "scopes_in",
         ],
         "fleet.agreement": ["ConfigAgreement"],
+        "fleet.clock": ["FleetClock"],
         "fleet.homes": ["ClientHomes", "question_number", "replica_tag", "replicas_with_tag", "tag_of_question"],
         "fleet.member": [
             "Alone",
@@ -231,7 +234,7 @@ __getattr__, __dir__ = lazy_exports(
             "Ticket",
             "Unused",
         ],
-        "fleet.placement": ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
+        "fleet.placement": ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "Placement", "preferred"],
         "fleet.records": ["FleetRecord"],
         "fleet.sharing": [
             "evidence_event",

@@ -150,13 +150,13 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return Verdict(
                 status="transient",
                 reason=waited + _quoted(evidence.stderr),
-                hint=f"if it is always this slow, raise `{evidence.setting}`",
+                hint=f"if it is always this slow, raise `{evidence.setting}`" if evidence.sent else _NO_WAY,
             )
         case Redirected():
             return _permanent(
                 f"it redirects to {quoted_name(evidence.location, SHOWN)} (HTTP {evidence.status}), "
                 "which is not followed",
-                "if that address is the server you mean, put it into `url`",
+                _DOWNGRADED if evidence.downgrade else "if that address is the server you mean, put it into `url`",
             )
         case PlainHttpRefused():
             return _permanent(
@@ -384,9 +384,9 @@ def _replica(seen: NetworkFailure, replica: str) -> Verdict:
     """A server that runs on another replica: what failed is the way to that replica."""
     why = f": {seen.detail}" if seen.detail else ""
     if not replica:
-        return Verdict(status="transient", reason=f"no replica runs it now{why}")
+        return Verdict(status="transient", reason=seen.detail or "no replica runs it now")
     if not seen.sent:
-        return Verdict(status="transient", reason=f"the replica that runs it did not take the request{why}")
+        return Verdict(status="transient", reason=f"the replica that should run it did not take the request{why}")
     what = "was closed" if seen.detail else "is lost"
     return Verdict(status="transient", reason=f"the connection to the replica that runs it ({replica}) {what}{why}")
 
@@ -448,6 +448,9 @@ _LOGIN = {
     ),
 }
 
+_NO_WAY = "check that its host is up, and that no firewall drops the packets"
+"""The hint for a connection that never came to stand: raising a limit does not help."""
+
 _UNREACHABLE = {
     NetworkFault.NAME_RESOLUTION: (
         "the host name in its URL does not resolve",
@@ -458,6 +461,8 @@ _UNREACHABLE = {
         "start the server, or correct the host and port in `url`",
     ),
 }
+
+_DOWNGRADED = "write that path into `url` with https; the server does not know that a proxy before it ends TLS"
 
 _NETWORK = {
     NetworkFault.NAME_RESOLUTION: "the host name in its URL does not resolve, though it did before",

@@ -136,6 +136,8 @@ class TimedOut:
     """The key that gives it longer, as written in the config."""
     stderr: str = ""
     """The last line that a process wrote there while it started."""
+    sent: bool = True
+    """Whether the server may have got the request; it has not while a connection is waited for."""
 
 
 class TlsFault(Enum):
@@ -166,6 +168,8 @@ class Redirected:
     status: int
     location: str
     """Without user info, query and fragment."""
+    downgrade: bool = False
+    """Whether it leads from https to plain http."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,7 +252,7 @@ class Machine:
             breaker_retry_in=self.breaker.retry_in(now) if self.breaker.state is BreakerState.OPEN else None,
             evidence=life.evidence if denial is None else "denied",
             # A server that was ended on purpose, to be started again, has no reason and is not lost.
-            lost=life.ever_connected and lease is None and (bool(life.reason) or life.state is not State.CONNECTING),
+            lost=life.was_up and lease is None and (bool(life.reason) or life.state is not State.CONNECTING),
             down_for=max(0.0, now - life.down_since) if life.down_since is not None else None,
             unconfirmed=denial.unconfirmed if denial is not None else life.state is State.DENIED and life.unconfirmed,
             call_asks_in=self._call_asks_in(now),

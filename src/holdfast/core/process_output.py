@@ -16,7 +16,17 @@ from typing import Literal, NamedTuple, TypeAlias
 __all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
 
 NeedKind: TypeAlias = Literal[
-    "variable", "package", "runtime", "python_module", "python_package", "node_module", "docker", "image", "address"
+    "variable",
+    "package",
+    "runtime",
+    "python_module",
+    "python_package",
+    "node_module",
+    "npx_folder",
+    "docker",
+    "image",
+    "address",
+    "certificate",
 ]
 
 LONGEST = 16 * 1024
@@ -33,9 +43,9 @@ class Need(NamedTuple):
 
     kind: NeedKind
     names: tuple[str, ...] = ()
-    """Variables, or the package, module, image, runtime or address."""
+    """Variables, or the package, module, image, runtime, address, folder of npx, or host with the certificate."""
     version: str = ""
-    """The version of the runtime or of the Python package, if it is known."""
+    """The version of the runtime or of the package, if it is known."""
     line: str = ""
     """The line that says so."""
 
@@ -57,6 +67,8 @@ def hint_for(need: Need) -> str:
         case "variable":
             named = " and ".join(f"`{one}`" for one in need.names[:3])
             return f"its output names {named}: give {'it' if len(need.names) == 1 else 'them'} a value in `env`"
+        case "package" if need.version:
+            return f"the registry has no version {need.version} of the package `{name}`: name another version in `args`"
         case "package":
             return f"the registry has no package `{name}`: correct the name in `args`"
         case "runtime":
@@ -70,6 +82,11 @@ def hint_for(need: Need) -> str:
             return f"it could not reach {name}: check that it listens there, or correct the address"
         case "node_module":
             return f"install the module `{name}` in the server's folder, or build the server"
+        case "npx_folder":
+            return "a file is missing in what npx installed: `holdfast doctor` says how to install it again"
+        case "certificate":
+            of = f" of {name}" if name else ""
+            return f"it does not trust the certificate{of}: name the file with your certificate authorities in `env`"
         case "docker":
             return "start Docker, or allow this user to use it"
         case "image":
@@ -85,11 +102,26 @@ class _Said(NamedTuple):
 
 def _read(text: str) -> _Said:
     lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()]
+    lines = list(_without_probe(lines)) or lines
     for recognise in _RECOGNISERS:
         if (found := recognise(lines)) is not None:
             return found
     useful = [line for line in lines if not _BORING.search(line)]
     return _Said(_clean((useful or lines or [""])[-1]))
+
+
+_OF_PROBE = re.compile(r"Failed to validate request: \d+|errors\.pydantic\.dev/|input_value='server/discover'")
+"""What the Python SDK 1.x writes about ``server/discover``: some 90 lines, which are about nothing of the server."""
+_MORE_OF_PROBE = re.compile(r"^\s(?!.*\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)|^[A-Z]\w*Request(?:\.\w+)+$")
+"""The lines after one of those: indented, or the name of a field; a new record of a log names its level."""
+
+
+def _without_probe(lines: Sequence[str]) -> Iterator[str]:
+    inside = False
+    for line in lines:
+        inside = bool(_OF_PROBE.search(line) or (inside and _MORE_OF_PROBE.search(line)))
+        if not inside:
+            yield line
 
 
 def _needs(kind: NeedKind, names: Sequence[str], line: str, version: str = "") -> _Said:
@@ -109,6 +141,7 @@ _IS_NAME = re.compile(r"[@\w./\[]")
 _NPM = re.compile(r"^npm (?:error|ERR!) ?(.*)$")
 _NPM_CODE = re.compile(r"^code (E[A-Z0-9_]+)$")
 _NPM_PACKAGE = re.compile(r"'([^']+?)(?:@[^'@]*)?'|\bfor ((?:@[\w.-]+/)?[\w.-]+)")
+_NPM_VERSION = re.compile(r"No matching version found for \S[^@\s]*@(\S{1,60}?)\.?$")
 _NPM_NOISE = re.compile(r"^Not Found - GET|complete log of this run|^Note that|^tarball, folder|^In most cases")
 
 
@@ -121,7 +154,28 @@ def _npm(lines: Sequence[str]) -> _Said | None:
     detail = next((line for line in details if line and not _NPM_NOISE.search(line)), "")
     line = f"npm error code {code}" + (f": {_clean(detail)}" if detail else "")
     package = _NPM_PACKAGE.search(detail) if code in ("E404", "ETARGET") else None
-    return _needs("package", [package[1] or package[2]], line) if package is not None else _Said(line)
+    version = _NPM_VERSION.search(detail)
+    wanted = version[1] if version is not None else ""
+    return _needs("package", [package[1] or package[2]], line, wanted) if package is not None else _Said(line)
+
+
+_UNTRUSTED = re.compile(
+    r"invalid peer certificate: UnknownIssuer|CERTIFICATE_VERIFY_FAILED|self[- ]signed certificate\b"
+    r"|unable to get (?:local )?issuer certificate|unable to verify the first certificate|x509: certificate signed by"
+)
+"""How npm, uv, Node, Python and Go say that they do not know who signed a certificate."""
+_HOST = re.compile(r"\bhttps://([\w.-]+(?::\d+)?)|\bhost='([\w.-]+)'")
+
+
+def _certificate(lines: Sequence[str]) -> _Said | None:
+    line = next((line for line in lines if _UNTRUSTED.search(line) and not _BORING.search(line)), None)
+    return _needs("certificate", _hosts(lines), re.sub(r"^\s*cause:\s*", "", line)) if line is not None else None
+
+
+def _hosts(lines: Sequence[str]) -> list[str]:
+    """The first host that is named."""
+    found = next((found for line in lines if (found := _HOST.search(line))), None)
+    return [found[1] or found[2]] if found is not None else []
 
 
 _PACKAGES = (
@@ -228,6 +282,7 @@ def _node(lines: Sequence[str]) -> _Said | None:
 
 _PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
+_NPX_FOLDER = re.compile(r"/_npx/([0-9a-f]{8,64})/node_modules/")
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from '(\w[\w.]*)' \([^)]*\bsite-packages\b")
 _NO_DECORATOR = re.compile(r"'Server' object has no attribute '((?:list|call|read|get|set|subscribe|unsubscribe)_\w+)'")
 """A package without what a program takes from it: the program was written for another version of the package."""
@@ -252,7 +307,8 @@ def _caught(lines: Sequence[str]) -> _Said | None:
         if _NO_DECORATOR.search(line):
             return _needs("python_package", ["mcp"], line, "<2")
         if found := _NODE_MODULE.search(line):
-            return _needs("node_module", [found[1]], line)
+            folder = _NPX_FOLDER.search(line)
+            return _needs("npx_folder", [folder[1]], line) if folder else _needs("node_module", [found[1]], line)
     return None
 
 
@@ -278,7 +334,8 @@ def _error(lines: Sequence[str]) -> _Said | None:
 _VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
 _LACKS = re.compile(
     r"(?i)not (?:set|found|defined|provided|given|configured|specified|present)|missing|must|require|need|\bset\b"
-    r"|please|undefined|unset|empty|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
+    r"|please|undefined|unset|empty|\b(?:cannot|can't|unable|not)\b.{0,60}\bwithout\b"
+    r"|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
 )
 _OR = re.compile(r"[^\w]*\bor\b[^\w]*")
 _USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
@@ -358,6 +415,7 @@ _BORING = re.compile(
 _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
     _npm,
     _python_packages,
+    _certificate,
     _docker,
     _runtime,
     _python,

@@ -184,9 +184,16 @@ COMMAND = (
     Code(
         "HF-EXIT-PACKAGE",
         "error",
-        "The package of the server does not exist",
-        "npx or uvx did not find it in the registry: its name is misspelt, or it is private.",
-        "Correct its name in `args`.",
+        "The package of the server, or one that it needs, does not exist",
+        "npx or uvx did not find it in the registry: its name is misspelt, it is private, or it has no such version.",
+        "Correct its name or version in `args`.",
+    ),
+    Code(
+        "HF-EXIT-CERTIFICATE",
+        "error",
+        "The server's process ended because it does not trust a certificate",
+        "A company's proxy signs certificates itself, and the program does not use the system's list of authorities.",
+        'Name the file with the authorities: "env": {"NODE_EXTRA_CA_CERTS": …}, or SSL_CERT_FILE for uvx and Python.',
     ),
     Code(
         "HF-EXIT-DOCKER",
@@ -615,6 +622,13 @@ OTHER = (
         "A replica of a fleet runs servers that the other replicas cannot reach",
         "`placement` is `one`, and the running hub was started with --fleet and without --advertise.",
         "Start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`.",
+    ),
+    Code(
+        "HF-HUB-CLOCK",
+        "warning",
+        "The clock of a replica of a fleet is wrong",
+        "It differs from most clocks of the fleet by more than 30 s. Tokens and certificates are judged by it.",
+        "Correct the clock of that machine, for example with NTP. `holdfast status` names it.",
     ),
     Code(
         "HF-HUB-STORE",

@@ -336,6 +336,11 @@ def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
         words = f"the replicas of its fleet run {len(fleet.different_configs)} different configurations: {groups}"
         remedy = "give all replicas the same configuration"
         yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-CONFIGS", words, remedy),))
+    if fleet is not None and fleet.wrong_clocks:
+        apart = ", ".join(f"{name} by {seconds:+d} s" for name, seconds in fleet.wrong_clocks.items())
+        words = f"clocks of machines of its fleet differ from the time of the fleet: {apart}"
+        remedy = "correct the clocks of these machines, for example with NTP"
+        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-CLOCK", words, remedy),))
     if fleet is not None and fleet.cut_off:
         names = ", ".join(fleet.cut_off)
         words = f"`placement` is `one`, and the replica of this machine has no address for the others: {names}"

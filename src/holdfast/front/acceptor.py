@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits, peer_at
+from holdfast.front.access.handshakes import HandshakeTurns
 from holdfast.front.access.local_peer import PeerUids
 from holdfast.front.access.shares import ConnectionShares
 
@@ -71,6 +72,7 @@ class Acceptor:
         self._on_refused = on_refused
         self._waited = False
         self._loop = asyncio.get_running_loop()
+        self._turns = HandshakeTurns(self._loop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._pause: asyncio.TimerHandle | None = None
@@ -169,11 +171,11 @@ class Acceptor:
             protocol.admission = admission
             return protocol
 
-        handshake = HANDSHAKE_SECONDS if self._tls is not None else None
         try:
-            transport, _ = await self._loop.connect_accepted_socket(
-                make, connection, ssl=self._tls, ssl_handshake_timeout=handshake
-            )
+            if self._tls is None:
+                transport, _ = await self._loop.connect_accepted_socket(make, connection)
+            else:
+                transport = await self._secured(connection, make, self._tls, admission.key)
             admission.close = transport.abort
         except (OSError, asyncio.CancelledError) as exc:  # the peer left, or speaks no TLS: no fault of the hub
             if isinstance(exc, ssl.SSLCertVerificationError):
@@ -182,3 +184,26 @@ class Acceptor:
                 log.debug("a TLS handshake failed: %s, from %s", exc.reason or "no reason", admission.peer.name)
             admission.end()
             connection.close()
+
+    async def _secured(
+        self, connection: socket.socket, make: Callable[[], AdmittedProtocol], tls: ssl.SSLContext, peer: str
+    ) -> asyncio.Transport:
+        """The transport of a connection with TLS. Its handshake waits for the client's first bytes, and for a turn."""
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            await self._readable(connection)
+            await self._turns.begin(peer)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                make, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+            return transport
+        finally:
+            self._turns.end(peer)
+
+    async def _readable(self, connection: socket.socket) -> None:
+        came = asyncio.Event()
+        self._loop.add_reader(connection, came.set)
+        try:
+            await came.wait()
+        finally:
+            self._loop.remove_reader(connection)

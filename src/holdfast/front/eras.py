@@ -97,7 +97,8 @@ def _legacy(result: RawObject) -> RawObject:
         changes.update(dict.fromkeys(_MODERN_ONLY))
     meta = result.get("_meta")
     if meta is not None and is_object(meta) and SERVER_INFO_META_KEY in (members := fields(meta)):
-        changes["_meta"] = join_fields({key: value for key, value in members.items() if key != SERVER_INFO_META_KEY})
+        kept = {key: value for key, value in members.items() if key != SERVER_INFO_META_KEY}
+        changes["_meta"] = join_fields(kept) if kept else None
     structured = result.get("structuredContent")
     if structured is not None and not is_object(structured):
         changes["structuredContent"] = None  # the legacy era allows only objects; the text content says the same

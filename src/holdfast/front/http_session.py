@@ -147,7 +147,7 @@ class HttpSession:
 
     def opened(self) -> None:
         """The stream of notices is open."""
-        self.listening_since = time.time()
+        self.listening_since = time.monotonic()
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
 

@@ -5,7 +5,7 @@ session, and a pending call only by the same request of the same principal. A fo
 
     mcp        a whole request; the answer is whole, or an event stream
     cancel     a client gave up a request: the replica that serves it ends it
-    listening  whether a client's stream of notices is open here, and since when
+    listening  whether a client's stream of notices is open here, and for how long
     deliver    a message for that stream
     forget     a client with a key ended its connections
 """
@@ -13,6 +13,7 @@ session, and a pending call only by the same request of the same principal. A fo
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -271,14 +272,16 @@ class PeerRequests:
     async def find_stream(self, session: HttpSession, endpoint: str | None) -> bool:
         """Look for the replica that has a session's stream of notices; the newest stream counts."""
         found = await self._ask_all("listening", _named(session, endpoint))
-        since = {name: float(about["since"]) for name, about in found.items() if about.get("listening") is True}
-        session.stream_at = max(since, key=lambda name: since[name]) if since else ""
-        return bool(since)
+        ages = {name: float(about["age"]) for name, about in found.items() if about.get("listening") is True}
+        session.stream_at = min(ages, key=lambda name: ages[name]) if ages else ""
+        return bool(ages)
 
     async def _listening(self, asked: PeerRequest, answer: PeerReply) -> None:
         session = self._session(asked.about)
         listening = session is not None and session.listening
-        answer.answer({"listening": listening, "since": session.listening_since if session is not None else 0.0})
+        # Its age: the clocks of two machines cannot be compared.
+        age = time.monotonic() - session.listening_since if session is not None else 0.0
+        answer.answer({"listening": listening, "age": age})
 
     def post(self, session: HttpSession, message: bytes) -> bool:
         """A message for a stream that is not here; True if a task has to be started that ``carry``s it."""

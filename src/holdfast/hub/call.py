@@ -245,9 +245,9 @@ class HubCall:
                     lease, params = await self._ready(), None
                 self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
                 caller = self._caller
-                connection = lease.connection if caller is None else lease.connection_at_once(caller.era)
+                connection = lease.connection if caller is None else lease.connection_at_once(caller)
                 if connection is None:
-                    connection, params = await lease.connection_for(caller.era if caller is not None else None), None
+                    connection, params = await lease.connection_for(caller), None
                 self._connection = connection
                 if params is None:
                     params = self._hub.prepared(slot.id, self._method, self._params, late=late)
@@ -297,7 +297,8 @@ class HubCall:
             if slot.machine.dialing is None and slot.state in _HOPELESS:
                 kind, words = _HOPELESS[slot.state]
                 raise _unavailable(slot, kind, words)
-            if not await slot.changed(until=until):
+            # A connection that comes with the end of the wait is used.
+            if not await slot.changed(until=until) and slot.lease is None:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
 
     def _end(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
@@ -442,10 +443,10 @@ def _may_have_acted(seen: Evidence) -> bool:
             return seen.status >= 500 or seen.status == 408
         case NetworkFailure():
             return seen.stood and seen.sent
-        case ProcessExit():
+        case ProcessExit() | TimedOut():
             return seen.sent
         case _:
-            return isinstance(seen, ProcessExit | TimedOut | OverBound | NotMcp | Unexpected)
+            return isinstance(seen, OverBound | NotMcp | Unexpected)
 
 
 def _unavailable(

@@ -36,6 +36,7 @@ from holdfast.hub.limits import DialLimit
 from holdfast.wire import (
     LIST_CHANGED,
     Attempt,
+    Caller,
     Connection,
     DesiredState,
     Dialer,
@@ -73,6 +74,12 @@ OTHER_ERA_SECONDS = 2.0
 
 OTHER_ERA_PAUSE = 5.0
 """How long the other era is not tried again after a failure."""
+
+OTHER_PROCESS_SECONDS = 30.0
+"""How long a call waits for a second process in its client's era; then the first one serves that era for good."""
+
+ASKABLE = frozenset({"elicitation", "sampling", "roots"})
+"""The capabilities of a client that let a server ask it something."""
 
 CACHE_SIZE = 4096
 """How many servers are remembered; the least recently used is dropped first."""
@@ -142,16 +149,27 @@ class Lease:
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
-    def connection_at_once(self, era: Era | None) -> Connection | None:
-        """The connection for a client of this era; None if that one may have to be opened first."""
+    def connection_at_once(self, caller: Caller | None) -> Connection | None:
+        """The connection for this caller; None if that one may have to be opened first."""
         assert self.connection is not None  # noqa: S101 - only a lease that stands is used
-        return self.connection if era is None or self.other is None or era == self.connection.era else None
+        return self.connection if caller is None or self.other is None or not self._needs_other(caller) else None
 
-    async def connection_for(self, era: Era | None) -> Connection:
-        """The same; it is opened first. The first one, if the server has none of that era."""
+    async def connection_for(self, caller: Caller | None) -> Connection:
+        """The same; it is opened first. The first one, if the server has none of the caller's era."""
         assert self.connection is not None  # noqa: S101 - only a lease that stands is used
-        other = await self.other.get() if self.other is not None and era != self.connection.era else None
-        return other or self.connection
+        wanted = self.other if caller is not None and self._needs_other(caller) else None
+        return (await wanted.get() if wanted is not None else None) or self.connection
+
+    def _needs_other(self, caller: Caller) -> bool:
+        """Whether a caller of the other era gains something by a connection of its own era.
+
+        A second process has its own state, and takes the memory and the start of a process. It is for clients that can
+        be asked something, and for tasks.
+        """
+        assert self.connection is not None  # noqa: S101 - only a lease that stands is used
+        if self.other is None or caller.era in (None, self.connection.era):
+            return False
+        return not self.other.is_process or self.connection.runs_tasks or not ASKABLE.isdisjoint(caller.capabilities)
 
     @property
     def starting(self) -> Starting | None:
@@ -167,12 +185,16 @@ class OtherEra:
 
     It is opened when the first call needs it and again after it was lost. Its failures are those of the calls on it;
     the health, the breaker and the catalog of the server rest on the first connection.
+
+    A second process does not know what calls did in the first one, so no client may change from one to the other: if
+    the second does not stand in time, it is given up, and the first serves both eras for as long as the lease lasts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_process: bool) -> None:
         self.connection: Connection | None = None
+        self.is_process = is_process
         self.absent = False
-        """Whether the server refused the legacy era: then nothing is tried again."""
+        """Whether there is none: the server refused the legacy era, or a second process did not stand."""
         self._wanted = anyio.Event()
         self._settled = anyio.Event()
         self._not_before = 0.0
@@ -182,9 +204,17 @@ class OtherEra:
         """The connection; opens it and waits a moment if there is none. None if there is none by then."""
         if self.connection is None and not self.absent and anyio.current_time() >= self._not_before:
             self._wanted.set()
-            with anyio.move_on_after(OTHER_ERA_SECONDS):
+            with anyio.move_on_after(OTHER_PROCESS_SECONDS if self.is_process else OTHER_ERA_SECONDS):
                 await self._settled.wait()
+            self._decide()
         return self.connection
+
+    def _decide(self) -> None:
+        """Give up a second process that does not stand by now."""
+        if self.is_process and self.connection is None:
+            self.absent = True
+            self._settled.set()
+            self._scope.cancel()
 
     def drop(self, connection: Connection) -> None:
         """Close it, if it is still this one: the server no longer knows its session. The next call opens another."""
@@ -216,7 +246,7 @@ class OtherEra:
             self._settled = anyio.Event()
 
     def _failed(self, seen: Evidence) -> None:
-        if self.connection is None and isinstance(seen, RpcError | NotMcp):
+        if self.connection is None and (self.is_process or isinstance(seen, RpcError | NotMcp)):
             self.absent = True
         self._not_before = anyio.current_time() + OTHER_ERA_PAUSE
 
@@ -280,6 +310,8 @@ class Connector:
         if lease.connection is None:
             return _failed(lease, seen, ever_connected=ever_connected)
         lease.close_error = classify_evidence(seen).reason
+        if not lease.cut:
+            lease.lost = lease.lost or seen  # other replicas are told the same reason
         return None
 
     async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:
@@ -358,7 +390,7 @@ class Connector:
             lease.connection = connection
             async with anyio.create_task_group() as beside:
                 if connection.era == "modern" and spec.era == "auto":
-                    lease.other = OtherEra()
+                    lease.other = OtherEra(is_process=spec.transport == "stdio")
                     beside.start_soon(
                         until_cancelled, lease.other.run, lambda: self._legacy(spec, lease, noticed), changed
                     )

@@ -24,9 +24,10 @@ import anyio
 import anyio.to_thread
 
 from holdfast.config import Config, ServerSpec, state_folder
-from holdfast.core import Catalog, Item, Kind, Listing, NameKey
+from holdfast.core import Catalog, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
 from holdfast.hub.approvals import Approvals
+from holdfast.hub.listing_text import listing_from, listing_pieces
 from holdfast.hub.polling import sleep_until_poll, stamps
 
 __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
@@ -231,7 +232,7 @@ def _read(database: sqlite3.Connection) -> dict[str, StoredServer]:
         server: StoredServer(
             fingerprint=mark,
             disabled=bool(disabled),
-            listing=_listing_from(server, json.loads(listing)) if listing else None,
+            listing=listing_from(server, json.loads(listing)) if listing else None,
             names=names.get(server, {}),
         )
         for server, mark, disabled, listing in rows
@@ -247,7 +248,7 @@ def _write(
     for server, one in after.items():
         known = before.get(server)
         if known is None or (known.fingerprint, known.listing) != (one.fingerprint, one.listing):
-            listing = json.dumps(_listing_to(one.listing)) if one.listing else None
+            listing = "".join(listing_pieces(one.listing)) if one.listing else None
             database.execute(_WRITE_LISTING, (server, one.fingerprint, one.disabled, listing))
         if server in switched:
             database.execute(_WRITE_SWITCH, (server, one.fingerprint, one.disabled))
@@ -270,24 +271,6 @@ ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, listing = exc
 _WRITE_SWITCH = """
 INSERT INTO servers VALUES (?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET disabled = excluded.disabled
 """
-
-
-def _listing_to(listing: Listing) -> dict[str, list[list[object]]]:
-    return {kind.value: [[item.name, item.raw] for item in listing.of(kind)] for kind in Kind}
-
-
-def _listing_from(server: str, kept: Mapping[str, list[tuple[str, dict[str, object]]]]) -> Listing:
-    def items(kind: Kind) -> tuple[Item, ...]:
-        return tuple(Item(name, raw) for name, raw in kept[kind.value])
-
-    return Listing(
-        server=server,
-        generation=0,
-        tools=items(Kind.TOOL),
-        prompts=items(Kind.PROMPT),
-        resources=items(Kind.RESOURCE),
-        templates=items(Kind.TEMPLATE),
-    )
 
 
 Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"

@@ -4,6 +4,7 @@
 streamable HTTP. Its tool ``ask`` asks its client the old way, on the connection's own back-channel.
 """
 
+import os
 import socket
 import sys
 import time
@@ -25,6 +26,12 @@ class Answer(BaseModel):
 def hello() -> str:
     """Say hello."""
     return "hello"
+
+
+@server.tool()
+def process() -> str:
+    """Say which process this is."""
+    return str(os.getpid())
 
 
 @server.tool()

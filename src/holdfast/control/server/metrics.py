@@ -137,6 +137,7 @@ METRICS: dict[str, Metric] = {
         Metric("holdfast_fleet_probes", "gauge", ("replica",), "Servers that a replica has the right to try"),
         Metric("holdfast_fleet_servers", "gauge", ("replica",), "Servers that a replica runs for all"),
         Metric("holdfast_fleet_not_shared", "gauge", (), "Servers whose switch or approvals hold on this replica only"),
+        Metric("holdfast_fleet_clock_ahead_seconds", "gauge", (), "Seconds that this clock is ahead of the fleet's"),
         Metric("holdfast_fleet_configs", "gauge", (), "Different configurations of replicas, once that stays; else 1"),
         Metric("holdfast_fleet_events_lost", "counter", (), "Events of sessions that other replicas cannot resume"),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
@@ -222,6 +223,7 @@ class FleetSample:
     homes: Mapping[str, int] = field(default_factory=dict)
     not_shared: int = 0
     configs: int = 1
+    ahead: float = 0.0
     events_lost: int = 0
 
 
@@ -318,6 +320,7 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _gauge("holdfast_fleet_probes", (((name,), number) for name, number in fleet.probes.items()))
     yield _gauge("holdfast_fleet_servers", (((name,), number) for name, number in fleet.homes.items()))
     yield _gauge("holdfast_fleet_not_shared", [((), fleet.not_shared)])
+    yield _gauge("holdfast_fleet_clock_ahead_seconds", [((), fleet.ahead)])
     yield _gauge("holdfast_fleet_configs", [((), fleet.configs)])
     yield _counter("holdfast_fleet_events_lost", [((), fleet.events_lost)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
@@ -502,6 +505,7 @@ class Metrics:
             homes=Counter(filter(None, fleet.leases.homes.values())),
             not_shared=len(fleet.not_shared),
             configs=len(fleet.different_configs) or 1,
+            ahead=fleet.clock.ahead.get(fleet.replica, 0.0),
             events_lost=fleet.events_lost(),
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import anyio.lowlevel
@@ -136,7 +137,8 @@ class Views:
 
     def _notice(self) -> str:
         fleet = self._hub.registry.fleet
-        notices = (self._about.notice(), *((fleet.leases.notice, fleet.config_notice) if fleet is not None else ()))
+        ours = (fleet.leases.notice, fleet.config_notice, fleet.clock_notice) if fleet is not None else ()
+        notices = (self._about.notice(), *ours)
         return ". ".join(filter(None, notices))
 
     def _fleet(self) -> FleetView | None:
@@ -151,6 +153,7 @@ class Views:
             not_shared=fleet.not_shared[:MOST_HELD],
             cut_off=fleet.leases.cut_off[:MOST_HELD],
             different_configs=fleet.different_configs,
+            wrong_clocks={name: round(seconds) for name, seconds in islice(fleet.wrong_clocks.items(), MOST_HELD)},
             events_lost=fleet.events_lost(),
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(

@@ -216,6 +216,12 @@ class Placement:
         moved: list[PlaceHappening] = [HomeMoved(server, place.home)] if place.home != before else []
         return [*([LeaseLost(server)] if lost else []), *moved], None
 
+    def heard(self, server: str, home: str, token: int) -> None:
+        """Another replica says which one runs the server: this one does not reach the store. The later token wins."""
+        place = self._places.get(server)
+        if place is not None and not place.token and home not in ("", self._replica) and token >= place.known:
+            place.home, place.known = home, token
+
     def _granted(self, server: str, place: _Place, token: int, began: float, now: float) -> list[PlaceHappening]:
         held = self.lease_of(server, now)
         had = place.token

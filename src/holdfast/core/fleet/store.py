@@ -122,7 +122,9 @@ class FleetReply:
     strangers: int = 0
     """Replicas that are present and whose messages cannot be verified; set where signatures are checked."""
     now: float = 0.0
-    """The clock of the store; replicas compare it with nothing but itself."""
+    """The clock of the store, which never jumps; replicas compare it with nothing but itself."""
+    wall: float = 0.0
+    """The time of day that the machine of the store shows; 0 if the store does not tell it."""
 
 
 @dataclass(slots=True)

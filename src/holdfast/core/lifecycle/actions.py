@@ -136,8 +136,10 @@ def _login(life: LifecycleMemory, _: LoginSucceeded, step: Step) -> None:
 def _reconfigure(life: LifecycleMemory, event: ConfigChanged, step: Step) -> None:
     life.policy = replace(life.policy, lazy=event.lazy, watchable=event.watchable)
     life.ever_connected = False
+    life.was_up = life.was_up and event.moved
     if life.state is State.CONNECTING:
         _reset_budget(life)
+        life.reason = event.reason
         life.end_watch(step)
         life.detach(step)
         life.begin_dial(Cause.CONFIG, step)
@@ -170,7 +172,7 @@ def _reset_budget(life: LifecycleMemory) -> None:
 def _dial_succeeded(life: LifecycleMemory, dial: Dialing, event: DialSucceeded, step: Step) -> None:
     life.dial = None
     life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
-    life.ever_connected = life.listed = True
+    life.ever_connected = life.was_up = life.listed = True
     life.denied_since = None
     life.last_used = max(life.last_used, step.now)
     life.end_watch(step)

@@ -134,6 +134,8 @@ class ConfigChanged(Command):
     watchable: bool = False
     moved: bool = False
     """Whether another replica of a fleet runs it now, or this one does, under the same definition."""
+    reason: str = ""
+    """Where it runs now, if it moved."""
 
     @property
     def cause(self) -> str:

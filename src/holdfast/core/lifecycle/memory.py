@@ -129,6 +129,9 @@ class LifecycleMemory(ABC):
         self.attempts = 0
         self.listed = listed
         self.ever_connected = False
+        """Whether a dial succeeded where the server runs now: only then does a permanent failure leave hope."""
+        self.was_up = False
+        """Whether the server was connected in this run, here or on another replica: then it is lost, not starting."""
         self.stopped = False
         self.enable_next = False
         self.immediate_at: float | None = None

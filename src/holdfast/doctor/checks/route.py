@@ -9,7 +9,7 @@ from typing import ClassVar
 import anyio
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from holdfast.core import Evidence, TimedOut, TlsFailure, TlsFault
+from holdfast.core import Evidence, NetworkFailure, TimedOut, TlsFailure, TlsFault
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose import network
@@ -135,6 +135,8 @@ class TlsCheck(Check):
         seen = await _handshake(route, patience)
         if isinstance(seen, TlsFailure):
             return found(await network.unverified(case, route, seen))
+        if isinstance(seen, NetworkFailure) and seen.stood:
+            return found(await network.no_handshake(case, route, cut=True))
         if isinstance(seen, TimedOut):
             return found(await network.no_handshake(case, route, after=patience))
         return Observation(seen if isinstance(seen, str) else "the handshake check shows more")

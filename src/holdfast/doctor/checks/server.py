@@ -142,6 +142,7 @@ class HandshakeCheck(Check):
         "HF-EXIT-VERSION",
         "HF-EXIT-ADDRESS",
         "HF-EXIT-PACKAGE",
+        "HF-EXIT-CERTIFICATE",
         "HF-EXIT-DOCKER",
         "HF-STDOUT-ONLY",
         "HF-STDOUT-NOISE",

@@ -83,6 +83,12 @@ def redirected(case: Case, seen: Redirected) -> Finding:
         words = f"it redirects every request to https (HTTP {seen.status})"
         return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(seen.location))
     where = f"{quoted_name(seen.location, 200)} (HTTP {seen.status})"
+    if here.scheme == "https" and there.scheme == "http" and here.hostname == there.hostname:
+        words = f"it redirects to plain http, {where}: it does not know that a proxy before it ends TLS"
+        meant = there._replace(scheme="https", netloc=here.netloc).geturl()
+        if meant == case.spec.url:
+            return finding("HF-REDIRECT", words, "have that proxy send `X-Forwarded-Proto: https`", _again(case))
+        return finding("HF-REDIRECT", words, "write that path with https", edits=case.url_edit(meant))
     words = f"it redirects to {where}, and credentials do not follow a redirect"
     return finding(
         "HF-REDIRECT",

@@ -5,6 +5,7 @@ A certificate is read over a second connection that verifies nothing and sends n
 
 from __future__ import annotations
 
+import math
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -117,7 +118,7 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
 
 def silent(case: Case, seen: TimedOut) -> Finding:
     """No answer came in time."""
-    longer = max(round(seen.after * 4), 60)
+    longer = max(math.ceil(seen.after * 4 / 10) * 10, 60)
     if seen.setting == "startTimeout":
         return finding(
             "HF-SILENT",
@@ -247,13 +248,14 @@ def _clock(shown: _Certificate) -> Finding:
     return finding("HF-TLS-CLOCK", words, "set this machine's clock", SET_CLOCK, "date -u")
 
 
-async def no_handshake(case: Case, route: Route, *, after: float | None = None) -> Finding:
-    """The finding for a handshake that failed or did not end."""
+async def no_handshake(case: Case, route: Route, *, after: float | None = None, cut: bool = False) -> Finding:
+    """The finding for a handshake that failed or did not end, or in which the server left."""
     if await speaks_plain_http(route):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
         words = f"{route} speaks plain http, and `url` says https"
         return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there, certain=False))
-    how = "failed" if after is None else f"did not end within {after:.3g} s"
+    how = "was broken off by the server" if cut else "failed"
+    how = how if after is None else f"did not end within {after:.3g} s"
     text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
     return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))
 

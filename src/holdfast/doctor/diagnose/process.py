@@ -6,6 +6,7 @@ A process's output decides only which advice is given. Whether and how it failed
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from holdfast.core import (
     hint_for,
     need_of,
     quoted_name,
+    telling_line,
 )
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
@@ -232,7 +234,11 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
         return _plain(case, seen)
     match need.kind:
         case "package":
-            return _package(case, seen, need.names[0])
+            return _package(case, seen, need)
+        case "npx_folder":
+            return _incomplete(case, seen, need.names[0])
+        case "certificate":
+            return _untrusted(case, seen, need)
         case "runtime":
             return await _runtime(case, seen, need)
         case "python_module" | "node_module":
@@ -260,7 +266,7 @@ def _killed(case: Case, seen: ProcessExit) -> Finding:
 
 
 def _plain(case: Case, seen: ProcessExit) -> Finding:
-    text = "its output says what it needs" if _tail(seen) else "it printed nothing"
+    text = "its output says what it needs" if _tail(seen) else "it printed no error"
     text = f"{text}; this command runs it again, {SAME_ENVIRONMENT}"
     return finding("HF-EXITED", f"its process {how(seen)}", text, *case.by_hand(), detail=_tail(seen))
 
@@ -312,20 +318,28 @@ def _other_version(case: Case, seen: ProcessExit, need: Need) -> Finding:
 
 def _installing(case: Case, seen: ProcessExit, code: str, words: str, text: str, wanted: str) -> Finding:
     """The finding whose remedy installs a Python package beside the server."""
-    if Path(case.spec.command).name in ("uvx", "uvx.exe"):
-        with_it = ["--with", wanted]
-        written = "let uvx install it beside the server: put " + ", ".join(f'"{one}"' for one in with_it)
-        path = (*case.definition.path, "args")
-        # Arguments that hold references are not written back with their values.
-        held = any(case.definition.expansion.sources((*path, at)) for at in range(len(case.spec.args)))
-        if held:
-            text = f"{written} first in `args`; this command runs it again, {SAME_ENVIRONMENT}"
-            return finding(code, words, text, *case.by_hand(), detail=_tail(seen))
-        edit = case.edit("args", [*with_it, *case.spec.args], certain=False)
-        return finding(code, words, f"{written} first in `args`", edits=(edit,), detail=_tail(seen))
+    if _is_uvx(case):
+        return _with_uvx(case, seen, code, words, "let uvx install it beside the server", "--with", wanted)
     python = _python_of(case)
     commands = (shell(python, "-m", "pip", "install", wanted),) if python else case.by_hand()
     return finding(code, words, text, *commands, detail=_tail(seen))
+
+
+def _is_uvx(case: Case) -> bool:
+    return Path(case.spec.command).name in ("uvx", "uvx.exe")
+
+
+def _with_uvx(case: Case, seen: ProcessExit, code: str, words: str, text: str, *first: str) -> Finding:
+    """The finding whose remedy is an option of uvx."""
+    written = f"{text}: put " + ", ".join(f'"{one}"' for one in first)
+    path = (*case.definition.path, "args")
+    # Arguments that hold references are not written back with their values.
+    held = any(case.definition.expansion.sources((*path, at)) for at in range(len(case.spec.args)))
+    if held:
+        again = f"{written} first in `args`; this command runs it again, {SAME_ENVIRONMENT}"
+        return finding(code, words, again, *case.by_hand(), detail=_tail(seen))
+    edit = case.edit("args", [*first, *case.spec.args], certain=False)
+    return finding(code, words, f"{written} first in `args`", edits=(edit,), detail=_tail(seen))
 
 
 def _python_of(case: Case) -> str:
@@ -345,12 +359,77 @@ def _address(case: Case, seen: ProcessExit, need: Need) -> Finding:
     return finding("HF-EXIT-ADDRESS", words, text, on_server("doctor", case.id), detail=_tail(seen))
 
 
-def _package(case: Case, seen: ProcessExit, name: str) -> Finding:
-    runner = Path(case.spec.command).name
-    look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
-    words = f"its process {how(seen)}: {runner} found no package {quoted_name(name, ticks=True)}"
-    text = "correct the name of the package in `args`; this command searches the registry"
+def _package(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    runner, name = Path(case.spec.command).name, need.names[0]
+    npm = runner.startswith(("npx", "npm", "bun"))
+    version = f"version {quoted_name(need.version, ticks=True)} of the " if need.version else ""
+    words = f"its process {how(seen)}: {runner} found no {version}package {quoted_name(name, ticks=True)}"
+    named = [_package_in(argument) for argument in case.spec.args if not argument.startswith("-")]
+    if _normal(name) not in map(_normal, named) and npm and named:
+        words += ", which the package of the server needs"
+        text = "its package cannot be installed from this registry; name another version of it in `args`: "
+        look = shell("npm", "view", named[0], "versions")
+        return finding("HF-EXIT-PACKAGE", words, f"{text}this command lists them", look, detail=_tail(seen))
+    if version:
+        text = "name a version that exists in `args`; this command lists them"
+        look = shell("npm", "view", name, "versions")
+    elif npm:
+        text = "correct the name of the package in `args`; this command searches the registry"
+        look = shell("npm", "search", name)
+    else:
+        text = "correct the name of the package in `args`; this command shows whether uvx finds it"
+        look = shell("uvx", name, "--help")
     return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
+
+
+def _package_in(argument: str) -> str:
+    """The name of a package, without the version that an argument asks for."""
+    return argument[:1] + re.split(r"@|[<>=~!]=?|\[", argument[1:], maxsplit=1)[0]
+
+
+def _normal(name: str) -> str:
+    """A name as registries compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _incomplete(case: Case, seen: ProcessExit, folder: str) -> Finding:
+    """The finding for an installation of npx that lacks a file: npx uses it again, and fails again."""
+    words = f"its process {how(seen)}: a file is missing in what npx installed"
+    text = (
+        "an installation that was cut off stays incomplete: remove it, and allow more time; if that does not help, the "
+        "package itself is incomplete"
+    )
+    # Only the folder's name is from the output: what a process prints must not choose what is removed.
+    remove = f'rm -rf -- "$(npm config get cache)"/_npx/{shell(folder)}'
+    return finding("HF-EXIT-MODULE", words, text, remove, on_server("doctor", case.id), detail=_tail(seen))
+
+
+AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where systems keep the certificates of the authorities that they trust."""
+
+
+def _untrusted(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    """The finding for a program that does not know who signed a certificate, often that of a company's proxy."""
+    of = f" of {quoted_name(need.names[0])}" if need.names else ""
+    words = f"its process {how(seen)}: it does not trust the certificate{of}"
+    runner = Path(case.spec.command).name
+    name = "NODE_EXTRA_CA_CERTS" if runner.startswith(("npx", "npm", "node", "bun")) else "SSL_CERT_FILE"
+    if name in environment_of(case.spec):
+        text = f"add the certificate of its authority to the file in `{name}`; this command runs it again"
+        return finding("HF-EXIT-CERTIFICATE", words, f"{text}, {SAME_ENVIRONMENT}", *case.by_hand(), detail=_tail(seen))
+    if name in os.environ:
+        words += f". `{name}` is exported here, but servers get only the variables in `env`"
+        value, text, certain = f"${{env:{name}}}", "add it to the definition", True
+    else:
+        value = next((file for file in AUTHORITIES if Path(file).is_file()), AUTHORITIES[0])
+        text, certain = "if this system trusts it, let the server use the certificates of the system", False
+    edit = case.edit(("env", name), value, certain=certain)
+    return finding("HF-EXIT-CERTIFICATE", words, text, edits=(edit,), detail=_tail(seen))
 
 
 def _docker(seen: ProcessExit, need: Need) -> Finding:
@@ -365,8 +444,15 @@ def _docker(seen: ProcessExit, need: Need) -> Finding:
     return finding("HF-EXIT-DOCKER", f"its process {how(seen)}: {words}", text, look, detail=_tail(seen))
 
 
+_UV_PYTHON = re.compile(r"the current Python version \(([\d.]+)\) does not satisfy Python")
+
+
 async def _runtime(case: Case, seen: ProcessExit, need: Need) -> Finding:
     kind = need.names[0]
+    if (current := _UV_PYTHON.search(seen.stderr)) is not None and need.version and _is_uvx(case):
+        words = f"its process {how(seen)}: it needs Python {need.version}, and uvx uses {current[1]}"
+        text = "let uvx find or install that Python"
+        return _with_uvx(case, seen, "HF-EXIT-RUNTIME", words, text, "--python", need.version)
     program = _runtime_program(case, kind)
     has = await _version_of(program)
     is_now = quoted_name(has, 40) if has else "of another version"
@@ -395,5 +481,10 @@ async def _version_of(program: str) -> str:
 
 
 def _tail(seen: ProcessExit) -> str:
-    lines = [line.rstrip() for line in (seen.stderr or seen.noise).splitlines() if line.strip()]
-    return "\n".join(lines[-LINES:])
+    """The end of its output, and the line that says most if that is before the end: a usage text may follow it."""
+    said = seen.stderr or seen.noise
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    shown, telling = lines[-LINES:], telling_line(said)
+    if len(lines) > LINES and not any(" ".join(line.split()) in telling for line in shown):
+        shown = [telling, "…", *shown[2:]]
+    return "\n".join(shown)

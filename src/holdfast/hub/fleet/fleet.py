@@ -25,8 +25,10 @@ from holdfast.core import (
     Alone,
     ConfigAgreement,
     Connected,
+    FleetClock,
     FleetMember,
     FleetRecord,
+    FleetReply,
     Granted,
     Happening,
     HomeLost,
@@ -54,7 +56,7 @@ from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.hub.fleet.peers import Peers
 from holdfast.hub.fleet.replica_view import ReplicaView, replica_view
-from holdfast.hub.fleet.server_leases import ServerLeases
+from holdfast.hub.fleet.server_leases import ServerLeases, suspended_seconds
 
 __all__ = ["Fleet", "FleetHost", "replica_name"]
 
@@ -71,10 +73,6 @@ MOST_GROUPS = 3
 """How many of several different configurations a sentence names, and how many replicas of each."""
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
-SKEW_SECONDS = 30.0
-"""A clock that differs by more is reported."""
-TIME_OF_DAY = 1e9
-"""Seconds. Redis tells the time of day; the broker of workers counts from the start of the machine."""
 
 
 class FleetHost(Protocol):
@@ -185,14 +183,14 @@ class Fleet:
         self.events_lost: Callable[[], int] = int
         """How many events of sessions were not shared so far."""
         self._next_purge = 0.0
-        self._ahead = 0.0
-        """How many seconds the clock of this machine is ahead of that of the store, where the store tells it."""
+        self.clock = FleetClock()
+        """The time of day on which the replicas agree."""
         self._listings: dict[str, Listing] = {}
         """Published here, and not shared yet."""
         self._preparing = False
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hashes: dict[str, str] = {}
-        self._was_settled = False
+        self._was_settled = self._has_answered = False
         self.on_home_lost: Callable[[str], object] = lambda _: None
         """Told when another replica took over the connections of a client."""
 
@@ -230,7 +228,7 @@ class Fleet:
             return  # the replica that runs it tells what it sees
         if definition is None or (up and (known is None or record_value(known).get("up") is not False)):
             return
-        self.member.write(evidence_key(server), evidence_value(evidence, definition), self._wall(), again=True)
+        self.member.write(evidence_key(server), evidence_value(evidence, definition), self.time(), again=True)
         self._wake.set()
 
     # For the hub.
@@ -325,7 +323,7 @@ class Fleet:
 
     def keep(self, key: str, value: Mapping[str, Any]) -> None:
         """Share a value that ends by itself. It does not wait: the next exchange sends it."""
-        self.member.write(key, value, self._wall())
+        self.member.write(key, value, self.time())
         self._wake.set()
 
     def kept(self, key: str) -> Mapping[str, Any] | None:
@@ -382,6 +380,16 @@ class Fleet:
             f"the replicas run {len(groups)} different configurations ({'; '.join(map(_named, groups[:MOST_GROUPS]))}"
             f"{more}): what clients get depends on the replica that answers. Give all replicas the same configuration"
         )
+
+    @property
+    def wrong_clocks(self) -> dict[str, float]:
+        """The replicas whose clock is wrong, and how many seconds it is ahead of the others; a minus is behind."""
+        return self.clock.wrong if self.is_shared else {}
+
+    @property
+    def clock_notice(self) -> str:
+        """What the operator should know about clocks that are wrong; empty if none is."""
+        return self.clock.notice if self.is_shared else ""
 
     def uses_elsewhere(self) -> dict[str, object]:
         """What callers use of the other replicas, by replica; nothing while the store does not answer."""
@@ -443,26 +451,29 @@ class Fleet:
             self._prepare_soon()
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
-            self._purge()
+            self.member.purge(self.time())
         self.leases.renew()
         if self.member.due() <= self._now():
             await self._exchange()
             self.leases.allow_children()
 
-    def _purge(self) -> None:
-        """Forget what is over. A clock that is ahead must not make the fleet forget which sessions were ended."""
-        wall, store = self._wall(), self.member.store_time(self._now())
-        if store > TIME_OF_DAY:
-            told, self._ahead = abs(self._ahead) > SKEW_SECONDS, wall - store
-            if abs(self._ahead) > SKEW_SECONDS and not told:
-                side = "ahead of" if self._ahead > 0 else "behind"
-                log.warning(
-                    "the clock of this machine is %.0f s %s that of the store: sessions may end too soon or too late, "
-                    "and of two switches that were made without the store the wrong one may win",
-                    abs(self._ahead),
-                    side,
-                )
-        self.member.purge(wall - max(0.0, self._ahead))
+    def time(self) -> float:
+        """The time of day for all that replicas share: a wrong clock must not end the sessions of the others."""
+        return self.clock.time(self._wall(), self._count()) if self._clock is not None else self._wall()
+
+    def _count(self) -> float:
+        return self._now() + suspended_seconds()
+
+    def _note_clocks(self, reply: FleetReply) -> None:
+        if not reply.wall:
+            return
+        known = self.replica in self.clock.wrong
+        own = self.member.about["ahead"] = round(self._wall() - reply.wall)
+        if reply.replicas is not None:
+            told = {name: peer.about.get("ahead") for name, peer in self.member.peers.items()}
+            self.clock.note(reply.wall, told | {self.replica: own}, self._count())
+        if self.replica in self.clock.wrong and not known:
+            log.warning("%s: %s", self.store.name, self.clock_notice)
 
     async def _exchange(self) -> None:
         before = self.store.connections
@@ -485,6 +496,7 @@ class Fleet:
             return
         self._apply(self.member.receive(asked, reply, self._now()))
         self._note_strangers()
+        self._note_clocks(reply)
         if reply.replicas is not None:
             self._compare_configs()
             self._tell_peers()
@@ -576,12 +588,12 @@ class Fleet:
                     host.handle(server, on.ClaimExpired())
                 case LeaseGained(server=server):
                     self.leases.gained()
-                    host.moved(server, "this replica runs the server now")
+                    host.moved(server, "it moves to this replica")
                 case LeaseLost(server=server):
                     host.moved(server, "this replica may not run the server any more")
                 case HomeMoved(server=server, home=home):
                     if home and home != self.replica:
-                        host.moved(server, "another replica runs the server now")
+                        host.moved(server, "it runs on another replica now")
                 case HomeLost(key=key):
                     self.on_home_lost(key)
                 case Alone():
@@ -599,10 +611,11 @@ class Fleet:
 
     def _connected(self, *, emptied: bool) -> None:
         self._was_settled = False
-        if self.not_shared_since is not None or emptied:
-            log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
-        elif self.exchanges == self.failures + 1 and "worker" not in self.member.about:
+        first, self._has_answered = not self._has_answered, True
+        if first and "worker" not in self.member.about:
             log.info("%s answers: this replica is %s", self.store.name, self.replica)
+        elif self.not_shared_since is not None or emptied:
+            log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
         self.not_shared_since = None
 
     def _learn(self, host: FleetHost, record: FleetRecord) -> None:
@@ -648,7 +661,7 @@ class Fleet:
                 self._write(listing_key(server), value)
 
     def _write(self, key: str, value: object, *, first: bool = False, again: bool = False) -> Ticket | None:
-        ticket = self.member.write(key, value, self._wall(), first=first, again=again)
+        ticket = self.member.write(key, value, self.time(), first=first, again=again)
         if ticket is None and not first and (known := self.member.book.get(key)) is not None:
             ticket = Ticket(key, known.stamp)
         self._wake.set()

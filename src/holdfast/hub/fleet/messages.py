@@ -90,6 +90,7 @@ def reply_to(reply: FleetReply) -> dict[str, Any]:
         "claims": [[one.key, one.granted, one.token, one.wait, one.holder] for one in reply.claims],
         "replicas": dict(reply.replicas) if reply.replicas is not None else None,
         "now": reply.now,
+        "wall": reply.wall,
     }
 
 
@@ -109,6 +110,7 @@ def reply_from(read: Any) -> FleetReply:
             ),
             replicas={str(name): str(text) for name, text in replicas.items()} if isinstance(replicas, dict) else None,
             now=float(read.get("now", 0.0)),
+            wall=float(read.get("wall", 0.0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise StoreUnavailable(f"its answer cannot be used ({type(exc).__name__})") from exc

@@ -26,6 +26,9 @@ LOOK_SECONDS = 0.02
 """Between two looks whether calls and processes have ended: the path of a call tells no one."""
 
 
+_NOT_KNOWN = "neither the store of the fleet nor another replica says which replica runs it"
+
+
 class ServerPlaces:
     """The placement of a hub's servers. Only stdio servers that say so, or whose fleet says so, live on one replica."""
 
@@ -74,7 +77,7 @@ class ServerPlaces:
         if home == fleet.replica:
             return None
         if not home:
-            why = "" if fleet.is_shared else "the store of the fleet does not answer, so none may start it"
+            why = "" if fleet.is_shared else _NOT_KNOWN
             raise ServerFailure(NetworkFailure(fault=NetworkFault.REFUSED, sent=False, replica="", detail=why))
         assert fleet.peers is not None  # noqa: S101 - another replica runs it, so there is a link
         own = None
@@ -105,7 +108,7 @@ class ServerPlaces:
         with anyio.move_on_after(within):
             while any(one.is_used for one in (slot, *own)):  # noqa: ASYNC110 - see LOOK_SECONDS
                 await anyio.sleep(LOOK_SECONDS)
-        self._registry.moved(server, "another replica runs the server now")
+        self._registry.moved(server, "it moves to another replica")
         for one in own:
             await one.closed.wait()
         while slot.process_groups:  # noqa: ASYNC110 - see LOOK_SECONDS

@@ -7,20 +7,30 @@ and the next one follows soon. Redis, Valkey and Redis behind Sentinel (``redis+
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import anyio
 
 from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import UsageError
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
-__all__ = ["RedisAddress", "RedisStore", "connect", "library", "reason"]
+__all__ = ["RedisAddress", "RedisClient", "RedisStore"]
+
+Answer = TypeVar("Answer")
 
 EXCHANGE_SECONDS = 1.0
 """A store that takes longer is treated like one that is gone; no call waits for it."""
+
+LONGEST_STEP = 5.0
+"""Seconds that pass for claims between two exchanges at most: more than a claim may be old, and less than the time for
+which a lease is still valid after a renewal that is due."""
+
+LARGEST_REPLY = 64 * 1024 * 1024
+"""Bytes. The records of one exchange have far less, unless another program wrote them: those are not parsed."""
 
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _DEFAULT_FLEET = "default"
@@ -29,8 +39,16 @@ SCRIPT = """
 local asked = cjson.decode(ARGV[1])
 local batch, present, most_bytes, stale = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+
+-- The clock of this machine may jump, and that of a replica that takes over shows another time. So claims and presence
+-- count seconds of their own: those that passed between two exchanges, up to a few. With more, a jump would end rights
+-- that their holders still use. With fewer, a claim that waited in a stopped Redis would not look old.
 local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local wall = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local now = tonumber(redis.call('HGET', meta, 'now')) or wall
+local passed = wall - (tonumber(redis.call('HGET', meta, 'wall')) or wall)
+now = now + math.min(math.max(passed, 0), tonumber(ARGV[6]))
+redis.call('HSET', meta, 'wall', string.format('%.6f', wall), 'now', string.format('%.6f', now))
 
 -- A Redis that is full may evict any one of these keys. What is left would lie, so a new epoch begins: every replica
 -- sends all that it knows again, and no right is given while its holder may still use it.
@@ -163,7 +181,7 @@ for i = 1, #found, 2 do
 end
 return cjson.encode({
   epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
-  records = records, claims = answers, replicas = roster, now = now,
+  records = records, claims = answers, replicas = roster, now = now, wall = wall,
 })
 """
 
@@ -248,34 +266,31 @@ def _place(text: str, port: int) -> tuple[str, int]:
     return parts.hostname, parts.port or port
 
 
-class RedisStore:
-    """The client. Entered and used by one task."""
+class RedisClient:
+    """One connection to Redis, made when it is used first, and again after a failure (``StoreUnavailable``)."""
 
     def __init__(self, address: RedisAddress) -> None:
-        self._address = address
-        self._limits = (str(BATCH), str(PRESENT_SECONDS), str(BATCH_BYTES), str(STALE_SECONDS))
+        library()  # a missing package ends the start, and not the first exchange
+        self.address = address
         self.connections = 0
+        """How many were made so far."""
         self._client: Any = None
-        self._script: Any = None
-        prefix = f"holdfast:{{{address.fleet}}}"
-        self._keys = [f"{prefix}:{name}" for name in ("meta", "stamps", "values", "index", "claims", "replicas")]
+        self._using = anyio.Lock()
 
-    @property
-    def name(self) -> str:
-        """Its address, without a secret."""
-        return self._address.shown
+    def key(self, name: str) -> str:
+        """A key of this fleet. Those of one fleet have the same hash tag, so that a script may use several."""
+        return f"holdfast:{{{self.address.fleet}}}:{name}"
 
-    async def exchange(self, asked: FleetExchange) -> FleetReply:
-        """One exchange; ``StoreUnavailable`` if it failed."""
+    async def use(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        """Do something with the client of the library, within the time for it."""
         redis = library()
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
-                if self._client is None:
-                    self._client = connect(self._address)
-                    self._script = self._client.register_script(SCRIPT)
-                    self.connections += 1
-                answer = await self._script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
-                return reply_from(json.loads(answer))
+                async with self._using:
+                    if self._client is None:
+                        self._client = connect(self.address)
+                        self.connections += 1
+                    return await work(self._client)
         except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError, RecursionError) as exc:
             await self.close()
             raise StoreUnavailable(reason(exc)) from exc
@@ -289,6 +304,41 @@ class RedisStore:
                     await client.aclose()
                 except (OSError, library().RedisError):
                     pass  # it is gone already
+
+
+class RedisStore:
+    """A ``FleetStore``. Used by one task."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._redis = RedisClient(address)
+        self._limits = tuple(map(str, (BATCH, PRESENT_SECONDS, BATCH_BYTES, STALE_SECONDS, LONGEST_STEP)))
+        self._keys = [self._redis.key(name) for name in ("meta", "stamps", "values", "index", "claims", "replicas")]
+
+    @property
+    def connections(self) -> int:
+        """See ``FleetStore``."""
+        return self._redis.connections
+
+    @property
+    def name(self) -> str:
+        """See ``FleetStore``."""
+        return self._redis.address.shown
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        """See ``FleetStore``."""
+
+        async def run(client: Any) -> FleetReply:
+            script = client.register_script(SCRIPT)
+            answer = await script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
+            if len(answer) > LARGEST_REPLY:
+                raise ValueError("its answer is too large")
+            return reply_from(json.loads(answer))
+
+        return await self._redis.use(run)
+
+    async def close(self) -> None:
+        """See ``FleetStore``."""
+        await self._redis.close()
 
 
 def connect(address: RedisAddress) -> Any:
@@ -307,7 +357,8 @@ def connect(address: RedisAddress) -> Any:
         "client_name": "holdfast",
     }
     if address.scheme.startswith("rediss"):
-        options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
+        # Before its version 6 the library does not compare the name in the certificate by default.
+        options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
     if address.service:
         options.pop("retry")
         sentinel = redis.asyncio.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options)
@@ -322,7 +373,10 @@ def library() -> Any:
         import redis.asyncio  # noqa: PLC0415 - an extra
         import redis.asyncio.sentinel  # noqa: PLC0415 - an extra
     except ImportError as exc:
-        raise HoldfastError("a fleet on Redis needs the package redis", hint="install holdfast-mcp[fleet]") from exc
+        raise UsageError(
+            "a fleet on Redis needs the package redis",
+            hint="install Holdfast with its extra, in its clone: pipx install --force '.[fleet]'",
+        ) from exc
     return redis
 
 
@@ -331,4 +385,4 @@ def reason(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return f"no answer within {EXCHANGE_SECONDS:g} s"
     said = f"{type(exc).__name__}: {exc}".splitlines()[0]
-    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps none
+    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps no one

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import anyio.abc
 
-from holdfast.core import CHILD_SECONDS, FleetMember
+from holdfast.core import CHILD_SECONDS, FleetMember, preferred
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.peers import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 
-__all__ = ["ServerLeases"]
+__all__ = ["ServerLeases", "suspended_seconds"]
 
 RUNS_SECONDS = 12.0
 """How long a connection waits for a replica that runs its server: a lease ends before that."""
@@ -24,6 +25,11 @@ SUSPENDED_SECONDS = 0.2
 """A shorter suspension does not matter for a lease; the two clocks are not read in the same moment."""
 PROMISE_SECONDS = 1.0
 PROMISE_OPERATION = "server/promise"
+RUNNER_OPERATION = "server/runner"
+ASK_AGAIN_SECONDS = 1.0
+"""How often the other replicas are asked which one runs a server, while the store does not answer."""
+MOST_ASKED = 8
+"""Replicas that are asked that: each that reaches the store knows it."""
 MOST_NAMED = 5
 """Servers that a notice names."""
 
@@ -69,6 +75,7 @@ class ServerLeases:
         self._tasks = tasks
         if self._peers is not None:
             self._peers.handle(PROMISE_OPERATION, self._promise)
+            self._peers.handle(RUNNER_OPERATION, self._tell_runner)
         tasks.start_soon(self._watch)
 
     # Which servers these are, and where they run.
@@ -116,15 +123,43 @@ class ServerLeases:
         return {server: self.home_of(server) for server in self._member.placement}
 
     async def find_runner(self, server: str) -> str:
-        """The replica that runs a server; waits a while until one does. Empty if none does."""
+        """The replica that runs a server; waits a while until one does. Empty if none does.
+
+        Without the store the other replicas are asked: one that reaches it knows where the server moved.
+        """
         assert self._clock is not None  # noqa: S101 - the hub is open
         until = self._now() + RUNS_SECONDS
         while True:
+            alone = not self._member.is_connected(self._now())
+            if alone and not self.runs(server):
+                await self._ask_runner(server)
             home = self.home_of(server)
             if home == self._member.replica and not self.runs(server):
                 home = ""
-            if home or self._now() >= until or not await self._clock.wait(self._changed, until):
+            if home or self._now() >= until:
                 return home
+            await self._clock.wait(self._changed, min(until, self._now() + ASK_AGAIN_SECONDS) if alone else until)
+
+    async def _ask_runner(self, server: str) -> None:
+        peers = self._peers
+        if peers is None:
+            return
+
+        async def ask(peer: str) -> None:
+            with suppress(PeerUnreachable, PeerRefused, PeerFailed):
+                answer, _ = await peers.ask(peer, RUNNER_OPERATION, {"server": server}, within=PROMISE_SECONDS)
+                home, token = answer.get("home"), answer.get("token")
+                if isinstance(home, str) and isinstance(token, int):
+                    self._member.placement.heard(server, home, token)
+
+        async with anyio.create_task_group() as tasks:
+            for peer in preferred(server, self._member.replica, peers.others)[:MOST_ASKED]:
+                tasks.start_soon(ask, peer)
+
+    async def _tell_runner(self, request: PeerRequest, reply: PeerReply) -> None:
+        server = str(request.about.get("server"))
+        reply.answer({"home": self.home_of(server), "token": self._member.placement.token_of(server)})
+        await reply.drained()
 
     def look_again(self) -> None:
         """An exchange may have changed where servers run: the waits look again."""

@@ -317,7 +317,8 @@ class HttpPeer:
         if may and _keeps_to(url, following) and _keeps_method(response.status, asked.method):
             return following
         shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
-        raise ServerFailure(Redirected(status=response.status, location=shown))
+        downgrade = url.scheme == "https" and following.scheme == "http"
+        raise ServerFailure(Redirected(status=response.status, location=shown, downgrade=downgrade))
 
     def _pool(self, url: httpx2.URL) -> Pool:
         if url.scheme not in ("http", "https") or not url.host:

@@ -67,7 +67,7 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0, connectin
     match exc:
         case TimeoutError() | httpx2.TimeoutException():
             early = isinstance(exc, ConnectTimedOut | httpx2.ConnectTimeout)
-            return TimedOut(doing="a connection" if early else doing, after=after)
+            return TimedOut(doing="a connection" if early else doing, after=after, sent=not early)
         case ProxyRefused(status=407):
             return HttpStatus(status=407)
         case ProxyRefused(status=status):

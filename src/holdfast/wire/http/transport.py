@@ -378,7 +378,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if answer is not None or not self._resumable(cursor):
                 break
             await anyio.sleep(cursor.delay)
-            headers = {**self._common_headers(), "accept": EVENT_STREAM, "last-event-id": cursor.last_id}
+            headers = {**self._common_headers(), "accept": EVENT_STREAM, "last-event-id": cursor.header}
             async with self._peer.request(
                 "GET", self._peer.url, headers=headers, doing="the resumed stream"
             ) as resumed:
@@ -389,7 +389,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         return result_in(answer)
 
     def _resumable(self, cursor: _Cursor) -> bool:
-        return bool(cursor.last_id) and self._version not in MODERN_PROTOCOL_VERSIONS
+        return bool(cursor.header) and self._version not in MODERN_PROTOCOL_VERSIONS
 
     async def _drain(
         self, response: Response, cursor: _Cursor, request_id: RequestId, waiter: PendingRequest, method: str
@@ -478,6 +478,11 @@ class _Cursor:
     def __init__(self) -> None:
         self.last_id = ""
         self.delay = RESUME_DELAY_SECONDS
+
+    @property
+    def header(self) -> str:
+        """The id for a header, where one byte is a character; empty if it cannot be in one."""
+        return self.last_id.encode().decode("latin-1") if self.last_id.isprintable() else ""
 
     def note(self, event: ServerEvent) -> None:
         self.last_id = event.id or self.last_id
