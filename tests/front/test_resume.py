@@ -102,7 +102,7 @@ async def test_the_log_of_answered_calls_keeps_no_request_and_no_connection() ->
         session = Session(http, served.all)
         with anyio.fail_after(20):
             await session.begin()
-            before = _alive(requests.Reply)
+            before, answer = _alive(requests.Reply), dict[str, str]()
             for _ in range(5):
                 async with session.call("o__count", {"n": 2}) as events:
                     *_, answer = [event async for event in events]
