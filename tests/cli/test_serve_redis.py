@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,7 @@ import pytest
 from holdfast.testing import HttpServer
 from tests.cli.balancer import HAPROXY, balancer
 from tests.cli.load import Load
-from tests.cli.serve_process import config, run, served
+from tests.cli.serve_process import config, environment, run, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import KEY, free_port
 from tests.front.peer_server import running
@@ -197,6 +198,23 @@ async def until_ended(url: str, session: str) -> None:
             return (await http.post(url, json=ping, headers=headers)).status_code == 404
 
         await asked(unknown)
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_without_the_extra_a_fleet_is_refused_and_the_extra_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    file = config(tmp_path / "mcp.json", it={"command": "true"})
+    hidden = "import sys; sys.modules['redis'] = None; from holdfast.cli.entry import main; main()"
+    asked = ["serve", "--config", str(file), "--port", "0", "--fleet", "redis://127.0.0.1:1"]
+    ran = await anyio.run_process(
+        [sys.executable, "-c", hidden, *asked],
+        env={**environment(home), "HOLDFAST_SESSION_KEY": "k" * 40},
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert b"'.[fleet]'" in ran.stderr
+    assert ran.stdout == b"", "it does not listen"
 
 
 @pytest.mark.requirement("FLEET-2")

@@ -159,3 +159,15 @@ def test_a_hostile_output_takes_no_time() -> None:
         telling_line(text)
         telling_line(f"npm error code E404\nnpm error 404 {text}")
         telling_line(f"Traceback (most recent call last):\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("probe_plain", "INFO:mcp-shell-server:Server shutdown complete"), ("probe_rich", "ListToolsRequest")],
+)
+def test_what_a_server_says_of_the_probe_of_its_era_is_not_taken_for_its_trouble(name: str, last: str) -> None:
+    said = output(name)
+    assert telling_line(said) == last
+    assert telling_line(said[-3000:]) == last, "also where its beginning is no longer kept"
+    assert telling_line(f"{said}ERROR:root:the disk is full\n") == "ERROR:root:the disk is full"
+    assert need_of(said) is None

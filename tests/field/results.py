@@ -43,8 +43,14 @@ _HABITS = (
     "  sees a normal answer.",
     "- **Semantic Kernel** hangs at `tools/list_changed`: it waits for a new list while it should read it. A hub that",
     "  was restarted sends that notice, because tools may have changed. Connect the plugin again after a restart.",
-    "- **smolagents** and **AutoGen** need `mcp<2` beside them; with 2.x they fail at their import.",
-    "- **mcp-use** logs to stdout.",
+    "- **smolagents**, **AutoGen**, **CAMEL** and **mcp-agent** need `mcp<2` beside them; with 2.x they fail at their",
+    "  import. **LiteLLM** needs the package `expression` beside it for calls.",
+    "- **CrewAI** and **PraisonAI** (over stdio) drop `isError` as well.",
+    "- **CrewAI** makes `one_echo` of the name `one__echo`; **Genkit** makes `holdfast/one__echo` of it.",
+    "- **BeeAI** refuses arguments for a tool whose `inputSchema` has empty `properties`.",
+    "- **OpenAI Agents JS** over stdio starts its server twice: the first process is only asked for its era.",
+    "- **LiteLLM** over stdio starts its server for each request.",
+    "- **mcp-use** logs to stdout. **mcp-use JS** is a client up to version 1.",
 )
 
 _WORKS = {"back": "works", "hello": "works", "0 lines": "silent", "3 of 3": "works"}

@@ -17,8 +17,11 @@ from holdfast.core.fleet import homes, member
 from holdfast.front import requests
 from holdfast.front.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.front.http import create_app
+from holdfast.front.peer_requests import MOST_TRIES
+from holdfast.front.requests import Request
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
+from holdfast.front.sessions import HttpSessions
 from holdfast.front.tasks import ServerTask, TaskIds
 from holdfast.hub import Fleet, Hub, PeerAddress, Peers
 from holdfast.hub.fleet.messages import exchange_from, exchange_to
@@ -381,6 +384,27 @@ async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
         await came_true(lambda: not a.served.hub.registry.clients.all())
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_client_whose_home_died_is_told_that_its_connection_was_made_again(era: str) -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(b)  # its session is not rebuilt there: only its connection is new
+
+        async def bump(at: Replica) -> list[str]:
+            if era == "legacy":
+                said = await client.ask(at, "tools/call", name="o__bump", arguments={})
+            else:
+                said = await modern_call(http, at, "o__bump", "the-key-of-the-client", arguments={})
+            return [block["text"] for block in said["result"]["content"]]
+
+        assert [await bump(a), await bump(b)] == [["1"], ["2"]]
+        await a.die()
+        number, notice = await bump(b)
+        assert number == "1"
+        assert "this client's was made again" in notice
+        assert await bump(b) == ["2"]
+
+
 async def test_a_call_of_a_client_whose_home_is_elsewhere_can_be_cancelled_anywhere() -> None:
     async with scene(3, sharing="per-client") as (origin, (a, b, c), http):
         client = LegacyClient(http)
@@ -545,6 +569,42 @@ async def test_what_a_principal_used_at_one_replica_counts_at_the_others() -> No
         await came_true(is_told)
         assert await pings(b, "the token of ada is long") == [429]
         assert await pings(b, "the token of bob is long") == [200]
+
+
+@pytest.mark.requirement("FLEET-5")
+async def test_replicas_that_name_each_other_pass_a_request_on_in_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    forwarded: list[str] = []
+    real = HttpSessions.serve
+
+    def counted(sessions: HttpSessions, request: Request, *rest: Any) -> Any:
+        if request.forwarded:
+            forwarded.append(request.method)
+        return real(sessions, request, *rest)
+
+    monkeypatch.setattr(HttpSessions, "serve", counted)
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        for one, other in ((a, b), (b, a)):
+
+            async def find_home(*_: object, home: str = other.fleet.replica, **__: object) -> str:
+                return home
+
+            monkeypatch.setattr(one.fleet, "find_home", find_home)
+        client = LegacyClient(http)
+        await client.begin(a)
+        said = await client.ask(a, "tools/call", name="o__echo", arguments={"text": "hi"})
+    assert "was not found; try again" in said["error"]["message"]
+    assert len(forwarded) == MOST_TRIES
+
+
+@pytest.mark.requirement("SEC-18", "FLEET-5")
+async def test_what_another_replica_asks_about_a_session_is_asked_for_its_principal() -> None:
+    async with scene(tokens=TOKENS) as (_, (a, _), http):
+        ada = LegacyClient(http, "the token of ada is long")
+        await ada.begin(a)
+        sessions = a.served.app.state.front.sessions_of(None)
+        named = ada.headers["mcp-session-id"]
+        assert sessions.in_use(named, "ada") is not None
+        assert sessions.in_use(named, "bob") is None
 
 
 async def test_an_answer_for_a_replica_that_is_gone_is_refused_with_the_reason() -> None:

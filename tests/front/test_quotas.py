@@ -100,6 +100,17 @@ async def test_a_principal_that_calls_too_often_is_refused_and_another_is_served
 
 
 @pytest.mark.requirement("SEC-11")
+async def test_a_request_that_was_answered_is_not_in_flight_any_more_in_either_era() -> None:
+    ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
+    async with endpoint(callsInFlight=1) as http:
+        begun = await post(http, "token-a", initialize(), HEADERS)
+        named = {**HEADERS, "mcp-session-id": begun.headers["mcp-session-id"]}
+        legacy = [(await post(http, "token-a", ping, named)).status_code for _ in range(3)]
+        modern = [(await post(http, "token-a", discover(), MODERN)).status_code for _ in range(3)]
+    assert legacy + modern == [200] * 6
+
+
+@pytest.mark.requirement("SEC-11")
 def test_requests_in_flight_are_counted_for_each_principal_and_given_back() -> None:
     refused: list[tuple[str, str]] = []
     quotas = Quotas(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -28,13 +29,14 @@ from holdfast.hub import (
     serve_broker,
 )
 from holdfast.hub.fleet import fleet as fleet_module, local_store
+from holdfast.hub.fleet.redis_store import connect
 from holdfast.testing import StdioServer
 from tests.front.peer_server import running as changing_peer
 from tests.hub.open_hubs import fleet_of, reaches, running
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer
 from tests.peers.mcp_http import McpPeer
 from tests.peers.redis import RedisPeer, has_redis
-from tests.peers.tls import Certificates
+from tests.peers.tls import CertificateKind, Certificates
 from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")]
@@ -168,6 +170,31 @@ async def test_a_store_with_tls_and_a_password_is_used_and_a_wrong_password_is_a
         with pytest.raises(StoreUnavailable, match=r"(?i)auth|password"):
             await bad.exchange(FleetExchange(replica="a", nonce="n"))
         assert "s3cret" not in good.name
+
+
+@pytest.mark.requirement("FLEET-2")
+@pytest.mark.parametrize("kind", ["other_ca", "wrong_name", "expired"])
+async def test_a_store_whose_certificate_does_not_verify_gets_no_password(
+    kind: CertificateKind, tmp_path: Path
+) -> None:
+    tls, came = Certificates(), bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.extend(await reader.read(100))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "localhost", 0, ssl=tls.server_context(kind)) as server:
+        port, ca = server.sockets[0].getsockname()[1], tls.write_ca(tmp_path)
+        store = RedisStore(RedisAddress.parse(f"rediss://:secret@localhost:{port}?ca={ca}"))
+        with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+            await store.exchange(FleetExchange(replica="a", nonce="n"))
+        await store.close()
+    assert came == b""
+
+
+def test_the_name_in_the_certificate_is_compared_by_every_version_of_the_library() -> None:
+    client = connect(RedisAddress.parse("rediss://host"))
+    assert client.connection_pool.connection_kwargs["ssl_check_hostname"] is True
 
 
 @pytest.mark.parametrize(
@@ -376,7 +403,12 @@ async def test_without_a_store_it_is_told_what_is_held(store: RedisPeer, caplog:
                 lambda: "o: the tool echo appeared after the server was first listed; it is held" in caplog.text
             )
             assert hub.approvals.pending()
+            caplog.set_level("INFO", "holdfast")
+            await store.start()
+            await came_true(lambda: f"answers: this replica is {fleet_of(hub).replica}" in caplog.text)
+            await came_true(lambda: hub.approvals.pending() == ())
     assert "goes on alone, and does not know what the others approved and disabled" in caplog.text
+    assert "answers again" not in caplog.text
 
 
 # Evidence.

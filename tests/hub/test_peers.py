@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import pairwise
@@ -61,6 +62,17 @@ async def test_a_replica_answers_another_and_the_connection_is_kept() -> None:
             assert (about, body) == ({"said": "hello", "sender": "a"}, large)
         assert len(b._open) == 1
         assert a.others == ("b",)
+
+
+async def test_both_sides_find_out_that_the_machine_of_the_other_is_gone() -> None:
+    """It says nothing: without this, a request of it would be under way here for ever."""
+    async with replicas("a", "b") as (a, b):
+        await a.ask("b", "echo", within=PATIENCE)
+        for frames in (*a._kept["b"], *b._open):
+            connection = frames._transport.get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            tries = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+            assert tries * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) <= 30
 
 
 async def test_a_small_request_is_one_frame_and_so_is_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 import anyio
@@ -39,6 +40,20 @@ async def test_the_state_of_a_server_that_starts_shows_its_time_and_its_last_lin
         health = hub.server_health("slow")
         assert health.state is State.CONNECTING
         assert health.reason.startswith("starting for ")
+
+
+async def test_the_state_of_a_lost_server_that_starts_again_says_why_it_was_lost(
+    stdio_peer: MakePeer, tmp_path: Path
+) -> None:
+    peer, again = stdio_peer(), tmp_path / "again"
+    once = f'test -e "{again}" && exec sleep 60; touch "{again}"; exec "$@"'
+    server = {"command": "sh", "args": ["-c", once, "sh", peer.command, *peer.args]}
+    async with running({"slow": server}) as hub:
+        await reaches(hub, "slow")
+        peer.kill()
+        with anyio.fail_after(20):
+            await peer.until(lambda: "starting for" in hub.server_health("slow").reason)
+        assert hub.server_health("slow").reason.startswith("its process was killed by signal 9; starting for ")
 
 
 async def test_a_load_waits_for_a_process_that_starts_slowly_and_starts_it_once(stdio_peer: MakePeer) -> None:

@@ -102,11 +102,26 @@ class _Said(NamedTuple):
 
 def _read(text: str) -> _Said:
     lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()]
+    lines = list(_without_probe(lines)) or lines
     for recognise in _RECOGNISERS:
         if (found := recognise(lines)) is not None:
             return found
     useful = [line for line in lines if not _BORING.search(line)]
     return _Said(_clean((useful or lines or [""])[-1]))
+
+
+_OF_PROBE = re.compile(r"Failed to validate request: \d+|errors\.pydantic\.dev/|input_value='server/discover'")
+"""What the Python SDK 1.x writes about ``server/discover``: some 90 lines, which are about nothing of the server."""
+_MORE_OF_PROBE = re.compile(r"^\s(?!.*\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)|^[A-Z]\w*Request(?:\.\w+)+$")
+"""The lines after one of those: indented, or the name of a field; a new record of a log names its level."""
+
+
+def _without_probe(lines: Sequence[str]) -> Iterator[str]:
+    inside = False
+    for line in lines:
+        inside = bool(_OF_PROBE.search(line) or (inside and _MORE_OF_PROBE.search(line)))
+        if not inside:
+            yield line
 
 
 def _needs(kind: NeedKind, names: Sequence[str], line: str, version: str = "") -> _Said:

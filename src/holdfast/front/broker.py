@@ -316,9 +316,9 @@ class Broker:
         if self.is_stateless(client, server):
             self._report_stateless(server)
         relay = ClientRelay(self, client)
-        if client.rebuilt and self.hub.registry.clients.find(client.owner, server) is None:
-            first = self.homes is not None and self.homes.is_first(client)
-            client.restarted |= set() if first else {server}
+        if self.hub.registry.clients.find(client.owner, server) is None:
+            lost = self.homes.lost_connection(client) if self.homes is not None else client.rebuilt
+            client.restarted |= {server} if lost else set()
         principal = client.principal if client.principal != LOCAL.name else ""
         return self.hub.registry.clients.of(
             client.owner, spec, lambda: relay, expires=client.expires, principal=principal

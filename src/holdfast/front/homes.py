@@ -94,10 +94,12 @@ class ClientHomeFinder:
         home = self._fleet.member.homes.holder(key) if key is not None else ""
         return home if home and home != self._fleet.replica else None
 
-    def is_first(self, client: Client) -> bool:
-        """Whether this is the first home of a client: then no connection of it was lost."""
-        key = _key_of(client.owner)
-        return key is not None and self._fleet.member.homes.is_first(key)
+    def lost_connection(self, client: Client) -> bool:
+        """Whether a client had connections that are gone: on an earlier home, or before its session was rebuilt."""
+        key, homes = _key_of(client.owner), self._fleet.member.homes
+        if key is None:
+            return client.rebuilt
+        return homes.is_again(key) or (client.rebuilt and not homes.is_first(key))
 
     async def _find_again(self, key: str, home: str, dead: bool) -> None:
         if dead:

@@ -96,7 +96,8 @@ def restarted_notice(server: str) -> str:
     """Return the notice for a client whose own connection to a server did not outlive the hub."""
     return (
         f"Holdfast: MCP server '{server}' has one connection per client, and this client's was made again: "
-        "the hub was restarted, or another replica answers. What the server kept for this client before is gone."
+        "the hub was restarted, another replica answers, or it was not used for long. What the server kept for this "
+        "client before is gone."
     )
 
 

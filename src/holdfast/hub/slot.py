@@ -236,10 +236,16 @@ class Slot:
         return self._leases.get(stands.generation) if stands is not None else None
 
     def health(self) -> Health:
-        """The health of the server now. While its process starts, the reason says for how long, and its last line."""
+        """The health of the server now.
+
+        While its process starts, the reason says why the one before ended, for how long this one starts, and its last
+        line.
+        """
         health = self.machine.health(self._context.clock.now())
         starting = self.starting
-        return replace(health, reason=starting.words) if starting is not None else health
+        if starting is None:
+            return health
+        return replace(health, reason=f"{health.reason}; {starting.words}" if health.reason else starting.words)
 
     @property
     def starting(self) -> Starting | None:

@@ -89,6 +89,11 @@ class ClientHomes:
         home = self._homes.get(key)
         return home is not None and home.holder == self._replica and home.token == 1
 
+    def is_again(self, key: str) -> bool:
+        """Whether this replica is the home of a client that had one before: a connection of it was lost."""
+        home = self._homes.get(key)
+        return home is not None and home.holder == self._replica and home.token > 1
+
     def ask(self, key: str, *, instead_of: str = "") -> None:
         """Find the home of a client, and become it if it has none, or if it is the replica that was found dead."""
         home = self._homes.setdefault(key, _Home())

@@ -190,7 +190,7 @@ class Fleet:
         self._preparing = False
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hashes: dict[str, str] = {}
-        self._was_settled = False
+        self._was_settled = self._has_answered = False
         self.on_home_lost: Callable[[str], object] = lambda _: None
         """Told when another replica took over the connections of a client."""
 
@@ -611,10 +611,11 @@ class Fleet:
 
     def _connected(self, *, emptied: bool) -> None:
         self._was_settled = False
-        if self.not_shared_since is not None or emptied:
-            log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
-        elif self.exchanges == self.failures + 1 and "worker" not in self.member.about:
+        first, self._has_answered = not self._has_answered, True
+        if first and "worker" not in self.member.about:
             log.info("%s answers: this replica is %s", self.store.name, self.replica)
+        elif self.not_shared_since is not None or emptied:
+            log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
         self.not_shared_since = None
 
     def _learn(self, host: FleetHost, record: FleetRecord) -> None:

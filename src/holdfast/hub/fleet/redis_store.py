@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import anyio
 
 from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import UsageError
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
 __all__ = ["RedisAddress", "RedisClient", "RedisStore"]
@@ -28,6 +28,9 @@ EXCHANGE_SECONDS = 1.0
 LONGEST_STEP = 5.0
 """Seconds that pass for claims between two exchanges at most: more than a claim may be old, and less than the time for
 which a lease is still valid after a renewal that is due."""
+
+LARGEST_REPLY = 64 * 1024 * 1024
+"""Bytes. The records of one exchange have far less, unless another program wrote them: those are not parsed."""
 
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _DEFAULT_FLEET = "default"
@@ -267,6 +270,7 @@ class RedisClient:
     """One connection to Redis, made when it is used first, and again after a failure (``StoreUnavailable``)."""
 
     def __init__(self, address: RedisAddress) -> None:
+        library()  # a missing package ends the start, and not the first exchange
         self.address = address
         self.connections = 0
         """How many were made so far."""
@@ -326,6 +330,8 @@ class RedisStore:
         async def run(client: Any) -> FleetReply:
             script = client.register_script(SCRIPT)
             answer = await script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
+            if len(answer) > LARGEST_REPLY:
+                raise ValueError("its answer is too large")
             return reply_from(json.loads(answer))
 
         return await self._redis.use(run)
@@ -351,7 +357,8 @@ def connect(address: RedisAddress) -> Any:
         "client_name": "holdfast",
     }
     if address.scheme.startswith("rediss"):
-        options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
+        # Before its version 6 the library does not compare the name in the certificate by default.
+        options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
     if address.service:
         options.pop("retry")
         sentinel = redis.asyncio.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options)
@@ -366,7 +373,10 @@ def library() -> Any:
         import redis.asyncio  # noqa: PLC0415 - an extra
         import redis.asyncio.sentinel  # noqa: PLC0415 - an extra
     except ImportError as exc:
-        raise HoldfastError("a fleet on Redis needs the package redis", hint="install holdfast-mcp[fleet]") from exc
+        raise UsageError(
+            "a fleet on Redis needs the package redis",
+            hint="install Holdfast with its extra, in its clone: pipx install --force '.[fleet]'",
+        ) from exc
     return redis
 
 
@@ -375,4 +385,4 @@ def reason(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return f"no answer within {EXCHANGE_SECONDS:g} s"
     said = f"{type(exc).__name__}: {exc}".splitlines()[0]
-    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps none
+    return said.partition(" script: ")[0][:200]  # Redis adds the hash of the script, which helps no one
