@@ -22,6 +22,7 @@ __all__ = [
     "RELAY",
     "REQUIREMENTS",
     "STDIO",
+    "STDIO_ALONE",
     "VARIANTS_QUICK",
     "measure",
     "measure_variants",
@@ -32,11 +33,11 @@ ROUNDS = 40
 """PERF-1 asks for 15 at least. Many short rounds give narrow intervals on a noisy machine."""
 
 QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "callers": (1, 16)}
-VARIANTS_QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "eras": ("modern",)}
+VARIANTS_QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "eras": ("modern",), "callers": (16,)}
 
 DIRECT, RELAY = "direct", "bare relay"
 OURS, ALONE = "Holdfast, /mcp", "Holdfast, /servers/<id>/mcp"
-STDIO = "Holdfast, /mcp, stdio behind"
+STDIO, STDIO_ALONE = "Holdfast, /mcp, stdio behind", "Holdfast, /servers/<id>/mcp, stdio behind"
 
 BUSY = 0.9
 """From this share of a core on, the generator would be what is measured."""
@@ -45,10 +46,10 @@ Seen = dict[int, dict[str, list[Sample]]]
 
 
 @contextmanager
-def _subjects(*options: str) -> Iterator[list[Subject]]:
+def _subjects(era: str, *options: str) -> Iterator[list[Subject]]:
     """One server over HTTP and the same over stdio, and all that stands before them."""
-    command, *arguments = stdio_server()
-    with upstream(*options) as (server, (port,)):
+    command, *arguments = stdio_server("--eras", era)
+    with upstream("--eras", era, *options) as (server, (port,)):
         direct = f"http://127.0.0.1:{port}/mcp"
         servers = {"up": {"type": "http", "url": direct}, "child": {"command": command, "args": arguments}}
         with relay(direct) as (relaying, relay_url), hub(servers) as (pid, base):
@@ -58,12 +59,13 @@ def _subjects(*options: str) -> Iterator[list[Subject]]:
                 Subject(OURS, f"{base}/mcp", pid, "up__echo"),
                 Subject(ALONE, f"{base}/servers/up/mcp", pid),
                 Subject(STDIO, f"{base}/mcp", pid, "child__echo"),
+                Subject(STDIO_ALONE, f"{base}/servers/child/mcp", pid),
             ]
 
 
 def measure(*, rounds: int = ROUNDS, requests: int = 640, callers: Sequence[int] = (1, 16, 64)) -> Report:
     """One caller, 16 and 64, of the legacy era, with plain answers."""
-    with _subjects("--eras", "legacy") as subjects:
+    with _subjects("legacy") as subjects:
         seen = {
             count: compare(
                 subjects,
@@ -87,15 +89,22 @@ def measure(*, rounds: int = ROUNDS, requests: int = 640, callers: Sequence[int]
     )
 
 
-def measure_variants(*, rounds: int = 15, requests: int = 480, eras: Sequence[str] = ("legacy", "modern")) -> Report:
-    """The other era, and answers as an event stream."""
+def measure_variants(
+    *,
+    rounds: int = 15,
+    requests: int = 480,
+    eras: Sequence[str] = ("legacy", "modern"),
+    callers: Sequence[int] = (1, 16, 64),
+) -> Report:
+    """Both eras, answers as an event stream, and a server over stdio, which has one form of answers."""
     rows: list[Row] = []
     for era in eras:
-        for answers in ("plain", "event stream"):
-            with _subjects("--eras", era, *(["--sse"] if answers == "event stream" else [])) as subjects:
-                for count in (1, 16):
+        for answers, options in (("plain", ()), ("event stream", ("--sse",))):
+            through = (OURS, ALONE) if options else (OURS, ALONE, STDIO, STDIO_ALONE)
+            with _subjects(era, *options) as subjects:
+                for count in callers:
                     load = Load(callers=count, requests=requests if count > 1 else requests // 3, era=era)
-                    seen = compare([one for one in subjects if one.name in (RELAY, OURS, ALONE)], load, rounds=rounds)
+                    seen = compare([one for one in subjects if one.name in (RELAY, *through)], load, rounds=rounds)
                     rows += [
                         row(f"{name}, {era}, {answers}, {per_caller(count)}", found, _base(name, seen))
                         for name, found in seen.items()
@@ -107,7 +116,7 @@ def measure_variants(*, rounds: int = 15, requests: int = 480, eras: Sequence[st
         about=(
             "The same call in both eras of the protocol. The server behind answers with plain JSON or with an event "
             "stream. The relay passes the stream on; the hub answers with plain JSON unless something precedes the "
-            "result."
+            "result. A server over stdio is compared with the relay before the server over HTTP."
         ),
         rows=tuple(rows),
         checks=(),

@@ -6,7 +6,7 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from benchmarks import __main__ as command, flame, page
+from benchmarks import __main__ as command, flame, instructions, page
 from benchmarks.plots import drawn
 from benchmarks.report import Check, Plot, Report, Row, Spread, as_json, from_json
 
@@ -101,3 +101,8 @@ def test_a_flame_graph_shows_where_stacks_end_and_how_wide_they_are() -> None:
         "reply (holdfast/front/server.py) 100.0%",
         "dumps (json/a.py) 75.0%",
     ]
+
+
+def test_the_instructions_of_a_dump_are_its_last_total() -> None:
+    assert instructions.total("version: 1\nevents: Ir\nsummary: 120\n\nfn=(1) main\n1 5\n\ntotals: 125\n") == 125
+    assert instructions.total("") == 0

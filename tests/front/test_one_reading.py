@@ -151,3 +151,32 @@ async def test_a_held_tool_says_nothing_new_under_another_spelling_of_its_parts(
         (tool,) = answer["result"]["tools"]
     assert HELD not in tool.get("_meta", {})
     assert {key: value for key, value in tool.items() if key != "_meta"} == {**SAFE, "x-own": 1}
+
+
+@pytest.mark.requirement("SEC-9")
+@pytest.mark.parametrize(
+    ("method", "name", "served"),
+    [
+        ("tools/call", "safe", True),
+        (None, "=?base64?c2FmZQ==?=", True),
+        ("tools/call", None, True),
+        ("tools/call", "danger", False),
+        ("tools/list", None, False),
+        ("tools/call", "safe, danger", False),
+        (None, "=?base64?!?=", False),
+    ],
+)
+async def test_headers_that_a_gateway_may_decide_by_agree_with_the_body_of_a_legacy_request_too(
+    method: str | None, name: str | None, served: bool
+) -> None:
+    headers = {"Mcp_Method": method, "Mcp_Name": name}
+    given = {key: value for key, value in headers.items() if value is not None}
+    async with recording(lambda: json.dumps([SAFE])) as (url, got), front({"s": {"url": url}}) as hub:
+        begun = await post(hub.one("s"), initialize())
+        session = begun.head.partition("mcp-session-id: ")[2].partition("\r\n")[0]
+        for padding in (0, 200_000):
+            params = {"name": "safe", "arguments": {"x": "y" * padding}}
+            body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+            answer = await post(hub.one("s"), body, Mcp_Session_Id=session, **given)
+            assert (answer.status, "error" in json.loads(answer.body)) == ((200, False) if served else (400, True))
+    assert len(got) == (2 if served else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,12 @@ import httpx2
 import pytest
 
 from holdfast.front import requests, streams
+from holdfast.front.listener import HttpConnection
 from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
 from tests.front.conftest import Served, front
 from tests.front.peer_server import Origin, running
 from tests.front.raw_session import Session
+from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 
@@ -91,6 +94,39 @@ async def test_a_client_that_is_back_before_the_answer_reads_it_when_it_comes() 
                 await origin.waiting.wait()
                 origin.go.set()
     assert [_text(event) for event in read] == ["waited"]
+
+
+@pytest.mark.requirement("HUB-17", "PERF-8")
+async def test_the_log_of_answered_calls_keeps_no_request_and_no_connection() -> None:
+    async with _scene() as (_, served, http):
+        session = Session(http, served.all)
+        with anyio.fail_after(20):
+            await session.begin()
+            before, answer = _alive(requests.Reply), dict[str, str]()
+            for _ in range(5):
+                async with session.call("o__count", {"n": 2}) as events:
+                    *_, answer = [event async for event in events]
+                    assert _text(answer) == "done"
+        await came_true(lambda: _alive(requests.Reply) <= before, within=10)
+        assert await session.come_back(after=answer["id"]) == []
+        await came_true(lambda: _alive(requests.Reply) <= before, within=10)
+
+
+async def test_a_connection_whose_client_left_while_it_was_served_is_forgotten_at_once() -> None:
+    before = _alive(HttpConnection)
+    async with _scene() as (origin, served, http):
+        session = Session(http, served.all)
+        with anyio.fail_after(20):
+            await session.begin()
+            async with session.call("o__wait", {}):
+                await origin.waiting.wait()
+            origin.go.set()
+        await came_true(lambda: _alive(HttpConnection) <= before, within=10)
+
+
+def _alive(kind: type) -> int:
+    gc.collect()
+    return sum(type(one) is kind for one in gc.get_objects())
 
 
 async def test_a_client_never_reads_on_in_another_clients_stream() -> None:

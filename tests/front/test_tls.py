@@ -218,3 +218,15 @@ async def test_a_certificate_that_does_not_verify_is_reported_with_the_reason(tm
         ("certificate", "certificate has expired"),
     ]
     assert "127.0.0.1" in served.refused[0].source
+
+
+async def test_a_client_that_speaks_plain_http_is_told_to_use_https(tmp_path: Path) -> None:
+    async with tls_hub(tmp_path) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(served.base).port)
+        writer.write(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        async with asyncio.timeout(20):
+            said = await reader.readuntil(b"\n\r\n") + await reader.readline()
+        writer.close()
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert b"use https://" in said
+        assert (await (await served.connect(served.context())).ask())[0] == 200

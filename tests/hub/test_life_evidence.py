@@ -14,8 +14,10 @@ from typing import Any
 import anyio
 import pytest
 
+from holdfast.core.evidence import ProcessExit
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import BreakerOpen, CallDenied, CallFailed, ServerDenied, ServerUnavailable
+from holdfast.errors import BreakerOpen, CallDenied, CallFailed, ServerDenied, ServerFailure, ServerUnavailable
+from holdfast.hub import lease as leases
 from holdfast.hub.hub import Hub
 from holdfast.hub.loader import get_tools_with_resilience
 from holdfast.testing import FakeClock
@@ -342,3 +344,23 @@ async def test_a_one_shot_load_promises_only_what_happens() -> None:
         assert "may be an outage" in denied.message
         assert "is not retried" in denied.message
         assert result.model_message.startswith(STARTING.removesuffix("a"))
+
+
+@pytest.mark.requirement("FLEET-8")
+async def test_a_connection_that_ended_by_a_fault_keeps_what_was_seen_for_other_replicas(
+    stdio_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, seen = anyio.Event(), ProcessExit(code=3, stood=True)
+
+    async def watch(*_: object) -> None:
+        await ends.wait()
+        raise ServerFailure(seen)
+
+    monkeypatch.setattr(leases, "watch_connection", watch)
+    async with running({"a": stdio_peer()}) as hub:
+        await reaches(hub, "a")
+        lease = hub.registry.slots["a"].lease
+        assert lease is not None
+        ends.set()
+        await until(hub, "a", lambda: hub.registry.slots["a"].lease is not lease)
+        assert lease.lost == seen

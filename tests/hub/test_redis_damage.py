@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.core import Claim, FleetExchange, FleetRecord, FleetReply, State
 from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable
+from holdfast.hub.fleet import redis_store
 from tests.hub.open_hubs import PATIENCE, reaches, running
 from tests.peers.redis import RedisPeer, has_redis
 from tests.waiting import came_true
@@ -193,6 +194,15 @@ async def test_an_answer_that_makes_no_sense_is_a_store_that_cannot_be_used(answ
     async with answering(answer) as address:
         store = RedisStore(address)
         with anyio.fail_after(PATIENCE), pytest.raises(StoreUnavailable):
+            await store.exchange(FleetExchange(replica="a", nonce="n"))
+        await store.close()
+
+
+async def test_an_answer_that_is_too_large_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_store, "LARGEST_REPLY", 100)
+    async with answering(_text(b"[" + b" " * 100 + b"]")) as address:
+        store = RedisStore(address)
+        with anyio.fail_after(PATIENCE), pytest.raises(StoreUnavailable, match="too large"):
             await store.exchange(FleetExchange(replica="a", nonce="n"))
         await store.close()
 

@@ -36,6 +36,13 @@ OTHERS_SECONDS: Final = 0.005
 
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_WORDS: Final = b"this port serves TLS: use https:// in the URL\n"
+_NO_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+    % (len(_WORDS), _WORDS)
+)
+_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"DELE", b"PUT ", b"OPTI", b"PATC")
+
 log = logging.getLogger("holdfast.front")
 
 
@@ -191,6 +198,10 @@ class Acceptor:
         """The transport of a connection with TLS. Its handshake waits for the client's first bytes, and for a turn."""
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             await self._readable(connection)
+            if _speaks_http(connection):
+                connection.recv(1 << 16)  # unread bytes would make the close a reset, and the answer is lost with it
+                connection.send(_NO_TLS)
+                raise ConnectionAbortedError
             await self._turns.begin(peer)
         try:
             transport, _ = await self._loop.connect_accepted_socket(
@@ -207,3 +218,8 @@ class Acceptor:
             await came.wait()
         finally:
             self._loop.remove_reader(connection)
+
+
+def _speaks_http(connection: socket.socket) -> bool:
+    """Whether a client begins with a request in plain HTTP: it gets an answer that it can read."""
+    return connection.recv(4, socket.MSG_PEEK) in _METHODS

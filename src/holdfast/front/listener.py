@@ -280,6 +280,8 @@ class HttpConnection(AdmittedProtocol):
 
     def arm(self, seconds: float, then: Callable[[], None]) -> None:
         """Do something later, instead of what was to be done later before. One timer serves all of them."""
+        if self.lost:
+            return  # its client left while it was served: a timer would keep it for no one
         due = self._due = self._loop.time() + seconds
         self._on_due = then
         timer = self._timer

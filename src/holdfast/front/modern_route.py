@@ -17,6 +17,7 @@ from mcp.shared.inbound import (
     NAME_BEARING_METHODS,
     InboundLadderRejection,
     classify_inbound_request,
+    decode_header_value,
 )
 from mcp_types import HEADER_MISMATCH
 
@@ -25,7 +26,7 @@ from holdfast.front.inbound import Message, meta_of, params_of
 from holdfast.front.requests import Request
 from holdfast.wire import text_of
 
-__all__ = ["ModernRoute", "route_of"]
+__all__ = ["ModernRoute", "check_routing", "is_routed", "route_of"]
 
 KNOWN_META_BYTES: Final = 2048
 """How large a ``_meta`` may be that is remembered."""
@@ -43,6 +44,22 @@ class ModernRoute(NamedTuple):
     version: str
     capabilities: Mapping[str, Any]
     meta: Mapping[str, Any]
+
+
+def is_routed(request: Request) -> bool:
+    """Whether its headers name a method or a tool."""
+    return MCP_METHOD_HEADER in request.headers or MCP_NAME_HEADER in request.headers
+
+
+def check_routing(message: Message, request: Request) -> None:
+    """Refuse a legacy request whose headers name another method or tool than its body: a gateway may decide by them."""
+    if not is_routed(request):
+        return
+    key = NAME_BEARING_METHODS.get(message.method or "")
+    name = text_of(params_of(message).get(key)) if key is not None else None
+    said = request.headers.get(MCP_METHOD_HEADER, message.method), request.headers.get(MCP_NAME_HEADER)
+    if said[0] != message.method or (said[1] is not None and decode_header_value(said[1]) != name):
+        raise MCPError(HEADER_MISMATCH, "the Mcp-Method or Mcp-Name header does not match the request body")
 
 
 def route_of(message: Message, request: Request, asked: EndpointHeaders) -> ModernRoute:

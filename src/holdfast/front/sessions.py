@@ -38,7 +38,7 @@ from holdfast.front.inbound import (
     result_pieces,
     small_values,
 )
-from holdfast.front.modern_route import route_of
+from holdfast.front.modern_route import check_routing, is_routed, route_of
 from holdfast.front.own_answers import (
     ANSWER_LOST,
     CANCELLED,
@@ -398,6 +398,7 @@ class HttpSessions:
             return self._post_later(body, request, reply, session, principal)
         try:
             message = read_small(body)
+            check_routing(message, request)
         except MCPError as exc:
             request.whole = body
             return self._no_message(exc, request, reply, session, principal)
@@ -412,6 +413,7 @@ class HttpSessions:
         request.whole = body or await request.body(self._largest())
         try:
             message = await read_message(request.whole)
+            check_routing(message, request)
         except MCPError as exc:
             served = self._no_message(exc, request, reply, session, principal)
         else:
@@ -424,7 +426,7 @@ class HttpSessions:
     ) -> Coroutine[Any, Any, None] | None:
         """A body that is no message is a batch, or refused."""
         body = request.whole
-        if session is not None and is_batch(body, session.version):
+        if session is not None and not is_routed(request) and is_batch(body, session.version):
             take = partial(self._take, session=session, principal=principal)
             return serve_batch(body, request, reply, session.header, take)
         reply.plain(400, error_message(None, exc.error), JSON_HEADER + (session.header if session else b""))

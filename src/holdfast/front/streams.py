@@ -211,7 +211,7 @@ def lost_event(event_id: str) -> LostEvent | None:
 class MessageStream:
     """The messages of one request, or a session's notices, on their way to the client. A ``Channel``."""
 
-    __slots__ = ("_request_id", "_suffix", "backlog", "done", "logged", "reply", "session")
+    __slots__ = ("_answered_whole", "_request_id", "_suffix", "backlog", "done", "logged", "reply", "session")
 
     def __init__(
         self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
@@ -220,6 +220,9 @@ class MessageStream:
         self._suffix: str | None = None
         self.session = session
         self.reply = reply
+        """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
+        self._answered_whole = False
+        """Whether its client took no event stream, and has its answer."""
         self.backlog = backlog
         self.logged = False
         self.done = False
@@ -235,7 +238,8 @@ class MessageStream:
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """The client's answer; only a session can be asked."""
-        if self.session is None or (self.reply is not None and not self.reply.streams):
+        reply = self.reply
+        if self.session is None or self._answered_whole or (reply is not None and not reply.streams):
             raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it takes no event stream")
         # A call that was answered meanwhile has no stream any more: the client's own is left.
         return await self.session.ask(self.session.notices if self.done else self, method, params)
@@ -277,6 +281,8 @@ class MessageStream:
             else:
                 reply.plain(status, message)
             self.backlog.wrote(reply, self.session or reply)
+        self._answered_whole = reply is not None and not reply.streams
+        self.reply = None
 
     def resume(self, reply: Reply, after: int) -> None:
         """Go on at another connection: first what was missed, then what comes."""
@@ -289,6 +295,7 @@ class MessageStream:
             reply.event(message, event_id=session.log.event_id(self, number))
         if self.done:
             reply.end()
+            self.reply = None
 
     def _prime(self) -> bytes:
         """The first event, which says where the stream can be resumed."""

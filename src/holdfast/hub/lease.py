@@ -310,6 +310,8 @@ class Connector:
         if lease.connection is None:
             return _failed(lease, seen, ever_connected=ever_connected)
         lease.close_error = classify_evidence(seen).reason
+        if not lease.cut:
+            lease.lost = lease.lost or seen  # other replicas are told the same reason
         return None
 
     async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:

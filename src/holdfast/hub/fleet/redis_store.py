@@ -29,6 +29,9 @@ LONGEST_STEP = 5.0
 """Seconds that pass for claims between two exchanges at most: more than a claim may be old, and less than the time for
 which a lease is still valid after a renewal that is due."""
 
+LARGEST_REPLY = 64 * 1024 * 1024
+"""Bytes. The records of one exchange have far less, unless another program wrote them: those are not parsed."""
+
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _DEFAULT_FLEET = "default"
 
@@ -327,6 +330,8 @@ class RedisStore:
         async def run(client: Any) -> FleetReply:
             script = client.register_script(SCRIPT)
             answer = await script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
+            if len(answer) > LARGEST_REPLY:
+                raise ValueError("its answer is too large")
             return reply_from(json.loads(answer))
 
         return await self._redis.use(run)
