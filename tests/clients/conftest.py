@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from mcp import Client
+from mcp.client import ClientRequestContext
+from mcp_types import ListRootsResult
 
 from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 
@@ -28,6 +30,11 @@ async def hub(fixture_url: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
     servers = {"web": {"type": "http", "url": fixture_url}, "child": fixture_over_stdio()}
     async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as hub:
         for server in servers:  # the hub keeps a connection for each era: its process is no test's leak
-            async with Client(hub.one(server), mode="legacy", cache=None) as client:
+            async with Client(hub.one(server), mode="legacy", cache=None, list_roots_callback=_no_roots) as client:
                 await client.call_tool("test_simple_text", {})
         yield hub
+
+
+async def _no_roots(context: ClientRequestContext) -> ListRootsResult:
+    """A client that can be asked something gets a process of its era."""
+    return ListRootsResult(roots=[])
