@@ -11,7 +11,12 @@ pytestmark = pytest.mark.anyio
 
 REVISIONS: tuple[Requirements, ...] = ("2025-11-25", "2026-07-28")
 
-MENDED = {("http-header-validation", "sep-2243-server-accepts-whitespace-header-value")}
+MENDED = {
+    ("http-header-validation", "sep-2243-server-accepts-whitespace-header-value"),
+    # On a busy machine the SDK's server closes a stream before its first event is out.
+    ("server-sse-polling", "server-sse-priming-event"),
+    ("server-sse-polling", "server-sse-retry-field"),
+}
 """What the suite remarks about the server, which is built with the SDK, and not about the hub in front of it."""
 
 
@@ -27,8 +32,7 @@ async def test_suite_finds_through_the_hub_what_it_finds_directly(requirements: 
             through = await run_suite(hub.one("fixture"), requirements, folder=tmp_path / "hub")
     assert through.fulfilled == direct.fulfilled, str(through)
     assert len(through.fulfilled) == REQUIRED[requirements]
-    # The server may close a stream before the event that belongs at its begin is out: that is remarked about it alone.
-    assert through.remarks <= direct.remarks - MENDED
+    assert through.remarks == direct.remarks - MENDED
 
 
 @pytest.mark.requirement("HUB-6")
