@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.command import stdio
 from tests.doctor.examination import Examination
-from tests.peers.http_fault import FaultServer, redirect, reset_before_answer, respond
+from tests.peers.http_fault import FaultServer, never_answer, redirect, reset_before_answer, respond
 from tests.peers.mcp_http import HTML_PAGE, McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
@@ -245,3 +245,31 @@ async def test_tools_that_clients_refuse_are_named_and_hiding_them_is_the_cure(
         clinic.configure({"server": {"url": peer.url, "tools": {"exclude": hidden}}})
         after = await clinic.one()
     assert [found.code for found in after.findings] == []
+
+
+@pytest.mark.requirement("LOAD-9")
+@pytest.mark.parametrize(
+    "load",
+    [
+        {},
+        {"attemptTimeout": "60s", "totalTimeout": "90s"},
+        {"attempts": 1, "totalTimeout": "10m", "attemptTimeout": "5m"},
+        {"attempts": 1},
+        {"attemptTimeout": "20s"},
+    ],
+    ids=str,
+)
+async def test_the_remedy_for_a_slow_server_gives_it_more_time_than_it_has(
+    clinic: Examination, load: Mapping[str, object]
+) -> None:
+    """Also where doctor itself was told to wait for a shorter time."""
+    async with FaultServer(never_answer) as peer:
+        clinic.configure({"server": {"url": peer.origin}}, **({"load": load} if load else {}))
+        before = clinic.reading().config.settings.load
+        [found] = (await clinic.one(within=0.3)).findings
+    assert found.code == "HF-SILENT"
+    clinic.carry_out(found)
+    after = clinic.reading().config.settings.load
+    assert before.attempt_timeout < after.attempt_timeout <= after.total_timeout
+    [command] = found.remedy.commands
+    assert float(command.split()[-1]) > before.attempt_timeout

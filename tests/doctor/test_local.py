@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.fields import parse_duration
 from tests.cli.command import stdio
 from tests.doctor.examination import Examination
 from tests.peers.stdio import StdioPeer
@@ -354,6 +356,15 @@ async def test_a_server_that_stays_silent_is_told_how_long_it_was_waited_for(
 ) -> None:
     found = await clinic.found(stdio(stdio_peer("--never-answer")), within=1.0)
     clinic.matches("silent", found)
+
+
+@pytest.mark.requirement("LOAD-13")
+async def test_the_remedy_for_a_silent_process_gives_it_more_time_than_it_has(
+    clinic: Examination, stdio_peer: Make
+) -> None:
+    found = await clinic.found({**stdio(stdio_peer("--never-answer")), "startTimeout": "10m"}, within=0.5)
+    [edit] = found.remedy.edits
+    assert parse_duration(json.loads(edit.value)) > 600
 
 
 @pytest.mark.requirement("DOC-9")

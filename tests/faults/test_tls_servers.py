@@ -16,7 +16,6 @@ import pytest
 import trustme
 
 from holdfast.types import MCPServerLoadOutcome
-from holdfast.wire.http import client
 from tests.faults.outcomes import observe
 
 pytestmark = pytest.mark.anyio
@@ -125,9 +124,9 @@ def tls(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return context
 
 
-async def loaded(port: int) -> MCPServerLoadOutcome:
+async def loaded(port: int, *, attempt_timeout: float = 10.0) -> MCPServerLoadOutcome:
     connection = {"transport": "streamable_http", "url": f"https://localhost:{port}/mcp"}
-    return await observe(connection, attempts=2, peer_notices=False)
+    return await observe(connection, attempts=2, attempt_timeout=attempt_timeout, peer_notices=False)
 
 
 async def shorter(answer: Answering) -> None:
@@ -225,18 +224,14 @@ async def test_a_server_that_demands_a_client_certificate_is_told_as_such(
     assert version is ssl.TLSVersion.TLSv1_2 or "client certificate" in (outcome.error or ""), outcome
 
 
-async def test_a_handshake_that_does_not_go_on_is_told_as_a_connection_that_is_waited_for(
-    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert client.CONNECT_SECONDS < 10, "the first request of a session has a limit of its own"
-    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.3)
+async def test_a_handshake_that_does_not_go_on_is_told_as_a_connection_that_is_waited_for(tls: ssl.SSLContext) -> None:
 
     async def wait(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         while await reader.read(1 << 16):
             pass
 
     async with listening(wait) as port:
-        outcome = await loaded(port)
+        outcome = await loaded(port, attempt_timeout=0.3)
     assert (outcome.status, "waiting for a connection" in (outcome.error or "")) == ("transient", True), outcome
 
 

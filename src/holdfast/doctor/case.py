@@ -192,6 +192,15 @@ class Case:
         keys = ("holdfast", *key.split("."))
         return edit_at(self.source_map, keys, keys, value, certain=False)
 
+    def settings(self, group: str, values: Mapping[str, object]) -> tuple[Edit, ...]:
+        """The edits that write several settings of one group, in an order in which they can be pasted."""
+        there = ("holdfast", group)
+        if self.source_map.nearest(there) != there or not self.source_map.members(there):
+            return (self.setting(group, dict(values)),)
+        edits = [self.setting(f"{group}.{key}", value) for key, value in values.items()]
+        # The last place first: an edit moves what comes after it.
+        return tuple(sorted(edits, key=lambda edit: _line_and_column(edit.place), reverse=True))
+
     @property
     def given(self) -> Mapping[str, object]:
         """The definition as written, with variables expanded."""
@@ -223,6 +232,10 @@ class Case:
     def host(self) -> str:
         """The host in its URL."""
         return urlsplit(self.spec.url).hostname or ""
+
+
+def _line_and_column(place: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in place.split(":")[-2:] if part.isdigit())
 
 
 def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, *, certain: bool) -> Edit:

@@ -165,7 +165,7 @@ class Doctor:
         return [await self._global_result(check, whole) for check in self._whole_checks]
 
     async def _global_result(self, check: GlobalCheck, whole: GlobalContext) -> CheckResult:
-        look = _Look(check.id, self._timeout, Redactor(), "")
+        look = _Look(check.id, self._timeout, Redactor(), "", allowed=self._timeout)
         result = await look.at(partial(check.look, whole))
         if not self._fix:
             return result
@@ -243,15 +243,16 @@ class Doctor:
         if blocking:
             return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` did not pass")
         left = case.left if check.within is None else min(check.within, case.left)
-        return await _Look(check.id, left, case.redactor, case.id).at(partial(check.look, case))
+        return await _Look(check.id, left, case.redactor, case.id, allowed=self._timeout).at(partial(check.look, case))
 
 
 class _Look:
     """Runs one check with a deadline, masks its texts, and turns a crash into a finding."""
 
-    def __init__(self, check: str, within: float, redactor: Redactor, server: str) -> None:
+    def __init__(self, check: str, within: float, redactor: Redactor, server: str, *, allowed: float) -> None:
         self._check = check
         self._within = within
+        self._allowed = allowed
         self._redactor = redactor
         self._server = server
 
@@ -275,7 +276,7 @@ class _Look:
 
     def _too_slow(self) -> Finding:
         words = f"the check `{self._check}` did not finish within {self._within:.3g} s"
-        longer = str(max(round(self._within * 4), 60))
+        longer = str(max(round(max(self._within, self._allowed) * 4), 60))
         return finding("HF-CHECK-TIME", words, "give it longer", self._again("--timeout", longer))
 
     def _crashed(self, exc: Exception) -> Finding:

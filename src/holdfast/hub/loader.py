@@ -286,7 +286,9 @@ class Loader:
         self, spec: ServerSpec, dialer: Dialer, redactor: Redactor, *, within: float
     ) -> AsyncIterator[Connection]:
         known = self._memory.of(spec)
-        async with dialer.connect(spec, within=within, redactor=redactor, era=known.era) as connection:
+        async with dialer.connect(
+            spec, within=within, start_within=spec.start_timeout, redactor=redactor, era=known.era
+        ) as connection:
             known.era, known.connected = connection.era, True
             yield connection
 

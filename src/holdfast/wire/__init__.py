@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         RpcRefusal as RpcRefusal,
         refusal as refusal,
     )
-    from holdfast.wire.http.client import CONNECT_SECONDS as CONNECT_SECONDS, ssl_context as ssl_context
+    from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
@@ -149,7 +149,7 @@ __getattr__, __dir__ = lazy_exports(
             "RpcRefusal",
             "refusal",
         ],
-        "http.client": ["CONNECT_SECONDS", "ssl_context"],
+        "http.client": ["ssl_context"],
         "http.evidence": ["NOT_HTTP", "evidence_of"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "http.pieces": ["MANY_PIECES", "append_piece"],

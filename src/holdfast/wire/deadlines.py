@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from holdfast.core import TimedOut
 from holdfast.errors import ServerFailure
 
 __all__ = ["Deadline", "Deadlines"]
@@ -104,19 +103,18 @@ class Deadlines:
         if self._emptied is not None and not self.in_flight and not self._emptied.done():
             self._emptied.set_result(None)
 
-    async def bounded(
-        self, work: Awaitable[_T], *, seconds: float | None, doing: str, failure: Callable[[], ServerFailure]
-    ) -> _T:
-        """Wait for the answer to one request, so long at most; ``failure`` says why the connection was closed."""
-        deadline = self.start(idle=seconds or math.inf, within=math.inf)
+    async def until_closed(self, work: Awaitable[_T], *, failure: Callable[[], ServerFailure]) -> _T:
+        """Wait for the answer to one request; ``failure`` says why the connection was closed.
+
+        There is no time limit: the caller has one for the whole of its work.
+        """
+        deadline = self.start(idle=math.inf, within=math.inf)
         try:
             return await work
         except asyncio.CancelledError:
             if not deadline.absorb():
                 raise
-            if deadline.cut:
-                raise failure() from None
-            raise ServerFailure(TimedOut(doing=doing, after=seconds or 0.0)) from None
+            raise failure() from None
         finally:
             self.end(deadline)
 

@@ -20,7 +20,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import require_descriptors
 from holdfast.wire.forwarded import ForwardedDispatcher, RemoteServer
 from holdfast.wire.handshake import negotiate
-from holdfast.wire.http.client import Authorize, HttpPeer
+from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.process import Child, OnStderr
@@ -123,7 +123,7 @@ class Dialer:
                 readers[0](message.method)
 
         try:
-            wire = await self._open(closers, spec, redactor, hooks)
+            wire = await self._open(closers, spec, redactor, hooks, times)
             me = types.Implementation(name="holdfast", version=__version__)
             relayed = RelayDispatcher(wire, spec.id, hooks.relay)
             session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
@@ -158,7 +158,9 @@ class Dialer:
         wire.stood = True
         return era
 
-    async def _open(self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor, hooks: DialHooks) -> Wire:
+    async def _open(
+        self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor, hooks: DialHooks, times: _Times
+    ) -> Wire:
         """Open the transport; the stack closes it. Does not wait for an answer."""
         if hooks.remote is not None:
             return ForwardedDispatcher(hooks.remote, self._limits)
@@ -172,7 +174,9 @@ class Dialer:
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
         authorizer = self._authorize(spec) if self._authorize is not None else None
-        peer = HttpPeer(spec, self._limits, redactor, authorizer)
+        # A connection may take as long as an attempt, also the second one of a listing and that of a later call.
+        patience = max(CONNECT_SECONDS, times.within)
+        peer = HttpPeer(spec, self._limits, redactor, authorizer, connect_within=patience)
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
             return SseDispatcher(peer)
@@ -194,6 +198,8 @@ def _shorten(scope: anyio.CancelScope, within: float) -> None:
 
 def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
     """A handshake that took too long, with the key that gives it more time."""
+    if isinstance(wire, HttpDispatcher | SseDispatcher) and wire.connecting:
+        return TimedOut(doing="a connection", after=round(left, 1), sent=False)
     if not isinstance(wire, StdioDispatcher):
         return TimedOut(doing="its first answer", after=round(left, 1))
     if wire.spoke:

@@ -98,17 +98,14 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> Message:
-        """Send a request and wait for its result; the deadline covers the write too."""
+        """Send a request and wait for its result. The caller bounds the time, not the SDK's ``timeout``."""
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
-        # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
-        timeout = opts.get("timeout") if method != "server/discover" else None
         message = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
         answer = self._answered(
             request_id, waiter, message, method, in_headers(params), tell=opts.get("cancel_on_abandon", True)
         )
-        doing = f"the answer to {method}"
-        return value_of(await self.deadlines.bounded(answer, seconds=timeout, doing=doing, failure=self.failure))
+        return value_of(await self.deadlines.until_closed(answer, failure=self.failure))
 
     async def _answered(
         self,

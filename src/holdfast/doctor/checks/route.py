@@ -16,7 +16,7 @@ from holdfast.doctor.diagnose import network
 from holdfast.doctor.diagnose.by_evidence import route_failed
 from holdfast.doctor.report import finding
 from holdfast.doctor.route import Route, route_to
-from holdfast.wire import CONNECT_SECONDS, evidence_of, ssl_context
+from holdfast.wire import evidence_of, ssl_context
 
 __all__ = ["NameCheck", "PortCheck", "TlsCheck"]
 
@@ -74,7 +74,7 @@ class PortCheck(Check):
         """Connect to all its addresses at the same time. One that accepts is enough."""
         route = case.learned.route
         assert route is not None  # noqa: S101 - `name` found it
-        patience = min(CONNECT_SECONDS, case.left)
+        patience = case.left
         failures: list[Evidence] = []
         with anyio.move_on_after(patience):
             accepted = await _any_accepts(case.learned.addresses, route.port, failures)
@@ -131,7 +131,7 @@ class TlsCheck(Check):
         """Make a TLS handshake with the certificates that the hub trusts."""
         route = case.learned.route
         assert route is not None  # noqa: S101 - `name` found it
-        patience = min(CONNECT_SECONDS, case.left)
+        patience = case.left
         seen = await _handshake(route, patience)
         if isinstance(seen, TlsFailure):
             return found(await network.unverified(case, route, seen))

@@ -117,24 +117,34 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
 
 
 def silent(case: Case, seen: TimedOut) -> Finding:
-    """No answer came in time."""
-    longer = max(math.ceil(seen.after * 4 / 10) * 10, 60)
+    """No answer came in time. The remedy gives more time than the settings in force do."""
+    load = case.tools.settings.load
     if seen.setting == "startTimeout":
+        longer = _longer(seen.after, case.spec.start_timeout, at_least=240)
         return finding(
             "HF-SILENT",
             f"no answer within {seen.after:g} s (waiting for {seen.doing})",
             "its process runs and says nothing: allow more time with `startTimeout`, or run it by hand and look at it",
             *case.by_hand(),
             detail=seen.stderr,
-            edits=(case.edit("startTimeout", f"{max(longer, 240)}s", certain=False),),
+            edits=(case.edit("startTimeout", f"{longer}s", certain=False),),
         )
+    longer = _longer(seen.after, load.attempt_timeout, at_least=60)
+    limits = {"attemptTimeout": f"{longer}s"} | (
+        {"totalTimeout": f"{2 * longer}s"} if longer > load.total_timeout else {}
+    )
     return finding(
         "HF-SILENT",
         f"no answer within {seen.after:g} s (waiting for {seen.doing})",
         "allow more time; if that helps, set `attemptTimeout` to that time, otherwise look at the server's log",
         on_server("doctor", case.id, "--timeout", str(longer)),
-        edits=(case.setting("load.attemptTimeout", f"{longer}s"),),
+        edits=case.settings("load", limits),
     )
+
+
+def _longer(waited: float, in_force: float, *, at_least: int) -> int:
+    """Seconds that are worth a try: many more than were waited, and than are allowed now."""
+    return max(math.ceil(max(waited * 4, in_force * 2) / 10) * 10, at_least)
 
 
 LOOK_SECONDS = 3.0

@@ -82,10 +82,7 @@ EVENT_STREAM = "text/event-stream"
 """The content type of a stream of server-sent events."""
 
 CONNECT_SECONDS = 9.0
-"""A longer TCP and TLS handshake has met a packet filter; the attempt's own deadline may be shorter.
-
-It is less than the SDK's limit for the first request, so that the words name what was waited for.
-"""
+"""A longer TCP and TLS handshake has met a packet filter, unless the attempts of a server may take longer."""
 
 ERROR_BODY_BYTES = 64 * 1024
 """Enough of an error's body to hold a JSON-RPC error."""
@@ -126,8 +123,10 @@ class HttpPeer:
         authorizer: Authorizer | None = None,
         *,
         tls: ssl.SSLContext | None = None,
+        connect_within: float = CONNECT_SECONDS,
     ) -> None:
         self.limits = limits
+        self._connect_within = connect_within
         self._tls = tls
         self._headers = spec.headers
         self._authorizer = authorizer
@@ -150,6 +149,11 @@ class HttpPeer:
         self._cookies: dict[str, str] = {}
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
+
+    @property
+    def connecting(self) -> bool:
+        """Whether it was dialed and no connection has stood yet."""
+        return bool(self._pools) and not any(pool.reached for pool in self._pools.values())
 
     def learn_secret(self, secret: str) -> None:
         """Mask a secret that the server gave, such as the id of a session, in its later texts."""
@@ -330,7 +334,7 @@ class HttpPeer:
         if pool is None:
             proxy = None if is_loopback(url.host) else _proxy_for(url)
             context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
-            pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=CONNECT_SECONDS)
+            pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
         if url is self.url:
             self._own_pool = pool
         return pool

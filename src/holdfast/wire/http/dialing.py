@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["Dialed", "dial"]
+__all__ = ["NO_LIMIT", "Dialed", "dial"]
 
 STAGGER_SECONDS: Final = 0.25
 """Before the next address of a name is tried beside the first (RFC 8305)."""
+
+NO_LIMIT: Final = 24 * 3600.0
+"""For a TLS handshake. An event loop ends one after a minute otherwise, and the caller may allow more."""
 
 
 class Dialed(Protocol):
@@ -26,13 +29,17 @@ _P = TypeVar("_P", bound=Any)
 
 
 async def dial(make: Callable[[], _P], host: str, port: int, tls: ssl.SSLContext | None) -> _P:
-    """A connection to whichever address of a name answers first; each next one is tried a moment later."""
+    """A connection to whichever address of a name answers first; each next one is tried a moment later.
+
+    The caller bounds the time.
+    """
     loop = asyncio.get_running_loop()
+    secure: dict[str, Any] = {}
+    if tls is not None:
+        secure = {"ssl": tls, "server_hostname": host, "ssl_handshake_timeout": NO_LIMIT}
 
     async def one(address: str) -> _P:
-        _, protocol = await loop.create_connection(
-            make, address, port, ssl=tls, server_hostname=host if tls is not None else None
-        )
+        _, protocol = await loop.create_connection(make, address, port, **secure)
         return protocol
 
     addresses = deque(await _addresses(host, port))

@@ -25,7 +25,7 @@ from holdfast.wire.http.connection import (
     PooledConnection,
     Response,
 )
-from holdfast.wire.http.dialing import dial
+from holdfast.wire.http.dialing import NO_LIMIT, dial
 
 __all__ = [
     "ConnectFailed",
@@ -130,6 +130,8 @@ class Pool:
         self._idle: deque[PooledConnection] = deque()
         self._all: set[PooledConnection] = set()
         self._closed = False
+        self.reached = False
+        """Whether a connection has stood."""
         self._keep_none_until = 0.0
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -248,6 +250,7 @@ class Pool:
             raise ConnectFailed(*exc.args) from exc
         self._all = {one for one in self._all if not one.closed}
         self._all.add(connection)
+        self.reached = True
         return connection
 
     async def _connect(self) -> PooledConnection:
@@ -285,7 +288,9 @@ class Pool:
         if not 200 <= status < 300:
             raise ProxyRefused(status)
         assert self._tls is not None  # noqa: S101 - an origin with TLS has a context
-        secure = await loop.start_tls(transport, connection, self._tls, server_hostname=origin.host)
+        secure = await loop.start_tls(
+            transport, connection, self._tls, server_hostname=origin.host, ssl_handshake_timeout=NO_LIMIT
+        )
         connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
 
 

@@ -34,6 +34,11 @@ class SseDispatcher(DuplexDispatcher):
         self._known = anyio.Event()
         self._posting: set[anyio.CancelScope] = set()
 
+    @property
+    def connecting(self) -> bool:
+        """Whether no connection to the server has stood yet."""
+        return self._peer.connecting
+
     async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
         """POST a message, unless the stream ends first: then no answer could come.
 

@@ -127,6 +127,11 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._exchange.adopt(limits)
 
     @property
+    def connecting(self) -> bool:
+        """Whether no connection to the server has stood yet."""
+        return self._peer.connecting
+
+    @property
     def ended(self) -> bool:
         """There is no connection to lose."""
         return False
@@ -156,17 +161,19 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> Message:
-        """POST a request and wait for its result, on any stream."""
+        """POST a request and wait for its result, on any stream. The caller bounds the time.
+
+        The SDK's own ``timeout`` is left out: it gives its probe 10 s, and an attempt may have more.
+        """
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
         if method == "initialize":
             self._version = self._common = None
         headers = {**self._headers(opts), **in_headers(params)}
         body = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
-        tell, doing = opts.get("cancel_on_abandon", True), f"the answer to {method}"
+        tell = opts.get("cancel_on_abandon", True)
         answer = self._answered(request_id, waiter, method, body, headers, tell=tell)
-        seconds = opts.get("timeout")
-        return value_of(await self.deadlines.bounded(answer, seconds=seconds, doing=doing, failure=self.failure))
+        return value_of(await self.deadlines.until_closed(answer, failure=self.failure))
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """POST a notification; a refused one is no failure. The modern era has none from client to server."""
