@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         Verdict as Verdict,
         classify_evidence as classify_evidence,
         classify_load_error as classify_load_error,
-        is_outage_body as is_outage_body,
+        statement_of as statement_of,
     )
     from holdfast.core.evidence import (
         BadConfig as BadConfig,
@@ -121,6 +121,7 @@ if TYPE_CHECKING:
         FleetReply as FleetReply,
         SharedStore as SharedStore,
     )
+    from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
     from holdfast.core.lifecycle import effects as effects, events as events
@@ -189,7 +190,7 @@ __getattr__, __dir__ = lazy_exports(
             "Verdict",
             "classify_evidence",
             "classify_load_error",
-            "is_outage_body",
+            "statement_of",
         ],
         "evidence": [
             "BadConfig",
@@ -219,6 +220,7 @@ __getattr__, __dir__ = lazy_exports(
             "read_challenge",
             "scopes_in",
         ],
+        "forbidden": ["LONGEST_BODY", "Statement", "stated_in"],
         "fleet.agreement": ["ConfigAgreement"],
         "fleet.clock": ["FleetClock"],
         "fleet.homes": ["ClientHomes", "question_number", "replica_tag", "replicas_with_tag", "tag_of_question"],

@@ -72,37 +72,18 @@ from holdfast.core.evidence import (
     Unexpected,
     read_challenge,
 )
+from holdfast.core.forbidden import Statement, stated_in
 from holdfast.core.messages import FailureStatus
 from holdfast.core.process_output import hint_for, need_of, telling_line
 from holdfast.core.quoting import quoted, quoted_name, without_invisible
 
 __all__ = [
-    "OUTAGE_BODIES",
     "Verdict",
     "classify_evidence",
     "classify_load_error",
-    "is_outage_body",
-    "is_unconfirmed",
+    "statement_of",
     "status_class",
 ]
-
-OUTAGE_BODIES = frozenset(
-    {
-        "authorization service unavailable",
-        "authorization service timeout",
-        "upstream call timeout",
-        "upstream request timeout",
-        "openfga check error",
-    }
-)
-"""Whole bodies of a 403, in lower case, that mean an outage of the authorization service, not a decision."""
-
-NO_DECISION = frozenset({"", "external authorization failed"})
-"""Whole bodies of a 403 that Envoy and AgentGateway send for an outage and for a denial alike."""
-
-_EXT_AUTHZ = re.compile(r"(?i)(?<![a-z])ext(?:ernal)?[ _-]?authz?(?:orization)?(?![a-z])")
-_OUTAGE = re.compile(r"(?i)time[ds]?[ _-]?out|deadline|error|unavailable|unreachable")
-_UPSTREAM_TIMEOUT = re.compile(r"(?i)upstream\b[\w ]{0,40}\btime[ds]?[ -]?out")
 
 EX_TEMPFAIL = 75
 """sysexits.h: the program itself says that a retry can help."""
@@ -205,35 +186,26 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             )
 
 
-def status_class(status: int, body: str = "") -> FailureStatus:
-    """The class of an HTTP error status; ``body`` is the whole body of a 403."""
-    if status == 401 or (status == 403 and not is_outage_body(body)):
+def status_class(status: int, stated: Statement = Statement.DECISION) -> FailureStatus:
+    """The class of an HTTP error status; ``stated`` is what the body of a 403 states."""
+    if status == 401 or (status == 403 and stated is not Statement.OUTAGE):
         return "denied"
     if status in (403, 408, 429) or 500 <= status <= 599:
         return "transient"
     return "permanent"
 
 
-def is_outage_body(body: str) -> bool:
-    """Whether the body of a 403 says that the authorization check failed, rather than decided.
-
-    One of the known bodies, an upstream timeout, or a body that names ext_authz together with a fault.
-    """
-    body = body.strip()[:LONGEST_TEXT].rstrip(".")
-    if body.lower() in OUTAGE_BODIES or _UPSTREAM_TIMEOUT.fullmatch(body):
-        return True
-    return bool(_EXT_AUTHZ.search(body) and _OUTAGE.search(body))
-
-
-def is_unconfirmed(status: int, body: str) -> bool:
-    """Whether a 403 states no decision: an outage of the authorization check looks the same."""
-    return status == 403 and body.strip().lower().rstrip(".") in NO_DECISION
+def statement_of(seen: HttpStatus) -> Statement:
+    """What a refusal states. A scope that is asked for in a header is a decision, with any body."""
+    if read_challenge(seen.headers.get("www-authenticate", "")).wants_scope:
+        return Statement.DECISION
+    return seen.stated if seen.stated is not None else stated_in(seen.body)
 
 
 def _http(seen: HttpStatus) -> Verdict:
     said = f": {body}" if (body := quoted(seen.body)) and "<" not in body else ""
     code = f"HTTP {seen.status}"
-    match status_class(seen.status, seen.body), seen.status:
+    match status_class(seen.status, statement_of(seen)), seen.status:
         case "denied", 401:
             return _unauthorized(seen)
         case "denied", _:
@@ -297,20 +269,24 @@ def _forbidden(seen: HttpStatus, said: str) -> Verdict:
         if seen.credentials_sent
         else "a request without credentials is"
     )
-    body = seen.body.strip()
     hint = "ask the operator of the server or its gateway for access, or use credentials that have it"
-    if not body:
+    unconfirmed = statement_of(seen) is Statement.NO_DECISION
+    if unconfirmed and not seen.body.strip():
         hint += (
             "; if everyone is refused, an Envoy gateway may be hiding an authorization outage behind an empty 403:"
             " set `status_on_error: {code: 503}` in its ext_authz filter to tell the two apart"
         )
-    elif body.lower().rstrip(".") in NO_DECISION:
+    elif unconfirmed:
         hint += (
             "; if everyone is refused, AgentGateway may be hiding an authorization outage behind this 403:"
             " set `failureMode: {denyWithStatus: 503}` in its extAuthz policy to tell the two apart"
         )
-    unconfirmed = is_unconfirmed(seen.status, seen.body) and not challenge.made
-    return Verdict(status="denied", reason=f"{who} not allowed to use it {said}", hint=hint, unconfirmed=unconfirmed)
+    return Verdict(
+        status="denied",
+        reason=f"{who} not allowed to use it {said}",
+        hint=hint,
+        unconfirmed=unconfirmed and not challenge.made,
+    )
 
 
 def _wants_login(login: Login, challenge: Challenge) -> Verdict:
@@ -552,25 +528,43 @@ _COMMAND = {
 }
 
 
-_NAME_STOOD_HERE = " … "
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*+://\S+?(?=:?(?:\s|\Z))")
+"""A URL, without the colon that introduces what follows it."""
 _QUOTED = re.compile(r"(?<!\w)'(?:[^']|'(?=\w))*'(?!\w)|\"[^\"]*\"|`[^`]*`|«[^»]*»")
-_JOINED = re.compile(r"(?<!\w)[\w@]+(?:[./\\@_-]+[\w@]+)+(?::\d+)?")
-_LIBRARY = re.compile(r"(?:Client|Server) error '([45]\d\d)[^'\n]*' for url '|\A([45]\d\d), message=")
-"""What HTTP clients write: the status in quotes, or at the beginning."""
+_JOINED = re.compile(
+    r"(?<![\w.])(HTTP/\d(?:\.\d)?|status_code)\b(?![./@-])|(?<!\w)[\w@]+(?:[./\\@_-]+[\w@]+)+(?::\d+)?"
+)
+"""Words joined by a dot, a slash and the like; the group is what stands before a status."""
 _CLASS_NAME = re.compile(
     r"(?<![\w./@-])(?:httpx2?|httpcore2?|anyio|aiohttp|asyncio|requests|urllib3|http|mcp|ssl|socket|builtins)"
-    r"(?:\.[a-z_]\w*)*\.([A-Z]\w*)(?![\w/@-]|\.\w)"
+    r"(?:\.[a-z_]\w*)*\.(?=[A-Z]\w*(?![\w/@-]|\.\w))"
 )
-"""The class of an exception, written with the module of a known library: ``httpx.ReadError``."""
-_EXT_AUTHZ_CODE = re.compile(r"(?i)\Aext[_-]authz_[a-z_]+\b|(?<![\w./@-])ext[_-]authz(?![\w./@-])")
-"""What a proxy writes: a code at the beginning, or the bare name of the filter."""
-_STATUS = re.compile(
-    r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]code)?|error(?: code)?|response|returned)\s*[:=]?\s*([1-5]\d\d)\b"
-    r"|\b([45]\d\d)\s+(?:Bad Request|Unauthorized|Forbidden|Not Found|Request Timeout|Too Many Requests"
-    r"|Internal Server Error|Bad Gateway|Service Unavailable|Gateway Timeout|(?:Client|Server) Error)\b"
+"""The module of a known library before the class of an exception: ``httpx.ReadError``."""
+
+_CODE = r"(?!443\b)([1-5]\d\d)\b(?!\s*(?:[a-z]*s\b|[kmg]?i?b\b|%))"
+"""A bare number that can be a status: 443 is a port, and 403 ms, 403 bytes or 403 tools are amounts."""
+_PHRASE = (
+    r"(?:Bad Request|Unauthorized|Forbidden|Not Found|Request Timeout|Too Many Requests|Internal Server Error"
+    r"|Bad Gateway|Service Unavailable|Gateway Timeout|(?:Client|Server) Error)\b"
 )
+_STATUS_IN_WHOLE = re.compile(
+    r"(?:Client|Server) error '([45]\d\d)[^'\n]*' for url '"
+    r"|\A([45]\d\d), message="
+    rf"|(?<![\w./@-])(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |\(['\"]?){_CODE}"
+)
+"""What HTTP clients write: the status in quotes, at the beginning, or after the class of an exception."""
+_STATUS_IN_TEXT = re.compile(
+    r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]code)?|error(?: code)?|response|returned|got(?: an?)?)"
+    rf"\s*[:=]?\s*{_CODE}"
+    rf"|\b([45]\d\d)\s+{_PHRASE}"
+    rf"|\A\s*{_CODE}(?=\s*(?::|\Z))"
+)
+"""A status in a text without names: after its usual words, before its reason phrase, at the start before a colon, or
+as the whole text."""
+_TO_URL = re.compile(
+    rf"(?i)(?: {_PHRASE}|(?<=Client Error|Server Error): {_PHRASE})?[^:\n]*?\bur[il]: (?=[a-z][a-z0-9+.-]*://)"
+)
+"""The way from a status to its URL, where a colon stands before the URL."""
 _DENIED = re.compile(r"(?i)\b(?:unauthori[sz]ed|forbidden|access denied)\b|(?<!\] )\bpermission denied\b")
 """A permission that the file system denied has an errno before it: that is not a denial by the server."""
 _PERMANENT = re.compile(
@@ -582,7 +576,7 @@ _TRANSIENT = re.compile(
     r"(?i)\b(?:timed? ?out|(?:transport|read|write|network|remoteprotocol|localprotocol)error"
     r"|(?:closed|broken)resourceerror|incompleteread(?:error)?|serverdisconnectederror|transport error"
     r"|(?:read|connect|write|pool)?timeout(?:error|exception)?|deadline exceeded"
-    r"|connection ?reset(?:error)?|reset by peer|broken ?pipe(?:error)?"
+    r"|connection (?:was )?reset|connectionreset(?:error)?|reset by peer|broken ?pipe(?:error)?"
     r"|connection (?:was )?closed"
     r"|closed connection|server disconnected|disconnected without|incomplete (?:chunked )?read|end of (?:file|stream)"
     r"|peer closed|connection lost|connection aborted|too many requests|service unavailable|bad gateway"
@@ -590,50 +584,59 @@ _TRANSIENT = re.compile(
 )
 
 
+_STOOD = re.compile(
+    r"(?i)\b(?:refused|failed|closed|lost)\b[^:;\n]{0,20}\bafter (?:an? |the )?(?:connect(?:ing|ed)?|handshake)\b"
+)
+"""The words of a failure whose connection had stood."""
+
+
 def classify_load_error(error_msg: str, status_code: int | None = None) -> FailureStatus:
     """Classify a failed load from its text and, where known, its HTTP status.
 
-    One mapping serves this and ``classify_evidence``: ``status_class`` for a status, and the same outage bodies.
-    A status decides, except that a 403 with a text that ends in an authorization-outage body
-    is transient. Without a status, an empty text (``str(TimeoutError())``) is transient, because
-    exceptions without a text come from transports. Any other unknown text is permanent.
+    One mapping serves this and ``classify_evidence``: ``status_class`` for a status, ``stated_in`` for the body of a
+    403. A status decides; the text form of an answer gets the verdict of the answer itself. With ``status_code`` the
+    text is the body, unless it names the status and the URL first, as HTTP clients do. Without a status, an empty text
+    (``str(TimeoutError())``) is transient, because exceptions without a text come from transports. Any other unknown
+    text is permanent.
     """
     text = _without_names(error_msg[:LONGEST_TEXT])
-    status = status_code if status_code is not None else _status_in(error_msg[:LONGEST_TEXT], text)
+    written, end = _status_in(error_msg[:LONGEST_TEXT], text)
+    status = status_code if status_code is not None else written
     if status is not None and status >= 400:
-        return status_class(status, _outage_in(error_msg) if status == 403 else "")
+        named = status_code is None or (
+            status_code == written and _URL.search(error_msg[end : _body_at(error_msg, end)])
+        )
+        body = error_msg[_body_at(error_msg, end) :] if named else error_msg
+        return status_class(status, stated_in(body))
     if not error_msg.strip():
         return "transient"
     if _DENIED.search(text):
         return "denied"
-    if _PERMANENT.search(text):
+    if _PERMANENT.search(text) and not _STOOD.search(text):
         return "permanent"
-    return "transient" if _TRANSIENT.search(text) else "permanent"
+    return "transient" if _TRANSIENT.search(text) or _STOOD.search(text) else "permanent"
 
 
 def _without_names(text: str) -> str:
-    """``text`` without anything that could hold a URL, an id or an argument."""
-    text = _CLASS_NAME.sub(r"\1", text)
-    for pattern in (_URL, _QUOTED, _JOINED):
-        text = pattern.sub(_NAME_STOOD_HERE, text)
-    return text
+    """``text`` of the same length without anything that could hold a URL, an id or an argument."""
+    for pattern in (_CLASS_NAME, _URL, _QUOTED):
+        text = pattern.sub(lambda found: "…" * len(found[0]), text)
+    return _JOINED.sub(lambda found: found[1] or "…" * len(found[0]), text)
 
 
-def _status_in(whole: str, text: str) -> int | None:
-    """The status that a text states; ``text`` is the ``whole`` without names."""
-    found = _LIBRARY.search(whole) or _STATUS.search(text)
-    return int(found[1] or found[2]) if found else None
+def _status_in(whole: str, text: str) -> tuple[int | None, int]:
+    """The first status that a text states, and where it ends; ``text`` is the ``whole`` without names."""
+    found = min(
+        filter(None, (_STATUS_IN_WHOLE.search(whole), _STATUS_IN_TEXT.search(text))),
+        key=lambda found: found.start(found.lastindex or 0),
+        default=None,
+    )
+    return (int(found[found.lastindex or 0]), found.end()) if found is not None else (None, 0)
 
 
-def _outage_in(text: str) -> str:
-    """The outage body that is the whole ``text``, or its end after a colon; else an empty string.
-
-    A part that holds a name is no body: the name may be the user's.
-    """
-    text = text.strip()
-    parts = [text, *(text[found.end() :] for found in re.finditer(": ", text))]
-    return next((part for part in parts if is_outage_body(part) and not _holds_a_name(part)), "")
-
-
-def _holds_a_name(part: str) -> bool:
-    return _NAME_STOOD_HERE in _without_names(_EXT_AUTHZ_CODE.sub(" ", part))
+def _body_at(text: str, status: int) -> int:
+    """Where the body begins in a text whose status ends at ``status``: after the phrase, the URL and a colon."""
+    way = _TO_URL.match(text, status)
+    url = _URL.match(text, way.end()) if way is not None else None
+    colon = text.find(": ", url.end() if url is not None else status)
+    return colon + 2 if colon >= 0 else len(text)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from holdfast.core.forbidden import Statement
+
 __all__ = [
     "BadConfig",
     "Challenge",
@@ -75,7 +77,9 @@ class HttpStatus:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Lower-case names; only those that explain the refusal."""
     body: str = ""
-    """The first 2 KiB, decoded leniently."""
+    """The first 2 KiB, decoded leniently and masked."""
+    stated: Statement | None = None
+    """What the body of a 403 states, judged before it was masked and cut; None where ``body`` is as it came."""
     retry_after: float | None = None
     """Seconds from now, from ``Retry-After`` in either of its forms."""
     credentials_sent: bool = False

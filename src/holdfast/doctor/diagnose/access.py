@@ -14,7 +14,17 @@ import anyio.to_thread
 
 from holdfast.auth import AuthorizationServer, audience_of, discover, known_client, unverified_claims
 from holdfast.config import OAuthSettings, ServerSpec
-from holdfast.core import Challenge, HttpStatus, Login, LoginState, is_outage_body, quoted, quoted_name, read_challenge
+from holdfast.core import (
+    Challenge,
+    HttpStatus,
+    Login,
+    LoginState,
+    Statement,
+    quoted,
+    quoted_name,
+    read_challenge,
+    statement_of,
+)
 from holdfast.doctor.case import Case
 from holdfast.doctor.report import Finding, ask_for, finding, on_server, shell
 from holdfast.errors import LoginFailed
@@ -33,9 +43,6 @@ __all__ = [
     "unauthorized",
     "wrong_host",
 ]
-
-NO_DECISION_BODY = "external authorization failed"
-"""What AgentGateway answers for a denial and for an outage alike."""
 
 _DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 
@@ -84,7 +91,7 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     if challenge.wants_scope:
         return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
     body = quoted(seen.body, most=160)
-    if not seen.body.strip() or seen.body.strip() == NO_DECISION_BODY:
+    if statement_of(seen) is Statement.NO_DECISION:
         return _unclear(case, seen.body.strip())
     if is_wrong_host(seen):
         return wrong_host(case, seen)
@@ -120,7 +127,7 @@ _WRONG_HOST = re.compile(r"(?i)\baccess is only allowed at\b|\binvalid host\b|\b
 
 def is_outage(seen: HttpStatus) -> bool:
     """Whether a gateway reports an outage of its authorization service, also with a status other than 403."""
-    return seen.status in (403, 500, 502, 503, 504) and is_outage_body(seen.body)
+    return seen.status in (403, 500, 502, 503, 504) and statement_of(seen) is Statement.OUTAGE
 
 
 def authorization_outage(case: Case, seen: HttpStatus) -> Finding:

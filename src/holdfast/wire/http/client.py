@@ -27,6 +27,7 @@ import httpx2
 
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import (
+    LONGEST_BODY,
     BadConfig,
     CredentialsUnavailable,
     HttpStatus,
@@ -37,8 +38,9 @@ from holdfast.core import (
     PlainHttpRefused,
     Redactor,
     Redirected,
+    Statement,
     is_loopback,
-    is_outage_body,
+    stated_in,
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
@@ -89,9 +91,6 @@ ERROR_BODY_BYTES = 64 * 1024
 
 ERROR_BODY_SECONDS = 2.0
 """How long an error's body is read: the status is known already."""
-
-SHOWN_BODY = 2048
-"""How much of an error's body is kept as evidence."""
 
 MAX_REDIRECTS = 5
 
@@ -221,7 +220,7 @@ class HttpPeer:
 
     async def refusal(self, response: Response) -> tuple[HttpStatus, bytes]:
         """An error response as evidence, and enough of its body for a JSON-RPC error."""
-        body = await _head(response, ERROR_BODY_BYTES)
+        body, whole = await _head(response, ERROR_BODY_BYTES)
         text = body.decode("utf-8", "replace")
         headers = {
             name: response.headers[name][:LONGEST_TELLING] for name in TELLING_HEADERS if name in response.headers
@@ -229,8 +228,9 @@ class HttpPeer:
         seen = HttpStatus(
             status=response.status,
             headers=headers,
-            # An outage is recognised by its exact words, so masking must not change them.
-            body=text if is_outage_body(text) else _cut(self._redactor.mask(text)),
+            body=_cut(self._redactor.mask(text)),
+            # Before masking and cutting, which change the text.
+            stated=stated_in(text) if whole else Statement.DECISION,
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
             credentials_sent=self.credentials,
             login=self._login(),
@@ -488,18 +488,18 @@ _PROXY_HINT = "check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
 
 def _cut(text: str) -> str:
     """The part that is kept; a cut ends with an ellipsis."""
-    return text if len(text) <= SHOWN_BODY else text[: SHOWN_BODY - 1] + "…"
+    return text if len(text) <= LONGEST_BODY else text[: LONGEST_BODY - 1] + "…"
 
 
-async def _head(response: Response, size: int) -> bytes:
-    """The beginning of a body; a broken body yields the part that came."""
+async def _head(response: Response, size: int) -> tuple[bytes, bool]:
+    """The beginning of a body, and whether that is all of it; a broken body yields the part that came."""
     body = bytearray()
     with anyio.move_on_after(ERROR_BODY_SECONDS), suppress(OSError, NotHttp, BadEncoding):
         async for chunk in response.chunks():
             body += chunk
             if len(body) >= size:
                 break
-    return bytes(body[:size])
+    return bytes(body[:size]), response.is_whole and len(body) <= size
 
 
 def ssl_context() -> ssl.SSLContext:

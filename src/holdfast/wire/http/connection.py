@@ -141,6 +141,12 @@ class Response:
                 self._waiter = None
         return body
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body came to its end, compressed or not, and was read to it."""
+        inflated = self._inflater is None or self._inflater.ended
+        return self.complete and inflated and not self._parts
+
     def whole(self) -> bytes | None:
         """The body, where all of it is here in one piece; it can still be read otherwise. Else None."""
         return self._parts[0] if self.complete and self._inflater is None and len(self._parts) == 1 else None

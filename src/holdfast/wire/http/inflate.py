@@ -36,6 +36,11 @@ class Inflater:
         """Whether the stream holds more than the latest step gave."""
         self._over = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether all that came was inflated, and no stream is left open."""
+        return self._stream is None and not self._rest
+
     def feed(self, data: bytes) -> None:
         """A compressed piece."""
         if not self._over:
