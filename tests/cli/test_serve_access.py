@@ -26,6 +26,8 @@ import pytest
 import trustme
 
 from holdfast.cli.announcement import keep_state_private
+from holdfast.cli.listen import CallerAuth
+from holdfast.cli.serve_run import ServeOptions
 from holdfast.files import replace_file
 from tests.cli.serve_process import Served, config, run, served
 from tests.front.test_quotas import number_open
@@ -46,6 +48,14 @@ as_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="to become another user takes root and setpriv"
 )
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_an_ipv6_address_is_allowed_as_a_host_with_and_without_its_brackets() -> None:
+    for written in ("fd00:10:244::1f", "[fd00:10:244::1f]"):
+        serving = ServeOptions(config=None, listener=None, host="::", callers=CallerAuth(hosts=(written,)))
+        assert "[fd00:10:244::1f]" in serving.hosts
+
 
 _REQUEST = """
 import http.client, json, sys

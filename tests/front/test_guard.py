@@ -68,6 +68,21 @@ async def test_a_foreign_host_is_refused_on_every_path(path: str, host: str) -> 
     assert response.status_code in (400, 421)
 
 
+@pytest.mark.requirement("SEC-2", "OBS-1")
+@pytest.mark.parametrize("host", ["10.1.2.3", "10.1.2.3:8765", "[fd00:10:244::1f]:8765"])
+async def test_an_address_as_host_is_served_where_programs_look_after_the_hub_and_nowhere_else(host: str) -> None:
+    """Prometheus, the kubelet and balancers use the address. A page under a name of its own sends that name."""
+    async with endpoint() as http:
+        for path in ("/healthz", "/readyz"):
+            assert (await http.get(path, headers={"host": host})).status_code == 200
+            refused = await http.get(path, headers={"host": host, "origin": "https://evil.example"})
+            assert refused.status_code == 403
+        for path in ("/mcp", "/servers/x/mcp", "/nowhere", "/metrics/x", "/healthz/"):
+            assert (await post(http, path, host=host)).status_code == 421
+        for odd in ("10.1.2.3.evil.example", "10.1.2", "0x0a010203", "167838211", "[fd00::1f]x"):
+            assert (await http.get("/healthz", headers={"host": odd})).status_code == 421
+
+
 @pytest.mark.requirement("SEC-2")
 @pytest.mark.parametrize(
     "origin",

@@ -237,6 +237,8 @@ async def test_metrics_need_a_token_where_callers_need_one() -> None:
         page = await signed_in(hub)
         for token, status in ((None, 401), ("wrong", 401), (CALLER, 200), (TOKEN, 200), (page, 200)):
             assert (await hub.ask("/metrics", token=token)).status_code == status
+            assert (await hub.ask("/metrics", token=token, host="10.1.2.3:4653")).status_code == status
+        assert (await hub.ask("/api/hub", host="10.1.2.3:4653")).status_code == 421
 
 
 @pytest.mark.requirement("HUB-5", "SEC-2")

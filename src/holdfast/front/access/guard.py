@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -35,6 +36,13 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Paths that need no token: they say that the hub runs, and nothing about its servers."""
+
+PATHS_BY_ADDRESS = OPEN_PATHS | {"/metrics"}
+"""Paths that an address may be used for, and not only a known name.
+
+Prometheus, the kubelet and balancers use the address of each hub. A page that rebinds its name to the hub's address
+cannot: its Host is that name.
+"""
 
 
 @dataclass(frozen=True)
@@ -102,11 +110,13 @@ class AccessRules:
         client_verified: bool = False,
         client_names: frozenset[str] = frozenset(),
         admission: Admission | None = None,
+        by_address: bool = False,
     ) -> Principal | Refused:
         """The principal of a request, ``local`` where no credentials are required, or why it is refused.
 
         ``headers`` are by lower-case name. ``client_verified`` says whether TLS verified a certificate of the peer.
-        ``client_names`` are the names in it. ``admission`` is the place of the connection.
+        ``client_names`` are the names in it. ``admission`` is the place of the connection. With ``by_address`` the Host
+        may be any address.
         """
         found = self.decide(
             headers,
@@ -114,6 +124,7 @@ class AccessRules:
             client_verified=client_verified,
             client_names=client_names,
             admission=admission,
+            by_address=by_address,
         )
         return found if isinstance(found, Principal | Refused) else await found
 
@@ -125,12 +136,14 @@ class AccessRules:
         client_verified: bool = False,
         client_names: frozenset[str] = frozenset(),
         admission: Admission | None = None,
+        by_address: bool = False,
     ) -> Principal | Refused | Coroutine[Any, Any, Principal | Refused]:
         """The same without a wait; where credentials have to be looked at, what does that."""
         if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
             return self._foreign(admission)
         host = headers.get("host", "")
-        if "," in host or _host_in(host) not in self._hosts:
+        named = "" if "," in host else _host_in(host)
+        if named not in self._hosts and not (by_address and _is_address(named)):
             return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
         origin = headers.get("origin")
         if origin is not None and _host_of_origin(origin) not in self._hosts:
@@ -239,6 +252,7 @@ class Guard:
             client_verified=bool(known.get("holdfast.client_verified")),
             client_names=known.get("holdfast.client_names", frozenset()),
             admission=admission,
+            by_address=scope["path"] in PATHS_BY_ADDRESS,
         )
         credential = headers.get("authorization", "")
         if beside and not isinstance(found, Refused):
@@ -281,6 +295,14 @@ def _host_in(authority: str) -> str:
     """Return the host without its port, in lower case; empty if it is not a host and a port."""
     found = _AUTHORITY.fullmatch(authority.lower())
     return found["host"] if found is not None else ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _host_of_origin(origin: str) -> str:
