@@ -11,11 +11,15 @@ from typing import Any
 
 import yaml
 
-__all__ = ["CHART", "ROOT", "Refused", "by_kind", "helm", "manifests", "static_config"]
+__all__ = ["ASKS", "AUTH", "CHART", "ROOT", "Refused", "by_kind", "helm", "manifests", "static_config"]
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "holdfast"
 HELM = Path(sys.executable).with_name("helm")
+
+AUTH = "global.agentgateway.extAuth"
+ASKS = (f"{AUTH}.enabled=true", f"{AUTH}.serviceName=ext-authz")
+"""The settings of a gateway that asks an authorization service; by default it asks none."""
 
 
 class Refused(Exception):

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]  # the package ships no types
@@ -10,10 +14,12 @@ import yaml
 from holdfast.gateway.check import blocks, check_config
 from holdfast.gateway.model import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION
 from holdfast.gateway.versions import family_of
-from tests.deploy.chart import CHART, Refused, by_kind, helm, manifests, static_config
+from tests.deploy.chart import ASKS, AUTH, CHART, ROOT, Refused, by_kind, helm, manifests, static_config
+from tests.docs.documented import commands_of, documented_pages
 from tests.gateway.schemas import VERSIONS, schema_of
 
-AUTH = "global.agentgateway.extAuth"
+CONTRACT = {"enabled": False, "serviceName": "", "serviceNamespace": "", "port": 9100, "timeout": "10s"}
+"""The block of values that was agreed on, word for word."""
 FOREIGN = {
     "Gateway",
     "HTTPRoute",
@@ -54,6 +60,8 @@ QUEUE = {
     "type": "Pods",
     "pods": {"metric": {"name": "holdfast_calls"}, "target": {"type": "AverageValue", "averageValue": "20"}},
 }
+JWT = {"issuer": "https://i", "audience": "mcp", "keys": "https://i/keys"}
+ASKED = {"enabled": True, "serviceName": "ext-authz"}
 INSTALLS: dict[str, dict[str, Any]] = {
     "default": {},
     "everything": EVERYTHING,
@@ -69,10 +77,27 @@ INSTALLS: dict[str, dict[str, Any]] = {
     },
     "hubs that scale": {"hub": {**HUBS, "autoscaling": {"enabled": True, "metrics": [QUEUE]}}},
     "without the bridge": {"bridge": {"enabled": False}, "targets": TARGETS},
-    "without authorization": {AUTH: {"enabled": False}},
-    "without anything": {AUTH: {"enabled": False}, "bridge": {"enabled": False}},
-    "old gateway": {"global.agentgateway.version": "0.12.0", "targets": TARGETS},
-    "gateway API": {"global.agentgateway.mode": "gateway-api", "targets": TARGETS},
+    "with authorization": {AUTH: ASKED, "targets": TARGETS},
+    "without anything": {"bridge": {"enabled": False}},
+    "old gateway": {"global.agentgateway.version": "0.12.0", "targets": TARGETS, AUTH: ASKED},
+    "gateway API": {"global.agentgateway.mode": "gateway-api", "targets": TARGETS, AUTH: ASKED},
+    "gateway API and a hub": {
+        "global.agentgateway.mode": "gateway-api",
+        "hub": {"enabled": True, "tokenSecret": "hub"},
+        "networkPolicy": {"hubFrom": [{"podSelector": {}}]},
+    },
+    "the hub alone": {
+        "gateway": {"enabled": False},
+        "hub": {**HUBS, "controlTokenSecret": "control", "settings": {"call": {"timeout": "2m"}}},
+        "prometheus": {"rules": True, "podMonitor": True},
+    },
+    "the hub with JWTs alone": {"gateway": {"enabled": False}, "hub": {"enabled": True, "jwt": JWT}},
+    "the gateway and a hub with JWTs alone": {
+        "hub": {"enabled": True, "jwt": JWT, "controlTokenSecret": "control"},
+        "global.agentgateway.jwt": {"issuer": "https://i", "jwks": "https://i/keys", "audiences": ["mcp"]},
+        "bridge": {"fromHub": True},
+        "prometheus": {"serviceMonitor": True},
+    },
 }
 
 
@@ -100,13 +125,53 @@ def test_every_manifest_is_one_that_kubernetes_takes(install: str, version: str)
     assert own or install == "gateway API"
 
 
+INSTALLING = [
+    (page, command)
+    for page in (*documented_pages(), "deploy/helm/holdfast/README.md")
+    for command in commands_of(page)
+    if command.startswith("helm install ")
+]
+
+
+@pytest.mark.requirement("FLEET-10", "DX-1")
+@pytest.mark.parametrize(("page", "command"), INSTALLING)
+def test_every_install_that_is_printed_renders_as_printed(page: str, command: str, tmp_path: Path) -> None:
+    _, _, name, *rest = shlex.split(command.replace("\\\n", " "))
+    if "--values" in rest:
+        (values,) = [
+            block
+            for block in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+            if "targets:" in block
+        ]
+        (tmp_path / "values.yaml").write_text(values)
+        rest[rest.index("values.yaml")] = str(tmp_path / "values.yaml")
+    assert "kind: " in helm("template", name, *rest)
+
+
+def test_the_readme_of_the_chart_is_in_the_package_and_names_every_part() -> None:
+    shown = helm("show", "readme", CHART)
+    for part in yaml.safe_load((CHART / "values.yaml").read_text())["hub"]["jwt"].keys() - {
+        "groupsClaim",
+        "scopesClaim",
+    }:
+        assert f"`{part}`" in shown
+    for word in ("gateway: {enabled: false}", "helm test", "sessionKeySecret", "extAuth.enabled", "runbooks"):
+        assert word in shown
+
+
+@pytest.mark.requirement("GW-2")
+def test_the_defaults_of_the_values_are_the_contracts_block_word_for_word() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["global"]["agentgateway"]
+    assert {key: values["extAuth"][key] for key in CONTRACT} == CONTRACT
+    assert values["version"] == GATEWAY_VERSION
+    assert (CONTRACT["timeout"], CONTRACT["port"]) == (EXT_AUTH_TIMEOUT, EXT_AUTH_PORT)
+
+
 @pytest.mark.requirement("GW-2")
 def test_the_default_timeout_is_that_of_the_program() -> None:
-    assert timeouts(static_config()) == [EXT_AUTH_TIMEOUT] == ["10s"]
-    assert blocks_host(static_config()) == f"ext-authz.agents.svc.cluster.local:{EXT_AUTH_PORT}"
-    values = yaml.safe_load((CHART / "values.yaml").read_text())["global"]["agentgateway"]
-    assert values["version"] == GATEWAY_VERSION
-    assert (values["extAuth"]["timeout"], values["extAuth"]["port"]) == (EXT_AUTH_TIMEOUT, EXT_AUTH_PORT)
+    document = static_config(*ASKS)
+    assert timeouts(document) == [EXT_AUTH_TIMEOUT] == ["10s"]
+    assert blocks_host(document) == f"ext-authz.agents.svc.cluster.local:{EXT_AUTH_PORT}"
 
 
 def blocks_host(document: dict[str, Any]) -> str:
@@ -117,13 +182,14 @@ def blocks_host(document: dict[str, Any]) -> str:
 @pytest.mark.requirement("GW-2")
 @pytest.mark.parametrize("unset", [f"{AUTH}.timeout=null", f"{AUTH}.timeout="])
 def test_a_timeout_that_is_unset_is_the_default_all_the_same(unset: str) -> None:
-    assert timeouts(static_config(unset)) == [EXT_AUTH_TIMEOUT]
-    assert f"--ext-auth-timeout={EXT_AUTH_TIMEOUT}" in bridge_args(manifests(unset))
+    assert timeouts(static_config(*ASKS, unset)) == [EXT_AUTH_TIMEOUT]
+    assert f"--ext-auth-timeout={EXT_AUTH_TIMEOUT}" in bridge_args(manifests(*ASKS, unset))
 
 
 @pytest.mark.requirement("GW-2")
 def test_the_timeout_the_service_and_its_port_can_be_chosen() -> None:
-    settings = (f"{AUTH}.timeout=1500ms", f"{AUTH}.serviceName=gate", f"{AUTH}.serviceNamespace=sec", f"{AUTH}.port=1")
+    service = (f"{AUTH}.serviceName=gate", f"{AUTH}.serviceNamespace=sec", f"{AUTH}.port=1")
+    settings = (*ASKS, f"{AUTH}.timeout=1500ms", *service)
     document = static_config(*settings)
     assert timeouts(document) == ["1500ms"]
     assert blocks_host(document) == "gate.sec.svc.cluster.local:1"
@@ -135,23 +201,57 @@ def test_the_timeout_the_service_and_its_port_can_be_chosen() -> None:
 @pytest.mark.requirement("GW-2")
 def test_without_authorization_no_block_of_it_is_rendered_anywhere() -> None:
     for values in ({}, {"bridge": {"enabled": False}, "targets": TARGETS}, {"global.agentgateway.mode": "gateway-api"}):
-        found = manifests(f"{AUTH}.enabled=false", values=values)
-        assert "extauth" not in json.dumps(found).lower().replace("-", "")
-
-
-@pytest.mark.requirement("GW-2")
-def test_the_values_block_of_the_contract_is_accepted_as_it_stands() -> None:
-    contract = {"enabled": False, "serviceName": "", "serviceNamespace": "", "port": 9100, "timeout": "10s"}
-    for values in ({}, {"bridge": {"enabled": False}, "targets": TARGETS}, {"global.agentgateway.mode": "gateway-api"}):
-        found = manifests(values={AUTH: contract, **values})
-        assert "extauthz" not in json.dumps(found).lower().replace("-", "")
+        for given in ({}, {AUTH: CONTRACT}, {AUTH: {"enabled": False, "serviceName": "ext-authz"}}):
+            found = manifests(values={**given, **values})
+            assert "extauth" not in json.dumps(found).lower().replace("-", "")
 
 
 @pytest.mark.requirement("GW-2")
 @pytest.mark.parametrize("mode", ["static", "gateway-api"])
 def test_authorization_without_a_service_is_refused_with_what_to_do(mode: str) -> None:
     with pytest.raises(Refused, match="serviceName is empty: name the authorization service"):
-        manifests(f"{AUTH}.serviceName=", f"global.agentgateway.mode={mode}")
+        manifests(f"{AUTH}.enabled=true", f"global.agentgateway.mode={mode}")
+
+
+@pytest.mark.requirement("GW-2", "GW-4")
+def test_the_notes_say_what_protects_the_gateway_and_warn_where_nothing_does(tmp_path: Path) -> None:
+    install: dict[str, Any] = {"hub": {"enabled": True, "tokenSecret": "hub"}}
+    jwt = {"global.agentgateway.jwt": {"issuer": "https://i", "jwks": "https://i/keys"}}
+    only: dict[str, Any] = {"networkPolicy.from": [{"podSelector": {}}]}
+    said = {
+        name: notes(tmp_path / name, values)
+        for name, values in {
+            "open": install,
+            "peers": {**install, **only},
+            "jwt": {**install, **jwt},
+            "asks": {**install, AUTH: ASKED},
+            "alone": {**install, "gateway": {"enabled": False}},
+            "api": {"global.agentgateway.mode": "gateway-api"},
+        }.items()
+    }
+    assert "WARNING: nothing protects it. Everyone who can reach it can reach the servers, and the hub" in said["open"]
+    for way in ("extAuth.enabled", "jwt.issuer", "networkPolicy.from"):
+        assert way in said["open"]
+    assert "WARNING: it lets in everyone whom networkPolicy.from names" in said["peers"]
+    assert "every caller with a valid JWT of https://i" in said["jwt"]
+    assert "asks ext-authz.agents.svc.cluster.local:9100 to authorize every request" in said["asks"]
+    assert "WARNING: nothing protects it" in said["api"]
+    assert "gateway" not in said["alone"]
+    for name in ("jwt", "asks", "alone"):
+        assert "WARNING" not in said[name], name
+
+
+def notes(folder: Path, values: dict[str, Any]) -> str:
+    """What an install would print. Helm prints that only with a cluster: here a manifest of a copy holds it."""
+    shutil.copytree(CHART, folder)
+    text = (folder / "templates/NOTES.txt").rename(folder / "templates/_notes.tpl")
+    text.write_text('{{- define "notes" -}}\n' + text.read_text() + "{{- end }}")
+    (folder / "templates/shown.yaml").write_text(
+        'kind: Shown\nmetadata: {name: notes}\ntext: {{ include "notes" . | toJson }}\n'
+    )
+    given = [part for key, value in values.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
+    shown = helm("template", "demo", folder, "-n", "agents", "--show-only", "templates/shown.yaml", *given)
+    return str(yaml.safe_load(shown)["text"])
 
 
 @pytest.mark.requirement("GW-5")
@@ -164,7 +264,7 @@ def test_the_bridge_may_remove_every_route_only_where_the_values_say_so() -> Non
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_static_config_is_accepted_by_its_gateways_schema(version: str) -> None:
     for values in INSTALLS.values():
-        if values.get("global.agentgateway.mode") == "gateway-api":
+        if values.get("global.agentgateway.mode") == "gateway-api" or "gateway" in values:
             continue
         document = static_config(values={**values, "global.agentgateway.version": version})
         check_config(document, family_of(version), schema_of(version))
@@ -173,7 +273,7 @@ def test_every_static_config_is_accepted_by_its_gateways_schema(version: str) ->
 @pytest.mark.requirement("GW-1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_timeout_has_the_form_of_the_gateway_that_is_pinned(version: str) -> None:
-    found = manifests(f"global.agentgateway.version={version}")
+    found = manifests(*ASKS, f"global.agentgateway.version={version}")
     text = by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
     (container, *_) = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]["containers"]
     if version.startswith("0."):
@@ -191,16 +291,17 @@ def test_the_timeout_has_the_form_of_the_gateway_that_is_pinned(version: str) ->
     ("status", "mode"), [(503, {"denyWithStatus": 503}), (599, {"denyWithStatus": 599}), (403, "deny")]
 )
 def test_an_outage_has_its_status_and_the_plain_refusal_stays_selectable(status: int, mode: object) -> None:
-    ((_, block),) = blocks(static_config(f"{AUTH}.outageStatus={status}"))
+    ((_, block),) = blocks(static_config(*ASKS, f"{AUTH}.outageStatus={status}"))
     assert block["failureMode"] == mode
 
 
 @pytest.mark.requirement("GW-4")
 def test_what_is_unset_fails_closed_too_and_so_does_a_chart_whose_schema_is_skipped() -> None:
-    ((_, block),) = blocks(static_config(f"{AUTH}.outageStatus=null", f"{AUTH}.protocol=null"))
+    ((_, block),) = blocks(static_config(*ASKS, f"{AUTH}.outageStatus=null", f"{AUTH}.protocol=null"))
     assert (block["failureMode"], block["protocol"]) == ({"denyWithStatus": 503}, {"grpc": {}})
+    asked = [part for setting in (*ASKS, f"{AUTH}.outageStatus=200") for part in ("--set", setting)]
     with pytest.raises(Refused, match="outageStatus cannot be 200: an outage is a refusal"):
-        helm("template", "demo", CHART, "--skip-schema-validation", "--set", f"{AUTH}.outageStatus=200")
+        helm("template", "demo", CHART, "--skip-schema-validation", *asked)
 
 
 @pytest.mark.requirement("GW-4")
@@ -230,6 +331,10 @@ def test_what_is_unset_fails_closed_too_and_so_does_a_chart_whose_schema_is_skip
         {"targets": {"a b": {"url": "http://h"}}},
         {"targets": {"a": {"url": 'http://h"\n'}}},
         {"unknown": 1},
+        {"gateway.enable": False},
+        {"hub.tokensecret": "hub"},
+        {"hub.jwt.isuer": "https://i"},
+        {"prometheus.runbooks": "docs.example.com"},
     ],
     ids=lambda values: json.dumps(values)[:120],
 )
@@ -258,7 +363,7 @@ def test_a_bridge_that_is_not_well_takes_no_gateway_out_of_service() -> None:
 def test_routes_of_ones_own_are_kept_as_they_are() -> None:
     route = {"name": "x", "matches": [{"path": {"pathPrefix": "/x"}}], "policies": {"extAuthz": WAITS}}
     document = static_config(values={"global.agentgateway.routes": [route]})
-    assert document["binds"][0]["listeners"][0]["routes"][1] == route
+    assert document["binds"][0]["listeners"][0]["routes"] == [route]
 
 
 @pytest.mark.parametrize("install", INSTALLS)
@@ -298,7 +403,9 @@ def test_the_rules_watch_metrics_that_the_bridge_has() -> None:
 
 @pytest.mark.requirement("GW-6")
 def test_under_the_gateway_api_the_timeout_is_the_backends_and_the_policy_has_none() -> None:
-    found = manifests(f"{AUTH}.timeout=7s", values={"global.agentgateway.mode": "gateway-api", "targets": TARGETS})
+    found = manifests(
+        *ASKS, f"{AUTH}.timeout=7s", values={"global.agentgateway.mode": "gateway-api", "targets": TARGETS}
+    )
     backend, policy = (by_kind(found, f"Agentgateway{kind}", "ext-auth")["spec"] for kind in ("Backend", "Policy"))
     assert backend["policies"]["http"]["requestTimeout"] == "7s"
     assert backend["static"] == {"host": "ext-authz.agents.svc.cluster.local", "port": 9100}

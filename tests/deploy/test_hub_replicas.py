@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.cli.listen import CallerAuth
-from holdfast.cli.serve_run import ServeOptions
-from holdfast.front.access.guard import AccessRules
-from holdfast.front.access.principals import Principal
+from holdfast.config import config_from_mapping
 from holdfast.hub import PeerAddress
 from tests.cli.balancer import HAPROXY
 from tests.cli.serve_process import run
@@ -63,6 +61,31 @@ def test_the_grace_period_fits_the_steps_of_the_end() -> None:
     assert "time.sleep(7)" in container["lifecycle"]["preStop"]["exec"]["command"][-1]
     (plain,) = _pod(manifests(*ONE, "hub.preStopSeconds=0"))["containers"]
     assert "lifecycle" not in plain
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        ({}, 60),  # the default of `call.timeout`
+        ({"hub.settings": {"call": {"timeout": "2m"}}}, 120),
+        ({"hub.settings": {"call": {"timeout": "90500ms"}}}, 91),
+        ({"hub.settings": {"call": {"timeout": "1.5h", "hardTimeout": "2h"}}}, 5400),
+        ({"targets": {"slow": {"url": "http://h/mcp", "timeout": "5m"}, "x": {"url": "http://h/mcp"}}}, 300),
+        ({"targets": {"slow": {"url": "http://h/mcp", "timeout": 300}}}, 300),
+        ({"targets": {"slow": {"url": "http://h/mcp", "timeout": 3600000}}}, 3600),
+        ({"targets": {"quick": {"url": "http://h/mcp", "timeout": "5s"}}}, 60),
+        ({"hub.settings": {"call": {"timeout": "2m"}}, "hub.drainSeconds": 7}, 7),
+        ({"hub.drainSeconds": 0}, 0),
+    ],
+)
+def test_an_ending_hub_waits_as_long_as_a_call_may_take(values: dict[str, Any], seconds: int) -> None:
+    found = manifests(*ONE, values=values)
+    pod = _pod(found)
+    assert f"--drain={seconds}" in pod["containers"][0]["args"]
+    assert pod["terminationGracePeriodSeconds"] == 2 + 5 + seconds + 15
+    mounted = json.loads(by_kind(found, "ConfigMap", "-hub")["data"]["mcp.json"])
+    assert mounted.get("holdfast", {}) == values.get("hub.settings", {})
+    config_from_mapping({**mounted, "mcpServers": {}})  # the settings are ones that the hub takes
 
 
 def test_hubs_are_spread_are_ready_before_others_end_and_are_not_all_evicted() -> None:
@@ -116,22 +139,16 @@ def test_the_ways_in_keep_streams_open_and_the_hub_accepts_their_names() -> None
     (narrow,) = by_kind(manifests(values={"hub": HUBS, "networkPolicy.hubFrom": peers}), "NetworkPolicy", "-hub")[
         "spec"
     ]["ingress"]
-    assert narrow["from"][1:] == peers
+    assert narrow["from"][2:] == peers
 
 
-def test_pods_with_ipv6_addresses_listen_advertise_and_are_scraped() -> None:
+def test_pods_with_ipv6_addresses_listen_and_advertise() -> None:
     pod = _pod(manifests(*KEYED, "hub.fleet.urlSecret=redis", "hub.host=::"))
     (container,) = pod["containers"]
     arguments = [one.replace("$(POD_IP)", "fd00:10:244::1f") for one in container["args"]]
     assert "--host=::" in arguments
     (advertised,) = [one.partition("=")[2] for one in arguments if one.startswith("--advertise=")]
     assert PeerAddress.parse(advertised) == PeerAddress(host="fd00:10:244::1f", port=8766)
-    hosts = tuple(one.partition("=")[2] for one in arguments if one.startswith("--allow-host="))
-    serving = ServeOptions(config=None, listener=None, host="::", callers=CallerAuth(hosts=hosts))
-    guard = AccessRules(None, serving.hosts)
-    for host, accepted in (("[fd00:10:244::1f]:8765", True), ("[fd00:10:244::20]:8765", False)):
-        refused = guard.decide({"host": host}, open_to_all=True)
-        assert isinstance(refused, Principal) is accepted, (host, refused)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +157,54 @@ def test_pods_with_ipv6_addresses_listen_advertise_and_are_scraped() -> None:
 def test_a_way_in_without_a_host_name_is_refused(setting: str) -> None:
     with pytest.raises(Refused, match="accepts only the host names that it knows"):
         manifests(*ONE, setting)
+
+
+def test_the_hub_alone_has_no_gateway_no_bridge_and_is_reached_by_those_who_are_named() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "agents"}}}]
+    scraper = [{"podSelector": {"matchLabels": {"name": "prometheus"}}}]
+    alone = ("gateway.enabled=false", *ONE, "prometheus.rules=true", "prometheus.podMonitor=true")
+    found = manifests(*alone, values={"networkPolicy.hubFrom": peers, "networkPolicy.metricsFrom": scraper})
+    assert "agentgateway" not in json.dumps(found)
+    assert "bridge" not in json.dumps([one for one in found if one["kind"] != "PrometheusRule"])
+    kinds = [one["kind"] for one in found]
+    assert sorted(kinds) == sorted({*kinds}), "one of each"
+    assert {"Deployment", "Service", "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Pod"} <= {*kinds}
+    (rule,) = by_kind(found, "NetworkPolicy", "-hub")["spec"]["ingress"]
+    tester, *named = rule["from"]
+    labels = by_kind(found, "Pod", "-test")["metadata"]["labels"]
+    assert tester["podSelector"]["matchLabels"].items() <= labels.items()
+    assert named == [*peers, *scraper]
+    (unnamed,) = by_kind(manifests(*alone), "NetworkPolicy", "-hub")["spec"]["ingress"]
+    assert "from" not in unnamed
+    with pytest.raises(Refused, match="there is nothing to install"):
+        manifests("gateway.enabled=false")
+
+
+def test_under_the_gateway_api_too_the_hub_is_reached_by_those_who_are_named_alone() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "gateways"}}}]
+    found = manifests(*ONE, "global.agentgateway.mode=gateway-api", values={"networkPolicy.hubFrom": peers})
+    (rule,) = by_kind(found, "NetworkPolicy", "-hub")["spec"]["ingress"]
+    assert rule["from"][1:] == peers
+
+
+def test_with_jwts_alone_the_gateway_forwards_them_and_no_token_is_mounted() -> None:
+    jwt = {"issuer": "https://i", "audience": "mcp", "keys": "https://i/keys", "groupsClaim": "roles"}
+    found = manifests(values={"hub": {"enabled": True, "jwt": jwt}})
+    (container,) = _pod(found)["containers"]
+    given = {"--jwt-issuer=https://i", "--jwt-audience=mcp", "--jwt-keys=https://i/keys", "--jwt-groups-claim=roles"}
+    assert given <= set(container["args"])
+    assert "token" not in {volume["name"] for volume in _pod(found)["volumes"]}
+    assert "hub-token" not in json.dumps(found)
+    text = by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
+    (route,) = yaml.safe_load(text)["binds"][0]["listeners"][0]["routes"]
+    assert route["policies"]["backendAuth"] == {"passthrough": {}}
+    for broken in ({**jwt, "keys": ""}, {**jwt, "issuer": ""}):
+        with pytest.raises(Refused, match="issuer, audience and keys go together"):
+            manifests(values={"hub": {"enabled": True, "tokenSecret": "hub", "jwt": broken}})
+    with pytest.raises(Refused, match=r"set hub\.tokenSecret or hub\.controlTokenSecret"):
+        manifests("prometheus.podMonitor=true", values={"hub": {"enabled": True, "jwt": jwt}})
+    with pytest.raises(Refused, match=r"bridge\.fromHub needs hub\.controlTokenSecret"):
+        manifests("bridge.fromHub=true", values={"hub": {"enabled": True, "jwt": jwt}})
 
 
 def test_a_service_monitor_reads_the_metrics_of_the_hubs_service_with_its_token() -> None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import jwt as jwt_library
 import pytest
 import yaml
 from anyio import to_thread
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from tests.cli.serve_process import COMMAND, Served, run, spawned
 from tests.deploy.chart import Refused, by_kind, manifests
+from tests.deploy.pods import container_of
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
 
@@ -29,46 +34,30 @@ pytestmark = pytest.mark.anyio
 TOKEN = "what-the-gateway-shows-the-hub"
 CONTROL = "what-the-operator-shows-the-hub"
 POD_IP = "10.1.2.3"
+SECRETS = {"hub": {"token": TOKEN}, "control": {"control": CONTROL}}
 
 
 class Workload:
     """The manifests of an install, with the paths of its volumes moved to a folder."""
 
-    def __init__(self, folder: Path, targets: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, targets: dict[str, Any], **hub: Any) -> None:
         self.port = _free_port()
+        given = hub or {"tokenSecret": "hub", "controlTokenSecret": "control"}
         self.found = manifests(
-            "hub.enabled=true", "hub.tokenSecret=hub", f"hub.port={self.port}", values={"targets": targets}
+            values={"hub": {"enabled": True, "port": self.port, "lameDuckSeconds": 0, **given}, "targets": targets}
         )
         self.pod = by_kind(self.found, "Deployment", "hub")["spec"]["template"]["spec"]
         (self.container,) = self.pod["containers"]
         self._folder = folder
-        self._put("/etc/holdfast/config/mcp.json", by_kind(self.found, "ConfigMap", "-hub")["data"]["mcp.json"])
-        self._put("/etc/holdfast/token/token", TOKEN)
-
-    def _put(self, path: str, text: str) -> None:
-        assert any(path.startswith(f"{mount['mountPath']}/") for mount in self.container["volumeMounts"])
-        file = self._folder / path.lstrip("/")
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
-        (volume,) = [one for one in self.pod["volumes"] if one["name"] == path.split("/")[-2]]
-        file.chmod(volume.get("secret", {}).get("defaultMode", 0o644))  # as the kubelet writes it
-
-    def _moved(self, text: str) -> str:
-        mounts = "|".join(re.escape(mount["mountPath"]) for mount in self.container["volumeMounts"])
-        return re.sub(f"({mounts})(?=/|$)", rf"{self._folder}\1", text)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
-        environ: dict[str, Any] = {
-            one["name"]: self._moved(one["value"]) for one in self.container["env"] if "value" in one
-        }
-        taken = {one["name"]: one["valueFrom"] for one in self.container["env"] if "valueFrom" in one}
-        assert taken == {
-            "HOLDFAST_CONTROL_TOKEN": {"secretKeyRef": {"name": "hub", "key": "control", "optional": True}},
-            "POD_IP": {"fieldRef": {"fieldPath": "status.podIP"}},
-        }
-        environ["HOLDFAST_CONTROL_TOKEN"] = CONTROL
-        command = [*COMMAND, *(self._moved(one).replace("$(POD_IP)", POD_IP) for one in self.container["args"])]
+        maps = {one["metadata"]["name"]: one["data"] for one in self.found if one["kind"] == "ConfigMap"}
+        container = container_of(self.pod, self._folder, maps=maps, secrets=SECRETS)
+        shown = [*container.arguments, *container.environ.values()]
+        assert not [one for one in shown if TOKEN in one or CONTROL in one], "a token is read from a file"
+        environ: dict[str, Any] = container.environ
+        command = [*COMMAND, *container.arguments]
         async with spawned(command, self._folder, self._folder, stdin=subprocess.DEVNULL, **environ) as hub:
             await hub.said("ready when:")
             yield hub
@@ -77,16 +66,27 @@ class Workload:
         """What the kubelet would see."""
         get = self.container[name]["httpGet"]
         assert get["port"] == self.container["ports"][0]["name"]
-        headers = {header["name"]: header["value"] for header in get["httpHeaders"]}
         async with httpx2.AsyncClient(trust_env=False) as client:
-            answer = await client.get(f"http://127.0.0.1:{self.port}{get['path']}", headers=headers)
+            named = {"host": f"{POD_IP}:{self.port}"}  # as the kubelet names it
+            answer = await client.get(f"http://127.0.0.1:{self.port}{get['path']}", headers=named)
         return answer.status_code
 
-    async def scrape(self, **headers: str) -> httpx2.Response:
+    async def ask(self, method: str = "GET", path: str = "/metrics", **headers: str) -> httpx2.Response:
         """As Prometheus does it: by the pod's own address."""
         async with httpx2.AsyncClient(trust_env=False) as client:
             named = {"host": f"{POD_IP}:{self.port}", **headers}
-            return await client.get(f"http://127.0.0.1:{self.port}/metrics", headers=named)
+            return await client.request(method, f"http://127.0.0.1:{self.port}{path}", headers=named)
+
+    async def helm_test(self) -> subprocess.CompletedProcess[str]:
+        """Run what `helm test` would run, with the name of the service resolved to this machine."""
+        pod = by_kind(self.found, "Pod", "-test")["spec"]
+        container = container_of(pod, self._folder / "test", maps={}, secrets=SECRETS)
+        script, *checks = container.arguments
+        checks = [one.replace("://demo-hub.agents.svc:", "://127.0.0.1:") for one in checks if "demo-hub" in one]
+        command = [sys.executable, *pod["containers"][0]["command"][1:], script, *checks]
+        return await to_thread.run_sync(
+            lambda: subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        )
 
 
 def _free_port() -> int:
@@ -109,12 +109,16 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
             assert await workload.probe("startupProbe") == 200
             assert await workload.probe("livenessProbe") == 200
             assert await workload.probe("readinessProbe") == 200
-            without_token, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
+            without_token, scraped = await workload.ask(), await workload.ask(authorization=f"Bearer {TOKEN}")
+            by_address = await workload.ask("POST", "/mcp", authorization=f"Bearer {TOKEN}")
+            tested = await workload.helm_test()
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
     assert other_host.status["hub"] == "denied"
     assert known.status["hub"] == "available"
     assert without_token.status_code == 401
+    assert by_address.status_code == 421, "the address opens the metrics and the health, and nothing else"
+    assert (tested.returncode, tested.stdout.count("ok: ")) == (0, 3), tested.stdout
     assert 'holdfast_server_state{server="github",state="connected"} 1.0' in scraped.text
     assert any(tool.name.startswith("github__") for tool in known.tools)
     assert TOKEN not in hub.out + hub.err
@@ -127,6 +131,35 @@ async def test_a_hub_whose_only_server_is_down_is_ready_and_says_so(tmp_path: Pa
         async with workload.running() as hub:
             await hub.said("connection refused")
             assert await workload.probe("readinessProbe") == 200
+
+
+@pytest.mark.requirement("FLEET-10")
+async def test_a_hub_with_jwts_alone_lets_in_their_bearers_and_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    monkeypatch.setitem(SECRETS, "issuer", {"keys.pem": public.decode()})
+    claims = {"iss": "https://i", "aud": "mcp", "sub": "ann", "exp": int(time.time()) + 600}
+    jwt = jwt_library.encode(claims, key, algorithm="ES256")
+    files = {"secretName": "issuer", "defaultMode": 0o444, "items": [{"key": "keys.pem", "path": "keys.pem"}]}
+    given = {
+        "jwt": {"issuer": "https://i", "audience": "mcp", "keys": "/etc/issuer/keys.pem"},
+        "extraVolumes": [{"name": "issuer", "secret": files}],
+        "extraVolumeMounts": [{"name": "issuer", "mountPath": "/etc/issuer", "readOnly": True}],
+        "controlTokenSecret": "control",
+    }
+    async with McpPeer() as peer:
+        workload = Workload(tmp_path, {"it": {"url": peer.url}}, **given)
+        async with workload.running() as hub:
+            await hub.said(": connected")
+            known = await hub.loader(Authorization=f"Bearer {jwt}").load()
+            wrong = await hub.loader(Authorization=f"Bearer {TOKEN}").load()
+            scraped = await workload.ask(authorization=f"Bearer {CONTROL}")
+            tested = await workload.helm_test()
+    assert (known.status["hub"], wrong.status["hub"]) == ("available", "denied")
+    assert scraped.status_code == 200
+    assert (tested.returncode, tested.stdout.count("ok: ")) == (0, 2), tested.stdout
 
 
 @pytest.mark.requirement("GW-5")
@@ -158,7 +191,7 @@ def test_the_gateway_shows_the_hubs_token_and_no_hub_serves_without_one() -> Non
     assert f"{mounted['hub-token']}/token" in text
     secret = {"secretName": "hub", "defaultMode": 0o440, "items": [{"key": "token", "path": "token"}]}
     assert {"name": "hub-token", "secret": secret} in pod["volumes"]
-    with pytest.raises(Refused, match=r"hub\.tokenSecret"):
+    with pytest.raises(Refused, match=r"hub\.tokenSecret.* or hub\.jwt"):
         manifests("hub.enabled=true")
 
 

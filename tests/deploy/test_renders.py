@@ -18,7 +18,7 @@ from holdfast.gateway.bridge import MARK
 from holdfast.gateway.check import blocks, check_config
 from holdfast.gateway.model import EXT_AUTH_TIMEOUT, GATEWAY_VERSION, OUTAGE_STATUS
 from holdfast.gateway.versions import family_of
-from tests.deploy.chart import ROOT, by_kind, manifests, static_config
+from tests.deploy.chart import ASKS, AUTH, ROOT, by_kind, manifests, static_config
 from tests.gateway.schemas import VERSIONS, schema_of
 
 COMPOSE = ROOT / "deploy" / "compose"
@@ -64,8 +64,8 @@ def essence(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_helm_the_command_and_the_bridge_render_the_same(tmp_path: Path, version: str) -> None:
     setting = f"global.agentgateway.version={version}"
-    static = static_config(setting, "bridge.enabled=false", values={"targets": TARGETS})
-    found = manifests(setting, values={"targets": TARGETS})
+    static = static_config(*ASKS, setting, "bridge.enabled=false", values={"targets": TARGETS})
+    found = manifests(*ASKS, setting, values={"targets": TARGETS})
     (bridge,) = [
         container
         for container in by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]["containers"]
@@ -84,7 +84,7 @@ def test_helm_and_compose_come_to_the_same_with_the_same_targets(tmp_path: Path)
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     bootstrap = (COMPOSE / "agentgateway.yaml").read_text()
     composed = written_by(interpolated(services["bridge"]["command"]), tmp_path, bootstrap=bootstrap)
-    static = static_config("bridge.enabled=false", values={"targets": TARGETS})
+    static = static_config(*ASKS, "bridge.enabled=false", values={"targets": TARGETS})
     assert essence(composed) == essence(static)
 
 
@@ -102,7 +102,7 @@ def test_one_variable_changes_every_timeout_of_the_compose_files(tmp_path: Path,
 @pytest.mark.requirement("GW-3")
 def test_one_default_is_in_force_in_all_three() -> None:
     composed = yaml.safe_load((COMPOSE / "agentgateway.yaml").read_text())
-    for document in (composed, static_config(), static_config("global.agentgateway.extAuth.timeout=null")):
+    for document in (composed, static_config(*ASKS), static_config(*ASKS, f"{AUTH}.timeout=null")):
         ((_, block),) = blocks(document)
         assert block["policies"]["http"]["requestTimeout"] == EXT_AUTH_TIMEOUT
         assert block["failureMode"] == {"denyWithStatus": OUTAGE_STATUS}

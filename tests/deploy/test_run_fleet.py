@@ -26,6 +26,7 @@ import yaml
 from holdfast.testing import StdioServer
 from tests.cli.serve_process import COMMAND, Served, run, spawned
 from tests.deploy.chart import ROOT, by_kind, manifests
+from tests.deploy.pods import container_of, inside, write
 from tests.peers.redis import RedisPeer, has_redis
 from tests.waiting import asked
 
@@ -73,18 +74,6 @@ def free_ports() -> tuple[int, int]:
         return one.getsockname()[1], two.getsockname()[1]
 
 
-def write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    file.chmod(0o600)
-
-
-def inside(root: Path, text: str, mounts: list[str]) -> str:
-    """The same text with the folders of this test in place of those of the container."""
-    known = "|".join(map(re.escape, sorted(mounts, key=len, reverse=True)))
-    return re.sub(rf"(?<![\w/])(?:{known})(?=/|$)", lambda found: str(root / found[0].lstrip("/")), text)
-
-
 # The chart.
 
 
@@ -105,43 +94,13 @@ def pods_of_chart(folder: Path, targets: Mapping[str, Any], redis: str) -> list[
     maps = {one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"}
     secrets = {**SECRETS, "redis": {"url": redis}}
     spec = deployment["spec"]["template"]["spec"]
-    return [_pod(spec, folder / address, address, port, maps, secrets) for address in ADDRESSES]
-
-
-def _pod(
-    spec: Mapping[str, Any],
-    root: Path,
-    address: str,
-    port: int,
-    maps: Mapping[str, Mapping[str, str]],
-    secrets: Mapping[str, Mapping[str, str]],
-) -> Pod:
-    (container,) = spec["containers"]
-    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-    for volume in spec["volumes"]:
-        at = root / mounts[volume["name"]].lstrip("/")
-        at.mkdir(parents=True)
-        if "configMap" in volume:
-            files = maps[volume["configMap"]["name"]]
-        elif "secret" in volume:
-            held = secrets[volume["secret"]["secretName"]]
-            files = {item["path"]: held[item["key"]] for item in volume["secret"]["items"]}
-        else:
-            files = {}
-        for name, text in files.items():
-            write(at / name, text)
-    environ = {}
-    for one in container["env"]:
-        origin = one.get("valueFrom", {})
-        if "secretKeyRef" in origin:
-            environ[one["name"]] = secrets[origin["secretKeyRef"]["name"]][origin["secretKeyRef"]["key"]]
-        else:
-            environ[one["name"]] = address if origin else inside(root, one["value"], list(mounts.values()))
-    filled = [re.sub(r"\$\((\w+)\)", lambda found: environ[found[1]], one) for one in container["args"]]
-    arguments = [
-        inside(root, one.replace("--host=0.0.0.0", f"--host={address}"), list(mounts.values())) for one in filled
-    ]
-    return Pod(arguments, environ, root, port, address)
+    pods = []
+    for address in ADDRESSES:
+        root = folder / address
+        container = container_of(spec, root, maps=maps, secrets=secrets, address=address)
+        arguments = [one.replace("--host=0.0.0.0", f"--host={address}") for one in container.arguments]
+        pods.append(Pod(arguments, container.environ, root, port, address))
+    return pods
 
 
 # The compose file.

@@ -25,7 +25,7 @@ from tests.docs.documented import ROOT, commands_of, documented_pages
 
 FRESH = "it installs from the network: tests/field/test_fresh_debian.py runs it in a fresh Debian"
 FRAMEWORK = "it installs a framework: tests/integrations runs the page's program in its environment, with -m field"
-CLUSTER = "it needs a cluster; tests/deploy renders the chart and runs the hub's arguments"
+CLUSTER = "it needs a cluster; tests/deploy renders what is printed, and runs the hub's arguments and those of its test"
 GATEWAY = "it needs a gateway that runs"
 
 CANNOT: dict[str, str] = {
@@ -48,6 +48,7 @@ CANNOT: dict[str, str] = {
 
 CANNOT_BEGIN = {
     "helm install ": CLUSTER,
+    "helm test ": CLUSTER,
     "kubectl ": CLUSTER,
     "curl ": GATEWAY,
     "holdfast gateway bridge ": "it writes into /etc; tests/gateway run it with another file",

@@ -39,11 +39,64 @@ http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.
 {{- if .Values.bridge.fromHub }}
 {{- if or (not .Values.hub.enabled) .Values.bridge.targetsUrl }}
 {{- fail "bridge.fromHub needs hub.enabled, and no bridge.targetsUrl" }}
+{{- end }}
+{{- if not (include "holdfast.hub.controlSecret" .) }}
+{{- fail "bridge.fromHub needs hub.controlTokenSecret: a secret whose key `control` holds the control token of the hub" }}
 {{- end }}yes{{ end }}
 {{- end }}
 
+{{/* Whether this chart runs the gateway. */}}
 {{- define "holdfast.mode.static" -}}
-{{- if eq .Values.global.agentgateway.mode "static" }}yes{{ end }}
+{{- if and .Values.gateway.enabled (eq .Values.global.agentgateway.mode "static") }}yes{{ end }}
+{{- end }}
+
+{{/* Whether this chart gives a controller the resources of a gateway. */}}
+{{- define "holdfast.mode.gatewayApi" -}}
+{{- if and .Values.gateway.enabled (eq .Values.global.agentgateway.mode "gateway-api") }}yes{{ end }}
+{{- end }}
+
+{{/* The pod of `helm test`, which network policies let in. */}}
+{{- define "holdfast.test.selector" -}}
+app.kubernetes.io/name: holdfast-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* The secret with the token of the control API; empty for none. */}}
+{{- define "holdfast.hub.controlSecret" -}}
+{{- .Values.hub.controlTokenSecret | default (.Values.bridge.fromHub | ternary .Values.hub.tokenSecret "") }}
+{{- end }}
+
+{{/* The reference to a credential that /metrics accepts. */}}
+{{- define "holdfast.hub.scrapeCredentials" -}}
+{{- if .Values.hub.tokenSecret -}}
+{name: {{ .Values.hub.tokenSecret }}, key: token}
+{{- else if include "holdfast.hub.controlSecret" . -}}
+{name: {{ include "holdfast.hub.controlSecret" . }}, key: control}
+{{- else }}
+{{- fail "prometheus.podMonitor and .serviceMonitor need a token for the metrics of the hub: set hub.tokenSecret or hub.controlTokenSecret" }}
+{{- end }}
+{{- end }}
+
+{{/* A duration of the mcp.json in whole seconds, rounded up. A bare number below 1,000 is seconds, else milliseconds. */}}
+{{- define "holdfast.seconds" -}}
+{{- $text := toString . }}
+{{- $number := kindIs "string" . | ternary (regexFind "^[0-9]+(\\.[0-9]+)?" $text) . | float64 }}
+{{- $unit := regexFind "(ms|s|m|h)$" $text | default (lt $number 1000.0 | ternary "s" "ms") }}
+{{- $one := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit }}
+{{- ceil (mulf $number $one) | int }}
+{{- end }}
+
+{{/* The longest that a call may go without an answer, in seconds: so long an ending hub waits for its calls. */}}
+{{- define "holdfast.hub.drain" -}}
+{{- if kindIs "invalid" .Values.hub.drainSeconds }}
+{{- $most := include "holdfast.seconds" (dig "call" "timeout" "1m" .Values.hub.settings) | int }}
+{{- range .Values.targets }}
+{{- with .timeout }}{{- $most = max $most (include "holdfast.seconds" . | int) }}{{- end }}
+{{- end }}
+{{- $most }}
+{{- else }}
+{{- int .Values.hub.drainSeconds }}
+{{- end }}
 {{- end }}
 
 {{/* The version without its v. An unknown version is refused here, because the gateway would not start. */}}
@@ -188,14 +241,15 @@ capabilities:
 {{- eq $clean . | ternary $clean (printf "%s-%s" $clean (sha256sum . | trunc 6)) }}
 {{- end }}
 
-{{/* A group of alerts from deploy/prometheus/alerts.yaml, for the namespace of this release, with `for` from the
-     values. */}}
+{{/* A group of alerts from deploy/prometheus/alerts.yaml, for the namespace of this release, with `for` and
+     the address of the runbooks from the values. */}}
 {{- define "holdfast.rules" -}}
 {{- $root := index . 0 -}}
 {{- $text := $root.Files.Get (printf "rules/%s.yaml" (index . 1)) -}}
 {{- $text = regexReplaceAll "(holdfast_[a-z_]+)[{]" $text (printf "${1}{namespace=%q," $root.Release.Namespace) -}}
 {{- $text = regexReplaceAll "(?m)^#.*\n" $text "" -}}
-{{- regexReplaceAll "for: 5m" $text (printf "for: %s" $root.Values.prometheus.for) -}}
+{{- $text = regexReplaceAll "for: 5m" $text (printf "for: %s" $root.Values.prometheus.for) -}}
+{{- regexReplaceAll "(runbook_url: )" $text (printf "${1}%s" $root.Values.prometheus.runbooks) -}}
 {{- end }}
 
 {{/* Names are looked up, and the named peers are reached. Without any, everything but the node's own network: there the
@@ -229,4 +283,11 @@ cloud's metadata service gives out credentials. */}}
 {{- end }}
 {{- end }}
 {{- dict "mcpServers" .Values.targets | toPrettyJson }}
+{{- end }}
+
+{{/* The mcp.json of the hub: the targets and its settings. */}}
+{{- define "holdfast.hub.config" -}}
+{{- $config := include "holdfast.targets" . | fromJson }}
+{{- with .Values.hub.settings }}{{- $_ := set $config "holdfast" . }}{{- end }}
+{{- toPrettyJson $config }}
 {{- end }}
