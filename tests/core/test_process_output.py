@@ -127,14 +127,99 @@ def test_the_status_depends_on_the_exit_code_and_never_on_the_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "names"),
+    ("text", "names", "others"),
     [
-        ("Either FIGMA_API_KEY or FIGMA_OAUTH_TOKEN is required (via CLI argument or .env file)", ("FIGMA_API_KEY",)),
-        ("Error: set `ACME_KEY`, or `ACME_TOKEN`", ("ACME_KEY",)),
-        ("Error: ACME_KEY and ACME_SECRET must be set", ("ACME_KEY", "ACME_SECRET")),
+        ("Error: set `ACME_KEY`, or `ACME_TOKEN`", ("ACME_KEY",), ("ACME_TOKEN",)),
+        ("Error: ACME_KEY and ACME_SECRET must be set", ("ACME_KEY", "ACME_SECRET"), ()),
+        ("Please set ACME_URL, ACME_USER and ACME_PASS", ("ACME_URL", "ACME_USER", "ACME_PASS"), ()),
+        ("Missing one of ACME_KEY, ACME_TOKEN, ACME_FILE", ("ACME_KEY",), ("ACME_TOKEN", "ACME_FILE")),
+        ("Set ACME_KEY, ACME_TOKEN, or ACME_FILE", ("ACME_KEY",), ("ACME_TOKEN", "ACME_FILE")),
+        ("Error: ACME_KEY is required. Set ACME_HOST too", ("ACME_KEY", "ACME_HOST"), ()),
+        ("Error: ACME_HOST is not set\nSet ACME_KEY or ACME_TOKEN", ("ACME_HOST", "ACME_KEY"), ("ACME_TOKEN",)),
+        ("Error: no credentials. Set one of:\n  - ACME_KEY\n  - ACME_TOKEN\n", ("ACME_KEY",), ("ACME_TOKEN",)),
+        ("ACME_KEY is not set\nOr set ACME_TOKEN to use a login\n", ("ACME_KEY",), ("ACME_TOKEN",)),
+        ("ACME_KEY is required\nACME_REGION is not set (optional, defaults to eu)\n", ("ACME_KEY",), ()),
+        ("You must give ACME_KEY / ACME_TOKEN", ("ACME_KEY",), ("ACME_TOKEN",)),
     ],
 )
-def test_of_two_variables_that_are_alternatives_one_is_asked_for(line: str, names: tuple[str, ...]) -> None:
-    need = need_of(line)
+def test_variables_that_are_alternatives_are_told_apart_from_those_that_are_all_needed(
+    text: str, names: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    need = need_of(text)
     assert need is not None
-    assert need.names == names
+    assert (need.names, need.others) == (names, others)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("usage: x [-h]\nx: error: the following arguments are required: --api-key, FILE", ("--api-key",)),
+        ("Usage: x [OPTIONS]\nError: Missing option '--token'.", ("--token",)),
+        ("Error: Missing argument 'DATABASE'.", ("DATABASE",)),
+        ("error: required option '--url <url>' not specified", ("--url",)),
+        ("error: missing required argument 'path'", ("path",)),
+        ("Options:\n  --help\n\nMissing required argument: project", ("project",)),
+        ("error: the following required arguments were not provided:\n  --dsn <DSN>\n\nUsage: x", ("--dsn",)),
+    ],
+)
+def test_an_argument_that_is_missing_is_named(text: str, names: tuple[str, ...]) -> None:
+    need = need_of(text)
+    assert need is not None
+    assert (need.kind, need.names) == ("argument", names)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Error [ERR_MODULE_NOT_FOUND]: Cannot find module '/a/_npx/0a1b2c3d/node_modules/sdk/dist/x' imported from {}",
+        (
+            "Error [ERR_UNSUPPORTED_DIR_IMPORT]: Directory import '/a/node_modules/sdk/lib' is not supported resolving ES "
+            "modules imported from {}"
+        ),
+        (
+            "Error [ERR_PACKAGE_PATH_NOT_EXPORTED]: Package subpath './old' is not defined by \"exports\" in "
+            "/a/node_modules/sdk/package.json imported from {}"
+        ),
+        (
+            "file://{}:3\nimport {{ gone }} from 'sdk';\nSyntaxError: The requested module 'sdk' does not provide an export "
+            "named 'gone'"
+        ),
+    ],
+)
+def test_a_release_whose_imports_cannot_work_is_told_apart_from_an_installation_that_was_cut_off(line: str) -> None:
+    need = need_of(line.format("/a/_npx/0a1b2c3d4e/node_modules/@acme/server/dist/index.js"))
+    assert need is not None
+    assert (need.kind, need.names) == ("broken_package", ("@acme/server",))
+    own = need_of(line.format("/srv/server/dist/index.js"))
+    assert own is None or own.kind != "broken_package", "a server in a folder of its own is built, not installed"
+
+
+def test_a_package_that_was_unpublished_is_told_apart_from_one_that_never_was() -> None:
+    text = NPM_404.replace("npm error 404\n", "npm error 404 Unpublished on 2025-03-16T14:23:17.034Z\n", 1)
+    need = need_of(text)
+    assert need is not None
+    assert (need.kind, need.names, need.why) == (
+        "withdrawn",
+        ("@acme/server",),
+        "Unpublished on 2025-03-16T14:23:17.034Z",
+    )
+
+
+def test_a_withdrawn_version_is_told_apart_from_a_withdrawn_package() -> None:
+    need = need_of(
+        "  × No solution found when resolving tool dependencies:\n"
+        "  ╰─▶ Because acme-mcp==1.2.3 was yanked (reason: a bug) and you require acme-mcp==1.2.3, we can\n"
+        "      conclude that your requirements are unsatisfiable.\n"
+    )
+    assert need is not None
+    assert (need.kind, need.version, need.why) == ("withdrawn", "==1.2.3", "a bug")
+
+
+def test_an_executable_of_a_dependency_is_named_with_its_package() -> None:
+    need = need_of(
+        "The executable `fastmcp` was not found.\nwarning: An executable named `fastmcp` is not provided by package "
+        "`acme` but is available via the dependency `fastmcp-cli`. Consider using `uvx --from fastmcp-cli fastmcp` "
+        "instead.\n"
+    )
+    assert need is not None
+    assert (need.kind, need.names[0], need.others) == ("executable", "fastmcp-cli", ("fastmcp",))

@@ -26,7 +26,7 @@ TELLING = [
     ("sentry", "variable", "Error: No access token was provided."),
     ("brave", "variable", "Error: A Brave API key is required via"),
     ("uvx404", "package", "Because mcp-server-doesnotexist-xyz was not found in the package registry"),
-    ("uvxcmd", "package", "An executable named `mcp-server-nosuch` is not provided by package `mcp-server-time`."),
+    ("uvxcmd", "executable", "An executable named `mcp-server-nosuch` is not provided by package `mcp-server-time`."),
     ("pip", "package", "ERROR: No matching distribution found for nosuch-package-xyz"),
     ("nodemod", "node_module", "Error: Cannot find module './nosuch'"),
     ("nodeerr", None, "TypeError: Cannot read properties of undefined (reading 'y')"),
@@ -40,6 +40,20 @@ TELLING = [
     ("sdk_decorator", "python_package", "AttributeError: 'Server' object has no attribute 'list_resources'"),
     ("sdk_module", "python_package", "ModuleNotFoundError: No module named 'mcp.server.fastmcp'."),
     ("sdk_name", "python_package", "ImportError: cannot import name 'streamablehttp_client' from"),
+    ("uvxname", "executable", "An executable named `mcp-server-snowflake` is not provided by package"),
+    ("uvxlibrary", "executable", "Package `pydantic` does not provide any executables."),
+    ("npxbin", "executable", "npm error could not determine executable to run"),
+    ("uvxyanked", "withdrawn", "Because all versions of awslabs-cdk-mcp-server were yanked (reason: Superceeded by"),
+    ("uvxyanked_url", "withdrawn", "Because all versions of awslabs-terraform-mcp-server were yanked"),
+    ("uvxyanked_long", "withdrawn", "And because awslabs-aws-diagram-mcp-server>=0.8.2025141004 was yanked"),
+    ("npxsuffix", "broken_package", "Fatal error in main(): Cannot find module '/home/ada/.npm/_npx/909ffbc9d45b7a62"),
+    ("gitlab", "variable", "ERROR [18:50:04.304] (27932): GITLAB_PERSONAL_ACCESS_TOKEN environment variable is not"),
+    ("figma", "variable", "Either FIGMA_API_KEY or FIGMA_OAUTH_TOKEN is required"),
+    ("pydantic_name", "python_package", "ImportError: cannot import name 'eval_type_backport' from 'pydantic._inter"),
+    ("pydantic_field", "python_package", "TypeError: cannot specify both default and default_factory"),
+    ("pyremoved", "python_package", "ModuleNotFoundError: No module named 'logfire.experimental.query_client'"),
+    ("flag", "argument", "Error: In-memory databases require the --read-write flag."),
+    ("uvxrange", "runtime", "cause: Because the current Python version (3.11.2) does not satisfy Python>=3.12,<3.13"),
     ("docker_image", "image", "docker: Error response from daemon: pull access denied for mcp/nosuch"),
 ]
 
@@ -74,13 +88,56 @@ def test_what_is_missing_is_named() -> None:
     assert names(output("nodemod")) == ("./nosuch",)
     assert names(output("pymod")) == ("nosuch",)
     assert names(output("sentry")) == ("SENTRY_ACCESS_TOKEN",), "the usage text names many more"
-    assert names(output("brave")) == ("BRAVE_API_KEY", "BRAVE_API_KEY_FILE")
+    assert names(output("uvxyanked_long")) == ("awslabs-aws-diagram-mcp-server",)
+    assert names(output("npxsuffix")) == ("@heroku/mcp-server",), "the package that imports, not the one without it"
+    assert names(output("flag")) == ("--read-write",)
     assert names("Missing A_KEY\nMissing B_KEY\n") == ("A_KEY", "B_KEY")
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "instead"),
+    [
+        ("brave", ("BRAVE_API_KEY",), ("BRAVE_API_KEY_FILE",)),
+        ("gitlab", ("GITLAB_PERSONAL_ACCESS_TOKEN",), ("GITLAB_USE_OAUTH",)),
+        ("figma", ("FIGMA_API_KEY",), ("FIGMA_OAUTH_TOKEN",)),
+        ("uvxname", ("mcp-server-snowflake", "mcp-server-snowflake"), ("mcp_server_snowflake",)),
+        ("uvxcmd", ("mcp-server-time", "mcp-server-nosuch"), ("mcp-server-time",)),
+        ("uvxyanked", ("awslabs-cdk-mcp-server",), ("awslabs.aws-iac-mcp-server",)),
+        ("uvxyanked_url", ("awslabs-terraform-mcp-server",), ()),
+    ],
+)
+def test_what_would_do_instead_is_told_apart_from_what_is_needed(
+    name: str, needed: tuple[str, ...], instead: tuple[str, ...]
+) -> None:
+    need = need_of(output(name))
+    assert need is not None
+    assert (need.names, need.others) == (needed, instead)
+
+
+def test_a_withdrawal_is_told_with_its_reason_and_a_runtime_with_its_whole_range() -> None:
+    withdrawn, runtime = need_of(output("uvxyanked_long")), need_of(output("uvxrange"))
+    assert withdrawn is not None
+    assert withdrawn.why.startswith("Superceeded by diagram agent skill in the deploy-on-aws plugin https://")
+    assert runtime is not None
+    assert runtime.version == ">=3.12,<3.13"
 
 
 @pytest.mark.parametrize(
     ("text", "package"),
     [
+        (output("pydantic_name"), "pydantic<2.12"),
+        (output("pydantic_field"), "pydantic<2.12"),
+        ("ImportError: acme 1.2 requires pydantic<2.12, but you have pydantic 2.14.3\n", "pydantic<2.12"),
+        ("ImportError: tokenizers>=0.21,<0.22 is required for this module, but found 0.23\n", "tokenizers>=0.21,<0.22"),
+        (
+            "pkg_resources.VersionConflict: (click 9.0 (/a), Requirement.parse('click<9,>=8'))\n",
+            "click<9,>=8",
+        ),
+        (
+            "pkg_resources.DistributionNotFound: The 'anyio<5' distribution was not found and is required by acme\n",
+            "anyio<5",
+        ),
+        (output("pyremoved"), "logfire"),
         (output("sdk_decorator"), "mcp<2"),
         (output("sdk_module"), "mcp<2"),
         (output("sdk_name"), "mcp<2"),
@@ -88,8 +145,8 @@ def test_what_is_missing_is_named() -> None:
         ("ImportError: cannot import name 'McpError' from 'mcp' (/a/site-packages/mcp/__init__.py)\n", "mcp<2"),
         ("ImportError: cannot import name 'MCPError' from 'mcp' (/a/site-packages/mcp/__init__.py)\n", "mcp>=2"),
         (
-            "ImportError: cannot import name 'x' from 'pydantic._internal' (/a/site-packages/pydantic/x.py)\n",
-            "pydantic",
+            "ImportError: cannot import name 'x' from 'acme._internal' (/a/site-packages/acme/x.py)\n",
+            "acme",
         ),
     ],
 )

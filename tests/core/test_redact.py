@@ -59,6 +59,11 @@ def test_the_parts_of_a_header_are_masked_too() -> None:
 
 
 @pytest.mark.requirement("MSG-6")
+def test_the_scheme_before_a_credential_is_an_ordinary_word() -> None:
+    text = 'Unexpected token; write "Bearer ${env:ACME_TOKEN}"'
+    assert Redactor(["Bearer qwer1234", "Token asdf5678"]).mask(text) == text
+
+
 def test_a_secret_of_many_lines_is_masked_line_by_line() -> None:
     key = "-----BEGIN KEY-----\nQUJDREVGRw\nSElKS0xNTg\n-----END KEY-----"
     shown = Redactor([key]).mask("could not read QUJDREVGRw; and SElKS0xNTg")
@@ -132,6 +137,56 @@ def test_ordinary_words_stay_readable(text: str) -> None:
     assert Redactor().mask(text) == text
 
 
+READABLE = [
+    '"authorizationUrl": "https://login.example.com/authorize"',
+    '"oauth": {"deviceAuthorizationUrl": "https://h.example/device", "tokenUrl": "https://h.example/token"}',
+    "authorization_endpoint=https://login.example.com/authorize token_type=bearer",
+    'TOKEN = os.environ["ACME_API_KEY"]',
+    "    token = os.environ['ACME_API_KEY']",
+    "const token = process.env.ACME_TOKEN;",
+    "    token = get_token(path)",
+    "    client = Client(token=load_secret(name), retries=3)",
+    "    self.api_key = self._api_key",
+    "    password=settings.get('password')",
+    "AUTH_REQUIRED=true token=null secret=undefined session=None",
+    "usage: max_tokens=4096, prompt_tokens=12",
+    '"Authorization": "Bearer ${env:ACME_TOKEN}", "token": "${ACME_TOKEN}"',
+    "TOKEN_FILE=/run/secrets/acme",
+    "  --clientId=your_client_id --clientSecret=your_client_secret --accessToken=shpat_xxxxx",
+    'pass --api-token=<your token>, or write "token": "..."',
+    "    at file:///home/ada/.npm/_npx/1f3d5b7a9c2e4f60/node_modules/server/dist/chunk-A1b2C3d4E5f6G7h8I9j0.js:1:1",
+    "    at Auth.load (node_modules/server/dist/chunk-A1b2C3d4E5f6G7h8I9j0K1.js:10:23)",
+    'file:///root/.cache/uv/archive-v0/Xy3kPq8mZt1bLw9vA2sDf/lib/python3.12/x.py", line 3, in get_token',
+]
+"""Lines of programs that are to be read, and pasted."""
+
+
+@pytest.mark.requirement("SEC-12", "DOC-8")
+@pytest.mark.parametrize("text", READABLE)
+def test_what_cannot_be_a_credential_stays_readable_after_the_name_of_one(text: str) -> None:
+    assert Redactor().mask(text) == text
+
+
+@pytest.mark.requirement("SEC-12")
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ('"tokenUrl": "https://h.example/token?access_token=qwer1234"', "qwer1234"),
+        ('"authorizationUrl": "https://user:qwer1234@h.example/"', "qwer1234"),
+        ('"token": "${env:ACME}qwer1234"', "qwer1234"),
+        ('"token": "qwer1234${env:ACME}"', "qwer1234"),
+        ('"secretprofile": "qwer1234"', "qwer1234"),
+        ("password=trueqwer1234", "qwer1234"),
+        ("password=qwer.1234", "qwer"),
+        ("access_tokens=qwer1234", "qwer1234"),
+        ("password=1234567", "1234567"),
+        ("token=abc(qwer1234", "qwer1234"),
+    ],
+)
+def test_what_only_begins_as_something_harmless_is_masked(text: str, secret: str) -> None:
+    assert secret not in Redactor().mask(text)
+
+
 @given(st.text(max_size=60) | st.sampled_from([text for text, _, _ in SHAPES]))
 @example("token=token=x")
 @example("Authorization: Bearer abcdefg")
@@ -164,7 +219,7 @@ def test_a_url_is_shown_without_user_info_and_secret_query_values() -> None:
 PIECES = [
     *(".token", "-eyJaaaaaaaa", "sk-", "?token", "_token_", "a", " ", "a ", "://", "://a@", "\x1b]", "\x1b[0", "eyJ"),
     *('"token": "', "'", '"', "\\", '\\"', "bearer ", "basic ", "authorization:", "key=", "token.=", "&token"),
-    *("token=", "password: ", "a.", "a-"),
+    *("token=", "password: ", "a.", "a-", "token=a.", "token=a(", "///", "token=${"),
 ]
 
 

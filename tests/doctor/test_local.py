@@ -296,6 +296,106 @@ async def test_a_version_that_does_not_exist_is_told_apart_from_a_package_that_d
     clinic.matches("package_version", found)
 
 
+@pytest.mark.parametrize(
+    ("args", "written"),
+    [
+        (["mcp-server-snowflake@latest"], ["--from", "mcp-server-snowflake@latest", "mcp_server_snowflake"]),
+        (["--python", "3.12", "mcp_server-snowflake", "--x"], None),
+        (["--from", "mcp-server-snowflake", "mcp-server-snowflake"], "mcp_server_snowflake"),
+    ],
+)
+async def test_an_executable_of_another_name_is_named_with_its_package(
+    clinic: Examination, args: list[str], written: object
+) -> None:
+    found = await clinic.found({"command": printing(clinic, "uvx", "uvxname"), "args": args})
+    assert found.code == "HF-EXIT-EXECUTABLE"
+    (edit,) = found.remedy.edits
+    expected = written or ["--python", "3.12", "--from", "mcp_server-snowflake", "mcp_server_snowflake", "--x"]
+    assert json.loads(edit.value) == expected
+    clinic.carry_out(found)
+    assert "mcp_server_snowflake" in clinic.spec().args
+    if isinstance(written, list):
+        clinic.matches("executable_name", found)
+
+
+@pytest.mark.parametrize(("runner", "sample"), [("npx", "npxbin"), ("uvx", "uvxlibrary")])
+async def test_a_package_without_an_executable_is_no_server(clinic: Examination, runner: str, sample: str) -> None:
+    found = await clinic.found({"command": printing(clinic, runner, sample), "args": ["pydantic"]})
+    assert found.code == "HF-EXIT-EXECUTABLE"
+    clinic.matches(f"executable_none_{runner}", found)
+
+
+@pytest.mark.parametrize(
+    ("sample", "package", "successor"),
+    [
+        ("uvxyanked", "awslabs.cdk-mcp-server@latest", "awslabs.aws-iac-mcp-server"),
+        ("uvxyanked_url", "awslabs.terraform-mcp-server", ""),
+    ],
+)
+async def test_a_withdrawn_package_is_told_with_the_reason_and_its_successor(
+    clinic: Examination, sample: str, package: str, successor: str
+) -> None:
+    found = await clinic.found({"command": printing(clinic, "uvx", sample), "args": ["--quiet", package]})
+    assert found.code == "HF-EXIT-WITHDRAWN"
+    clinic.matches(f"withdrawn_{'successor' if successor else 'none'}", found)
+    assert [json.loads(edit.value) for edit in found.remedy.edits] == ([successor] if successor else [])
+
+
+async def test_a_broken_release_is_replaced_by_an_earlier_one(clinic: Examination) -> None:
+    command = printing(clinic, "npx", "npxsuffix")
+    unknown = await clinic.found({"command": command, "args": ["-y", "@heroku/mcp-server"]})
+    assert unknown.code == "HF-EXIT-BROKEN"
+    assert unknown.remedy.commands == ("npm view @heroku/mcp-server versions",), "the release is not on this disk"
+    package = clinic.folder / "node_modules" / "@heroku" / "mcp-server"
+    package.mkdir(parents=True)
+    (package / "package.json").write_text('{"name": "@heroku/mcp-server", "version": "1.2.8"}')
+    output = clinic.folder / "npxsuffix.txt"
+    output.write_text(output.read_text().replace("/home/ada/.npm/_npx/909ffbc9d45b7a62", str(clinic.folder)))
+    found = await clinic.found({"command": command, "args": ["-y", "@heroku/mcp-server"]})
+    clinic.matches("release_broken", found)
+    clinic.carry_out(found)
+    assert clinic.spec().args == ("-y", "@heroku/mcp-server@<1.2.8")
+
+
+@pytest.mark.parametrize("sample", ["pydantic_name", "pydantic_field"])
+async def test_a_conflict_of_dependencies_gets_the_edit_that_ends_it(clinic: Examination, sample: str) -> None:
+    found = await clinic.found({"command": printing(clinic, "uvx", sample), "args": ["clinic-server"]})
+    assert found.code == "HF-EXIT-VERSION"
+    clinic.matches("dependency_conflict" if sample == "pydantic_field" else "dependency_name", found)
+    clinic.carry_out(found)
+    assert clinic.spec().args == ("--with", "pydantic<2.12", "clinic-server")
+
+
+async def test_a_dependency_that_changed_is_pinned_below_what_is_installed(clinic: Examination) -> None:
+    command = printing(clinic, "uvx", "pyremoved")
+    environment = clinic.folder / "lib" / "site-packages"
+    (environment / "logfire-5.2.0.dist-info").mkdir(parents=True)
+    output = clinic.folder / "pyremoved.txt"
+    output.write_text(re.sub(r"/home/ada\S+?/site-packages", str(environment), output.read_text()))
+    found = await clinic.found({"command": command, "args": ["logfire-mcp"]})
+    clinic.matches("dependency_removed", found)
+    clinic.carry_out(found)
+    assert clinic.spec().args == ("--with", "logfire<5.2", "logfire-mcp")
+    (environment / "logfire-5.2.0.dist-info").rename(environment / "logfire-5.1.3.dist-info")
+    again = await clinic.found({"command": command, "args": list(clinic.spec().args)})
+    clinic.carry_out(again)
+    assert clinic.spec().args == ("--with", "logfire<5.1", "logfire-mcp"), "the earlier bound is replaced"
+
+
+async def test_an_argument_that_a_server_needs_is_named(clinic: Examination) -> None:
+    found = await clinic.found({"command": printing(clinic, "uvx", "flag"), "args": ["mcp-server-motherduck"]})
+    assert found.code == "HF-EXIT-ARGUMENT"
+    clinic.matches("argument", found)
+
+
+@pytest.mark.parametrize("sample", ["brave", "gitlab"])
+async def test_of_several_variables_that_would_do_one_is_asked_for(clinic: Examination, sample: str) -> None:
+    found = await clinic.found({"command": printing(clinic, "npx", sample), "args": ["-y", "server"]})
+    assert found.code == "HF-EXIT-VARIABLE"
+    assert len(found.remedy.edits) == 1
+    clinic.matches(f"variable_or_{sample}", found)
+
+
 async def test_an_installation_of_npx_that_was_cut_off_is_removed_before_the_next_start(clinic: Examination) -> None:
     found = await clinic.found({"command": printing(clinic, "npx", "npxcut"), "args": ["-y", "task-master-ai"]})
     assert found.code == "HF-EXIT-MODULE"

@@ -17,7 +17,11 @@ __all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
 
 NeedKind: TypeAlias = Literal[
     "variable",
+    "argument",
     "package",
+    "executable",
+    "withdrawn",
+    "broken_package",
     "runtime",
     "python_module",
     "python_package",
@@ -48,6 +52,12 @@ class Need(NamedTuple):
     """The version of the runtime or of the package, if it is known."""
     line: str = ""
     """The line that says so."""
+    others: tuple[str, ...] = ()
+    """What would do instead: other variables, the executables that a package has, the package that replaces it."""
+    why: str = ""
+    """The reason for a withdrawal, in the words of the authors."""
+    place: str = ""
+    """The file in which a broken package, or another version of it, was found."""
 
 
 def need_of(text: str) -> Need | None:
@@ -66,24 +76,17 @@ def hint_for(need: Need) -> str:
     match need.kind:
         case "variable":
             named = " and ".join(f"`{one}`" for one in need.names[:3])
-            return f"its output names {named}: give {'it' if len(need.names) == 1 else 'them'} a value in `env`"
-        case "package" if need.version:
-            return f"the registry has no version {need.version} of the package `{name}`: name another version in `args`"
-        case "package":
-            return f"the registry has no package `{name}`: correct the name in `args`"
+            instead = f" (or {' or '.join(f'`{one}`' for one in need.others)})" if need.others else ""
+            return (
+                f"its output names {named}{instead}: give {'it' if len(need.names) == 1 else 'them'} a value in `env`"
+            )
+        case "argument":
+            return f"its output asks for {' and '.join(f'`{one}`' for one in need.names)}: add this to `args`"
         case "runtime":
             wanted = f"{name.title()} {need.version}" if need.version else f"a newer {name.title()}"
             return f"install {wanted}, and put it first on PATH or write its full path into `command`"
-        case "python_module":
-            return f"install the module `{name}` for the Python that runs it"
-        case "python_package":
-            return f"it was written for another version of the Python package `{name}`: install `{name}{need.version}`"
         case "address":
             return f"it could not reach {name}: check that it listens there, or correct the address"
-        case "node_module":
-            return f"install the module `{name}` in the server's folder, or build the server"
-        case "npx_folder":
-            return "a file is missing in what npx installed: `holdfast doctor` says how to install it again"
         case "certificate":
             of = f" of {name}" if name else ""
             return f"it does not trust the certificate{of}: name the file with your certificate authorities in `env`"
@@ -91,6 +94,34 @@ def hint_for(need: Need) -> str:
             return "start Docker, or allow this user to use it"
         case "image":
             return f"correct the name of the image `{name}` in `args`, or log in to its registry: docker login"
+        case _:
+            return _package_hint(need, name)
+
+
+def _package_hint(need: Need, name: str) -> str:
+    """What to do about a need that concerns a package or a module."""
+    match need.kind:
+        case "package" if need.version:
+            return f"the registry has no version {need.version} of the package `{name}`: name another version in `args`"
+        case "package":
+            return f"the registry has no package `{name}`: correct the name in `args`"
+        case "executable":
+            other = f"`--from`, `{name}`, `{need.others[0]}`" if need.others else "the package of a server"
+            return f"the package {f'`{name}` ' if name else ''}has no such executable: write {other} into `args`"
+        case "withdrawn":
+            instead = f"write `{need.others[0]}` into `args`" if need.others else "use another server"
+            return f"its authors have withdrawn the package `{name}`: {instead}"
+        case "broken_package":
+            return f"this release of the package `{name}` is broken: name another version of it in `args`"
+        case "python_module":
+            return f"install the module `{name}` for the Python that runs it"
+        case "python_package":
+            install = f"install `{name}{need.version}`" if need.version else "install that version"
+            return f"it was written for another version of the Python package `{name}`: {install}"
+        case "node_module":
+            return f"install the module `{name}` in the server's folder, or build the server"
+        case _:
+            return "a file is missing in what npx installed: `holdfast doctor` says how to install it again"
 
 
 class _Said(NamedTuple):
@@ -124,13 +155,16 @@ def _without_probe(lines: Sequence[str]) -> Iterator[str]:
             yield line
 
 
-def _needs(kind: NeedKind, names: Sequence[str], line: str, version: str = "") -> _Said:
+def _needs(
+    kind: NeedKind, names: Sequence[str], line: str, version: str = "", others: Sequence[str] = (), **more: str
+) -> _Said:
     """A need; a name from a foreign output must not be an option of the command that advice puts it into."""
     said = _clean(line)
     good = tuple(name for name in names if _IS_NAME.match(name))
     if names and not good:
         return _Said(said)
-    return _Said(said, Need(kind, good, version, said))
+    instead = tuple(name for name in others if _IS_NAME.match(name))
+    return _Said(said, Need(kind, good, version, said, instead, **more))
 
 
 _IS_NAME = re.compile(r"[@\w./\[]")
@@ -149,14 +183,107 @@ def _npm(lines: Sequence[str]) -> _Said | None:
     said = [found[1].strip() for line in lines if (found := _NPM.match(line))]
     code = next((found[1] for line in said if (found := _NPM_CODE.match(line))), "")
     if not code:
-        return None
+        none = next((line for line in said if line.startswith("could not determine executable to run")), None)
+        return _needs("executable", [], f"npm error {none}") if none is not None else None
     details = (re.sub(r"^(?:E?404|notarget|[a-z]+)\b\s*", "", line) for line in said if not _NPM_CODE.match(line))
     detail = next((line for line in details if line and not _NPM_NOISE.search(line)), "")
     line = f"npm error code {code}" + (f": {_clean(detail)}" if detail else "")
     package = _NPM_PACKAGE.search(detail) if code in ("E404", "ETARGET") else None
+    if unpublished := next((one for one in said if "Unpublished on " in one), ""):
+        names = [found[1] or found[2] for one in said if (found := _NPM_PACKAGE.search(one))]
+        return _needs("withdrawn", names[:1], f"{line}: {unpublished}", why=_clean(unpublished.removeprefix("404")))
     version = _NPM_VERSION.search(detail)
     wanted = version[1] if version is not None else ""
     return _needs("package", [package[1] or package[2]], line, wanted) if package is not None else _Said(line)
+
+
+_YANKED = re.compile(
+    r"(all versions of )?\b([\w.-]+)((?:[<>=!~]=?[\w.*]+,?)*+) (?:was|were) yanked(?: \(reason: (.{1,400}?)\))?"
+    r"(?= and |,|\.? *$)"
+)
+_REPLACED = re.compile(
+    r"(?i)\b(?:supers?c?e+ded|replaced|renamed|moved|migrated|switche?d?|merged) (?:by|to|with|into|in) `?([^\s`',;)]+)"
+    r"|\buse `?([^\s`',;)]+)`? instead|\bin favou?r of `?([^\s`',;)]+)"
+)
+_PACKAGE_NAME = re.compile(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w]*(?:[._-][\w]+)+")
+
+
+def _withdrawn(lines: Sequence[str]) -> _Said | None:
+    """A package whose authors withdrew it. The resolver tells it in a sentence of several lines."""
+    places = [at for at, line in enumerate(lines) if " yanked" in line]
+    said = _clean(" ".join(lines[places[0] :])) if places else ""
+    found = list(_YANKED.finditer(said))
+    if not found or "unsatisfiable" not in said:
+        return None
+    last = found[-1]
+    why = last[4] or ""
+    only = "" if last[1] or not last[3].startswith("==") else last[3]
+    return _needs("withdrawn", [last[2]], _without_arrow(lines[places[-1]]), only, _replacement(why), why=why)
+
+
+def _replacement(why: str) -> list[str]:
+    """The package that a reason names as the successor."""
+    found = _REPLACED.search(why)
+    name = next(filter(None, found.groups()), "").rstrip(".") if found is not None else ""
+    return [name] if _PACKAGE_NAME.fullmatch(name) else []
+
+
+_NO_EXECUTABLE = (
+    re.compile(r"An executable named `([^`]+)` is not provided by package `([^`]+)`"),
+    re.compile(r"Package `()([^`]+)` does not provide any executables"),
+    re.compile(r"'([^']+)' executable script not found in package '([^']+)'"),
+)
+_EXECUTABLES = re.compile(
+    r"(?i)\bexecutables?(?: scripts?)?\b.*\b(?:available|provided)\b.*:$|^Available executable.*:$"
+)
+_EXECUTABLE = re.compile(r"\s*(?:- )?([\w.@+-]+)")
+_BY_DEPENDENCY = re.compile(r"`uvx --from ([\w.@+-]+) ([\w.@+-]+)` instead")
+
+
+def _executable(lines: Sequence[str]) -> _Said | None:
+    """A package that is there, and has executables of other names."""
+    for pattern, line in itertools.product(_NO_EXECUTABLE, lines):
+        if found := pattern.search(line):
+            start = next((at for at, one in enumerate(lines) if _EXECUTABLES.search(one)), len(lines))
+            listed = itertools.takewhile(_EXECUTABLE.fullmatch, lines[start + 1 :])
+            others = [name[1] for one in listed if (name := _EXECUTABLE.fullmatch(one))]
+            package = found[2]
+            if by := next((by for one in lines if (by := _BY_DEPENDENCY.search(one))), None):
+                package, others = by[1], [by[2]]
+            return _needs("executable", [package, found[1]] if found[1] else [package], line, others=others)
+    return None
+
+
+_IMPORTED = (
+    re.compile(r"Cannot find module '([^']+?/node_modules/[^']+?)' imported from (\S+)"),
+    re.compile(r"Directory import '([^']+)' is not supported resolving ES modules imported from (\S+)"),
+    re.compile(r"Package subpath '([^']+)' is not defined by \"exports\" in \S+ imported from (\S+)"),
+)
+"""How Node says that a package imports what another one does not have."""
+_NO_EXPORT = re.compile(
+    r"The requested module '[^']+' does not provide an export named|Named export '\w+' not found\. The requested module"
+)
+_FILE_LINE = re.compile(r"^file://(/\S+?):\d+$")
+_NPM_FOLDER = re.compile(r"/node_modules/((?:@[\w.-]+/)?[\w.-]+?)/(?!.*/node_modules/)")
+_HAS_SUFFIX = re.compile(r"\.(?:[cm]?[jt]sx?|json|node|wasm)$")
+
+
+def _broken_package(lines: Sequence[str]) -> _Said | None:
+    """A release that cannot work: its own import names something that the package it depends on does not have.
+
+    A file with a suffix may be missing because the installation was cut off, so that is another case.
+    """
+    for pattern, line in itertools.product(_IMPORTED, lines):
+        if (found := pattern.search(line)) and not _HAS_SUFFIX.search(found[1]):
+            return _released(found[2], line)
+    wrong = next((line for line in lines if _NO_EXPORT.search(line)), "")
+    place = next((found[1] for one in lines if (found := _FILE_LINE.match(one))), "")
+    return _released(place, wrong) if wrong else None
+
+
+def _released(importer: str, line: str) -> _Said | None:
+    owner = _NPM_FOLDER.search(importer)
+    return _needs("broken_package", [owner[1]], line, place=importer) if owner is not None else None
 
 
 _UNTRUSTED = re.compile(
@@ -180,7 +307,6 @@ def _hosts(lines: Sequence[str]) -> list[str]:
 
 _PACKAGES = (
     re.compile(r"Because ([\w.@/-]+) was not found in the package registry"),
-    re.compile(r"An executable named `([^`]+)` is not provided by package"),
     re.compile(r"^ERROR: No matching distribution found for ([\w.\[\]=<>~!-]+)"),
     re.compile(r"Could not find a version that satisfies the requirement ([\w.-]+)"),
 )
@@ -189,8 +315,12 @@ _PACKAGES = (
 def _python_packages(lines: Sequence[str]) -> _Said | None:
     for pattern, line in itertools.product(_PACKAGES, lines):
         if found := pattern.search(line):
-            return _needs("package", [found[1]], re.sub(r"^\s*(?:cause:|╰─▶|×)\s*", "", line))
+            return _needs("package", [found[1]], _without_arrow(line))
     return None
+
+
+def _without_arrow(line: str) -> str:
+    return re.sub(r"^\s*(?:cause:|╰─▶|×)\s*", "", line)
 
 
 _DOCKER = re.compile(r"^docker: |Error response from daemon")
@@ -215,7 +345,7 @@ def _docker(lines: Sequence[str]) -> _Said | None:
 
 
 _NEEDS_RUNTIME = re.compile(
-    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
+    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*(?:,\s?[<>!=~]=?\s?\d+(?:\.[\d*]+)*)*)"
     r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
 )
 _OLD_NODE = re.compile(
@@ -261,7 +391,40 @@ def _python(lines: Sequence[str]) -> _Said | None:
         return None
     after = [line.strip(" |+-") for line in lines[starts[-1] + 1 :] if _EXCEPTION.match(line)]
     line = next((one for one in after if one and not _GROUP.search(one)), "")
-    return (_caught([line]) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))) if line else None
+    if not line:
+        return None
+    said = _caught([line]) or _conflict(line) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))
+    return _found_at(said, lines) or said
+
+
+_FRAME = re.compile(r"^[\s|+]*File \"([^\"]+)\", line \d+, in ")
+
+
+def _found_at(said: _Said, lines: Sequence[str]) -> _Said | None:
+    """The same need with a file of the environment: doctor reads there which version of the package it has."""
+    if said.need is None or said.need.kind != "python_package":
+        return None
+    files = [found[1] for line in lines if (found := _FRAME.match(line)) and "/site-packages/" in found[1]]
+    return said._replace(need=said.need._replace(place=files[-1])) if files else None
+
+
+_CONFLICTS = (
+    re.compile(r"requires? ([A-Za-z][\w.-]*)((?:\s?[<>=!~]=?\s?[\w.*]+,?)+)[^\n]{0,40}(?:but you have|incompatible)"),
+    re.compile(r"\b([A-Za-z][\w.-]*)((?:[<>=!~]=?[\w.*]+,?)+) is required[^\n]{0,80} but found"),
+    re.compile(r"Requirement\.parse\('([A-Za-z][\w.-]*)((?:[<>=!~]=?[\w.*]+,?)+)'\)"),
+    re.compile(r"The '([A-Za-z][\w.-]*)((?:[<>=!~]=?[\w.*]+,?)+)' distribution was not found"),
+)
+"""How Python packages say which version of another one they need. A requirement stands as `--with` takes it."""
+_OF_PYDANTIC = re.compile(r"^TypeError: cannot specify both default and default_factory$")
+
+
+def _conflict(line: str) -> _Said | None:
+    if _OF_PYDANTIC.match(line):
+        return _needs("python_package", ["pydantic"], line, _OLD_PYDANTIC)
+    found = next((found for pattern in _CONFLICTS if (found := pattern.search(line))), None)
+    if found is None:
+        return None
+    return _needs("python_package", [found[1]], line, re.sub(r"\s", "", found[2]).rstrip(","))
 
 
 _NODE = re.compile(r"^(?:Uncaught |\[?)?(?:[A-Z]\w*)?Error(?: \[\w+\])?: \S")
@@ -288,6 +451,8 @@ _NO_DECORATOR = re.compile(r"'Server' object has no attribute '((?:list|call|rea
 """A package without what a program takes from it: the program was written for another version of the package."""
 _OF_MCP_1 = re.compile(r"fastmcp|^FastMCP|^McpError$|^streamablehttp_client$|^RequestContext$")
 _OF_MCP_2 = re.compile(r"mcpserver|^MCPServer|^MCPError$")
+_OLD_PYDANTIC = "<2.12"
+"""From 2.12 on, pydantic rejects fields of older libraries, and has no longer all that they took from its inside."""
 _KEY_ERROR = re.compile(r"^KeyError: '([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)'$")
 
 
@@ -306,6 +471,8 @@ def _caught(lines: Sequence[str]) -> _Said | None:
             return _other_version(found[2].partition(".")[0], found[1], line)
         if _NO_DECORATOR.search(line):
             return _needs("python_package", ["mcp"], line, "<2")
+        if said := _conflict(line.strip()):
+            return said
         if found := _NODE_MODULE.search(line):
             folder = _NPX_FOLDER.search(line)
             return _needs("npx_folder", [folder[1]], line) if folder else _needs("node_module", [found[1]], line)
@@ -317,6 +484,8 @@ def _other_version(package: str, missing: str, line: str) -> _Said:
     version = ""
     if package == "mcp":
         version = ">=2" if _OF_MCP_2.search(missing) else "<2" if _OF_MCP_1.search(missing) else ""
+    elif package == "pydantic" and "pydantic._internal" in line:
+        version = _OLD_PYDANTIC
     return _needs("python_package", [package], line, version)
 
 
@@ -327,7 +496,30 @@ def _error(lines: Sequence[str]) -> _Said | None:
     """The first line that begins as an error; a usage text may follow it."""
     for at, line in enumerate(lines):
         if _ERROR.match(line) and not _BORING.search(line):
-            return _asking(line, lines[at + 1 :]) or _unreached([line]) or _Said(_clean(line))
+            after = lines[at + 1 :]
+            return _asking(line, after) or _argument([line, *after]) or _unreached([line]) or _Said(_clean(line))
+    return None
+
+
+_ARGUMENTS = (
+    re.compile(r"(?i)the following (?:required )?arguments (?:are required|were not provided): *(.*)$"),
+    re.compile(r"(?i)missing (?:required )?(?:options?|arguments?|parameters?|flags?):? *[`'\"]?([^`'\".]+)"),
+    re.compile(r"(?i)required (?:options?|arguments?|flags?) [`'\"]([^`'\"]+)[`'\"] (?:not|is not|was not|missing)"),
+    re.compile(r"(?i)\brequires? the [`'\"]?(--[\w-]+)[`'\"]? (?:flag|option|argument)"),
+)
+"""How argparse, click, commander, yargs and clap say which argument is missing."""
+_AN_OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+_AN_ARGUMENT = re.compile(r"[<\[]?([A-Za-z][\w-]*)[>\]]?")
+
+
+def _argument(lines: Sequence[str]) -> _Said | None:
+    for pattern, (at, line) in itertools.product(_ARGUMENTS, enumerate(lines)):
+        if found := pattern.search(line):
+            said = found[1] or " ".join(itertools.takewhile(lambda one: not _USAGE.match(one), lines[at + 1 :]))
+            plain = [name[1] for one in re.split(r", ?| and ", said) if (name := _AN_ARGUMENT.fullmatch(one.strip()))]
+            names = list(dict.fromkeys(_AN_OPTION.findall(said) or plain))
+            if names:
+                return _Said(_clean(line), Need("argument", tuple(names[:MOST_VARIABLES]), line=_clean(line)))
     return None
 
 
@@ -337,14 +529,20 @@ _LACKS = re.compile(
     r"|please|undefined|unset|empty|\b(?:cannot|can't|unable|not)\b.{0,60}\bwithout\b"
     r"|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
 )
-_OR = re.compile(r"[^\w]*\bor\b[^\w]*")
 _USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
 _NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
+_OR = re.compile(r"(?i)\bor\b|(?<=\s)/(?=\s)|\balternatively\b")
+_AND = re.compile(r"(?i)\band\b|&|\+|\bwith\b(?!.*\bor\b)")
+_LISTED = re.compile(r"[\s,;`'\"()]*(?:--[\w-]+[\s,;`'\"()]*)*")
+_SENTENCE = re.compile(r"[.!?;]\s")
+_CHOICE = re.compile(r"(?i)\b(?:either|(?:at least )?one of|any of|any one of)\b")
+_OTHERWISE = re.compile(r"(?i)^\W*(?:or|alternatively|otherwise)\b")
+_OPTIONAL = re.compile(r"(?i)\boptional(?:ly)?\b|\bdefaults? to\b|\busing (?:the )?default\b")
 
 
 def _variables(lines: Sequence[str]) -> _Said | None:
     for at, line in enumerate(lines):
-        if not _BORING.search(line) and any(_named(line)):
+        if not _BORING.search(line) and _groups(line):
             return _asking(line, lines[at + 1 :])
     return None
 
@@ -352,20 +550,59 @@ def _variables(lines: Sequence[str]) -> _Said | None:
 def _asking(line: str, following: Sequence[str]) -> _Said | None:
     """A line that asks for variables, itself or in the lines that follow; a usage text names too many."""
     said = [line, *itertools.takewhile(lambda one: not _USAGE.match(one), following)]
-    wanted = list(dict.fromkeys(name for one in said for name in _named(one)))
-    return _needs("variable", wanted[:MOST_VARIABLES], line) if wanted else None
+    groups = _merged(said)
+    names = list(dict.fromkeys(group[0] for group in groups))[:MOST_VARIABLES]
+    others = dict.fromkeys(name for group in groups for name in group[1:] if name not in names)
+    return _needs("variable", names, line, others=list(others)[:MOST_VARIABLES]) if names else None
 
 
-def _named(line: str) -> Iterator[str]:
-    """The variables that a line asks for; of several alternatives the first."""
-    if not _LACKS.search(line):
-        return
-    end = 0
-    for found in _VARIABLE.finditer(line):
-        alternative = end and _OR.fullmatch(line, end, found.start())
-        end = found.end()
-        if not alternative and not _NOT_VARIABLES.match(found[1]):
-            yield found[1]
+def _merged(lines: Sequence[str]) -> list[list[str]]:
+    """The variables of several lines, as groups of alternatives. A name in two groups makes one group of them."""
+    merged: list[list[str]] = []
+    choosing = False
+    for line in lines:
+        groups = _groups(line, listed=choosing)
+        if (choosing or _OTHERWISE.match(line)) and groups and merged:
+            groups = [[*merged.pop(), *(name for group in groups for name in group)]]
+        for group in groups:
+            same = next((one for one in merged if set(one) & set(group)), None)
+            if same is None:
+                merged.append(list(dict.fromkeys(group)))
+            else:
+                same += [name for name in group if name not in same]
+        choosing = (choosing and bool(groups)) or bool(_CHOICE.search(line) and line.rstrip().endswith(":"))
+    return merged
+
+
+def _groups(line: str, *, listed: bool = False) -> list[list[str]]:
+    """The variables that a line asks for, as groups of alternatives; ``listed`` is a line of a list of them."""
+    if not (_LACKS.search(line) or listed) or _OPTIONAL.search(line):
+        return []
+    found = [one for one in _VARIABLE.finditer(line) if not _NOT_VARIABLES.match(one[1])]
+    groups: list[list[str]] = []
+    for at, one in enumerate(found):
+        if groups and _are_alternatives(line, found, at):
+            groups[-1].append(one[1])
+        else:
+            groups.append([one[1]])
+    return groups
+
+
+def _are_alternatives(line: str, found: Sequence[re.Match[str]], at: int) -> bool:
+    """Whether the variable at a place may stand for the one before it: "A or B", "A, B, or C", "one of A, B"."""
+    between = line[found[at - 1].end() : found[at].start()]
+    if _SENTENCE.search(between):
+        return False
+    if _OR.search(between):
+        return True
+    if _AND.search(between):
+        return False
+    if not _LISTED.fullmatch(between):
+        return False
+    if at + 1 < len(found):  # the last joint of a list says what all of them are
+        return _are_alternatives(line, found, at + 1)
+    start = max((end.end() for end in _SENTENCE.finditer(line, 0, found[at].start())), default=0)
+    return _CHOICE.search(line, start, found[at].start()) is not None
 
 
 _UNREACHED = (
@@ -375,6 +612,7 @@ _UNREACHED = (
     re.compile(r"connection to server at \"([\w.:-]+)\"(?: \([\w.:]+\))?, port (\d+) failed"),
     re.compile(r"Error -?\d+ connecting to ([\w.:-]+:\d+)"),
     re.compile(r"\b([\w.-]+:\d+): \[Errno \d+\] Connection refused"),
+    re.compile(r"\bhost='([\w.-]+)', port=(\d+)\): Max retries exceeded"),
     re.compile(r"\bdial tcp ([\w.:\[\]-]+:\d+): connect: "),
     re.compile(r"Can't connect to MySQL server on '([\w.-]+(?::\d+)?)'"),
 )
@@ -414,15 +652,19 @@ _BORING = re.compile(
 
 _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
     _npm,
+    _withdrawn,
+    _executable,
     _python_packages,
     _certificate,
     _docker,
+    _broken_package,
     _runtime,
     _python,
     _node,
     _caught,
     _error,
     _variables,
+    _argument,
     _unreached,
     _engine,
     _suspicious,

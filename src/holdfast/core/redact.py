@@ -16,8 +16,16 @@ The rule of the shape, ``has_secret_shape``: a word is a secret if one of its pa
 - A word of 32 characters, or of 20 with lower case, upper case and digits, is also judged as one part without its
   ``_ ~ -``: a random base64url text has them anywhere.
 - A UUID is a secret in a URL and in an argument. Elsewhere it is an id.
-- What a name or an address is built from stays: a path below a usual root folder (``/usr``, ``~/``), the digest after
-  ``sha256:``, and an integrity value such as ``sha512-…``.
+- What a name or an address is built from stays: a path below a usual root folder (``/usr``, ``~/``, ``node_modules/``),
+  the digest after ``sha256:``, and an integrity value such as ``sha512-…``.
+
+What stands after a credential's name stays readable if it cannot be one:
+
+- The name is that of a place or a kind: ``authorizationUrl``, ``token_endpoint``, ``TOKEN_FILE``. A URL there is still
+  judged by its own parts.
+- The value is a word of programs (``true``, ``undefined``), a reference (``${env:TOKEN}``), a number of tokens, or a
+  placeholder (``<token>``, ``your_token``).
+- The value is code, as in a traceback: ``os.environ["API_KEY"]``, ``get_token(path)``, ``process.env.TOKEN``.
 """
 
 from __future__ import annotations
@@ -51,13 +59,38 @@ GAP_CHARACTERS = 2 * 1024
 LEARNED = 64
 """How many learned secrets are kept: tokens are renewed for as long as a hub runs."""
 
-_NOT_SECRET = frozenset({"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
+_SCHEMES = frozenset({"basic", "bearer", "digest", "negotiate", "token", "apikey"})
+"""The words before a credential in a header."""
+
+_NOT_SECRET = _SCHEMES | {"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"}
 
 _TELLING = re.compile(
     r"(?i)token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth(?!or(?!i[sz]))|credential"
     r"|signature|session|cookie|\A(?:key|sig|pwd|jwt)\Z"
 )
 """The names of credentials."""
+
+_OF_PLACE = re.compile(
+    r"(?:[_.-](?i:ur[il]s?|endpoints?|files?|path|dir|folder|types?|methods?|issuer|expir\w*|ttl|timeout|enabled|required)"
+    r"|(?<=[a-z])(?:Ur[il]s?|UR[IL]|Endpoints?|File|Path|Dir|Types?|Methods?|Issuer|Expir\w*|Timeout|Enabled|Required))\Z"
+)
+"""The names of places and kinds, which may begin as the name of a credential does."""
+
+_HARMLESS = re.compile(
+    r"(?i)(?:bearer )?\$\{[\w:]++\}|true|false|yes|none|null|undefined|unset|missing|required|optional|invalid|expired"
+    r"|enabled|disabled|string|str|redacted|your[_-][a-z_-]++|(?:[a-z]++[_-])?x{4,}+|\.{3}|…"
+)
+"""Whole values that are no secrets, after any name."""
+
+_PLACEHOLDER = re.compile(r"<[^<>\r\n]{1,60}+>")
+
+_COUNT = re.compile(r"[0-9]{1,9}+")
+
+_CODE = re.compile(
+    r"(?:[A-Za-z_]\w*+\??\.)*+[A-Za-z_]\w*+[(\[](?:\Z|[^()\[\]]*+[)\]])"
+    r"|(?:process\.env|os\.environ|import\.meta\.env|self|this|cls)\.[A-Za-z_][\w.]*+[,;)]*+\Z"
+)
+"""An expression of a program: a call, an index, or a field."""
 
 _TELLING_IN_QUERY = frozenset({"code"})
 """Names of credentials in a URL only: an exit code is not a secret."""
@@ -111,6 +144,7 @@ _ROOTS = re.compile(
     r"/(?:Applications|Library|Users|Volumes|app|bin|dev|etc|home|lib|mnt|nix|opt|private|proc|root|run|sbin|snap|srv"
     r"|sys|tmp|usr|var|workspace)/|~/|\.{1,2}+/"
 )
+_BELOW = re.compile(r"(?:\A|/)(?:node_modules|(?:site|dist)-packages)/")
 _DIGEST = re.compile(r"(?i:sha(?:1|256|384|512)|md5|blake2b)(?:[:=]\Z|-)")
 
 
@@ -232,13 +266,19 @@ def _entropy(text: str) -> float:
 def _hide_shaped(text: str) -> str:
     """``text`` without words that have the shape of a secret, and without such pieces of URLs."""
     if "://" in text:
-        text = _URL.sub(lambda url: mask_url(url[0]), text)
+        text = _URL.sub(lambda url: url[0] if url[0].startswith("file:///") else mask_url(url[0]), text)
     return _WORD.sub(_shown_word, text)
 
 
 def _shown_word(found: re.Match[str]) -> str:
     word, at = found[0], found.start()
-    if _ROOTS.match(word) or _DIGEST.match(word) or _DIGEST.search(found.string, max(at - 16, 0), at):
+    path = word.lstrip("/") if word.startswith("///") else ""  # of a URL `file:///…`
+    if (
+        _ROOTS.match(f"/{path}" if path else word)
+        or _BELOW.search(word)
+        or _DIGEST.match(word)
+        or _DIGEST.search(found.string, max(at - 16, 0), at)
+    ):
         return word
     if "/" in word and has_secret_shape(word):
         return MASK
@@ -265,7 +305,9 @@ def _hide_named(text: str) -> str:
     shown: list[str] = []
     at = 0
     for found in _ASSIGNED.finditer(text):
-        if found.start() >= at and _is_telling(found) and not _is_itself(found) and (value := _value_after(found)):
+        if found.start() < at or not _is_telling(found) or _is_itself(found):
+            continue
+        if (value := _value_after(found)) is not None and not _is_harmless(found["name"], value):
             shown += text[at : found.end()], value[value.lastindex or 0], MASK
             at = value.end()
     return "".join(shown) + text[at:]
@@ -274,7 +316,9 @@ def _hide_named(text: str) -> str:
 def _is_telling(found: re.Match[str]) -> bool:
     name = found["name"]
     in_query = found.start() > 0 and found.string[found.start() - 1] in "?&;"
-    return bool(_TELLING.search(name)) or (in_query and name.lower() in _TELLING_IN_QUERY)
+    return bool(_TELLING.search(name) and not _OF_PLACE.search(name)) or (
+        in_query and name.lower() in _TELLING_IN_QUERY
+    )
 
 
 def _is_itself(found: re.Match[str]) -> bool:
@@ -286,6 +330,18 @@ def _value_after(found: re.Match[str]) -> re.Match[str] | None:
     """A quoted value, or one that follows a bare ``=``; its only group is the opening quote."""
     quoted = _QUOTED.match(found.string, found.end())
     return quoted or (_BARE.match(found.string, found.end()) if found["sign"].strip(" \t") == "=" else None)
+
+
+def _is_harmless(name: str, value: re.Match[str]) -> bool:
+    quote = value[value.lastindex or 0]
+    text = value[0][len(quote) :]
+    if quote:
+        return _HARMLESS.fullmatch(text) is not None
+    if _PLACEHOLDER.match(value.string, value.start()):
+        return True
+    word = text if text.startswith("$") else text.rstrip(".,;:)]}")
+    is_count = name.lower().endswith("tokens") and _COUNT.fullmatch(word)
+    return bool(is_count or _HARMLESS.fullmatch(word) or _CODE.match(text))
 
 
 def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:

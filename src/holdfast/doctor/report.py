@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -56,9 +55,6 @@ __all__ = [
 
 Repair: TypeAlias = Literal["chmod", "set_aside"]
 """What ``--fix`` can repair."""
-
-
-_REFERENCE = re.compile(r'"(?:Bearer )?\$\{env:\w+\}"')
 
 
 class ReportModel(BaseModel):
@@ -112,17 +108,13 @@ class Finding(ReportModel):
                 "remedy": Remedy(
                     text=change(remedy.text),
                     commands=tuple(map(change, remedy.commands)),
-                    edits=tuple(_rewritten(edit, change) for edit in remedy.edits),
+                    edits=tuple(
+                        edit.model_copy(update={"value": change(edit.value), "paste": change(edit.paste)})
+                        for edit in remedy.edits
+                    ),
                 ),
             }
         )
-
-
-def _rewritten(edit: Edit, change: Callable[[str], str]) -> Edit:
-    """A reference to a variable stays as it is: it is not a secret, and ``Bearer`` before it may be part of one."""
-    if _REFERENCE.fullmatch(edit.value):
-        return edit
-    return edit.model_copy(update={"value": change(edit.value), "paste": change(edit.paste)})
 
 
 def finding(

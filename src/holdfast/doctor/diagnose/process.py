@@ -5,6 +5,7 @@ A process's output decides only which advice is given. Whether and how it failed
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from holdfast.core import (
     STOPPED_FROM_OUTSIDE,
@@ -23,6 +25,7 @@ from holdfast.core import (
     ProcessExit,
     hint_for,
     need_of,
+    quoted,
     quoted_name,
     telling_line,
 )
@@ -233,24 +236,38 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
     if need is None:
         return _plain(case, seen)
     match need.kind:
-        case "package":
-            return _package(case, seen, need)
-        case "npx_folder":
-            return _incomplete(case, seen, need.names[0])
+        case "variable":
+            return _variable(case, seen, need) or _plain(case, seen)
+        case "argument":
+            return _argument(case, seen, need)
         case "certificate":
             return _untrusted(case, seen, need)
         case "runtime":
             return await _runtime(case, seen, need)
-        case "python_module" | "node_module":
-            return _module(case, seen, need)
-        case "python_package":
-            return _other_version(case, seen, need)
         case "address":
             return _address(case, seen, need)
         case "docker" | "image":
             return _docker(seen, need)
-        case "variable":
-            return _variable(case, seen, need) or _plain(case, seen)
+        case _:
+            return await _of_package(case, seen, need)
+
+
+async def _of_package(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    match need.kind:
+        case "executable":
+            return _executable(case, seen, need)
+        case "withdrawn":
+            return _withdrawn(case, seen, need)
+        case "broken_package":
+            return await _broken(case, seen, need)
+        case "npx_folder":
+            return _incomplete(case, seen, need.names[0])
+        case "python_module" | "node_module":
+            return _module(case, seen, need)
+        case "python_package":
+            return await _other_version(case, seen, need)
+        case _:
+            return _package(case, seen, need)
 
 
 def how(seen: ProcessExit) -> str:
@@ -283,6 +300,8 @@ def _variable(case: Case, seen: ProcessExit, need: Need) -> Finding | None:
     edits: tuple[Edit, ...] = tuple(case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
     commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
     words = f"its process {how(seen)}. It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
+    if others := [f"`{name}`" for name in need.others if name not in given]:
+        words += f"; {' or '.join(others)} would do instead"
     it = "it" if len(wanted[:3]) == 1 else "them"
     asks = "this command waits" if len(commands) == 1 else "these commands wait"
     text = f"add {it} to the definition" + (f", and export {it} ({asks} for you to paste it)" if commands else "")
@@ -304,16 +323,43 @@ def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
     return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
 
 
-def _other_version(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    package, wanted = need.names[0], need.names[0] + need.version
+async def _other_version(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    package, version = need.names[0], need.version
+    has = await anyio.to_thread.run_sync(_version_beside, need.place, package)
     words = (
         f"its process {how(seen)}: it was written for another version of the Python package "
-        f"{quoted_name(package, ticks=True)}"
+        f"{quoted_name(package, ticks=True)}" + (f" than {has}" if has else "")
     )
-    if need.version:
+    if not version and has:
+        version = f"<{_release(has)}"
+    if version:
+        wanted = package + version
         return _installing(case, seen, "HF-EXIT-VERSION", words, f"install {wanted} for it", wanted)
     text = f"install the version that it was written for; this command runs it again, {SAME_ENVIRONMENT}"
     return finding("HF-EXIT-VERSION", words, text, *case.by_hand(), detail=_tail(seen))
+
+
+_DIST_INFO = re.compile(r"([A-Za-z0-9._]+)-(\d+(?:\.\d+)*)[\w.+!]*\.dist-info")
+
+
+def _version_beside(file: str, package: str) -> str:
+    """The version of a package in the environment that holds ``file``; empty if it cannot be seen."""
+    folder, found, _ = file.partition("/site-packages/")
+    if not found:
+        return ""
+    try:
+        names = [entry.name for entry in os.scandir(f"{folder}/site-packages")]
+    except OSError:
+        return ""
+    read = (_DIST_INFO.fullmatch(name) for name in names)
+    return next((one[2] for one in read if one is not None and _normal(one[1]) == _normal(package)), "")
+
+
+def _release(version: str) -> str:
+    """The first release of the line that a version belongs to, where a change may have come: `5.2` for `5.2.1`."""
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    return f"{major}.{minor}" if minor not in ("", "0") else major
 
 
 def _installing(case: Case, seen: ProcessExit, code: str, words: str, text: str, wanted: str) -> Finding:
@@ -329,17 +375,31 @@ def _is_uvx(case: Case) -> bool:
     return Path(case.spec.command).name in ("uvx", "uvx.exe")
 
 
-def _with_uvx(case: Case, seen: ProcessExit, code: str, words: str, text: str, *first: str) -> Finding:
-    """The finding whose remedy is an option of uvx."""
-    written = f"{text}: put " + ", ".join(f'"{one}"' for one in first)
+def _with_uvx(case: Case, seen: ProcessExit, code: str, words: str, text: str, option: str, value: str) -> Finding:
+    """The finding whose remedy is an option of uvx. One that is there for the same package gets the new value."""
+    written = f'{text}: put "{option}", "{value}"'
+    args = case.spec.args
+    same = (at for at, one in enumerate(args[:-1]) if one == option and _same_package(args[at + 1], value))
+    at = next(same, None) if option == "--with" else next((at for at, one in enumerate(args) if one == option), None)
+    if at is not None:
+        edit = case.edit(("args", at + 1), value, certain=False)
+        return finding(code, words, f"{text}: replace the value of `{option}`", edits=(edit,), detail=_tail(seen))
+    return _with_args(case, seen, code, words, f"{written} first in `args`", [option, value, *args])
+
+
+def _same_package(one: str, other: str) -> bool:
+    return _normal(_package_in(one)) == _normal(_package_in(other))
+
+
+def _with_args(case: Case, seen: ProcessExit, code: str, words: str, text: str, args: list[str]) -> Finding:
+    """The finding whose remedy is another list of arguments."""
     path = (*case.definition.path, "args")
     # Arguments that hold references are not written back with their values.
-    held = any(case.definition.expansion.sources((*path, at)) for at in range(len(case.spec.args)))
-    if held:
-        again = f"{written} first in `args`; this command runs it again, {SAME_ENVIRONMENT}"
+    if any(case.definition.expansion.sources((*path, at)) for at in range(len(case.spec.args))):
+        again = f"{text}; this command runs it again, {SAME_ENVIRONMENT}"
         return finding(code, words, again, *case.by_hand(), detail=_tail(seen))
-    edit = case.edit("args", [*first, *case.spec.args], certain=False)
-    return finding(code, words, f"{written} first in `args`", edits=(edit,), detail=_tail(seen))
+    edit = case.edit("args", args, certain=False)
+    return finding(code, words, text, edits=(edit,), detail=_tail(seen))
 
 
 def _python_of(case: Case) -> str:
@@ -380,6 +440,121 @@ def _package(case: Case, seen: ProcessExit, need: Need) -> Finding:
         text = "correct the name of the package in `args`; this command shows whether uvx finds it"
         look = shell("uvx", name, "--help")
     return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
+
+
+def _place_of(case: Case, *names: str) -> int | None:
+    """The argument that names one of these packages."""
+    wanted = {_normal(name) for name in names}
+    places = (at for at, one in enumerate(case.spec.args) if _normal(_package_in(one)) in wanted)
+    return next(places, None)
+
+
+def _executable(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    """The finding for a package that has no executable of the wanted name."""
+    runner = Path(case.spec.command).name
+    if not need.names:
+        return _no_executable(case, seen, runner)
+    package, wanted = need.names[0], need.names[-1]
+    named = quoted_name(package, ticks=True)
+    if not need.others:
+        words = f"its process {how(seen)}: the package {named} has no executable, so it is not a server"
+        text = "write the name of the server's package into `args`; this command runs it again"
+        return finding("HF-EXIT-EXECUTABLE", words, f"{text}, {SAME_ENVIRONMENT}", *case.by_hand(), detail=_tail(seen))
+    name = next(iter(get_close_matches(wanted, need.others, n=1)), need.others[0])
+    has = ", ".join(quoted_name(one, ticks=True) for one in need.others[:4])
+    words = (
+        f"its process {how(seen)}: the package {named} has no executable {quoted_name(wanted, ticks=True)}, but {has}"
+    )
+    args, at = [*case.spec.args], _place_of(case, wanted, package)
+    option = "--spec" if runner.startswith("pipx") else "--from"
+    if option in args and (place := args.index(option)) + 2 < len(args):
+        later = next((at for at in range(place + 2, len(args)) if _normal(args[at]) == _normal(wanted)), place + 2)
+        edit = case.edit(("args", later), name, certain=False)
+        return finding("HF-EXIT-EXECUTABLE", words, "write its name", edits=(edit,), detail=_tail(seen))
+    if at is None:
+        return finding(
+            "HF-EXIT-EXECUTABLE", words, "name it", shell("uvx", "--from", package, name, "--help"), detail=_tail(seen)
+        )
+    source = args[at] if _same_package(args[at], package) else package
+    text = f'name the package and the executable: "{option}", "{source}", "{name}"'
+    return _with_args(
+        case, seen, "HF-EXIT-EXECUTABLE", words, text, [*args[:at], option, source, name, *args[at + 1 :]]
+    )
+
+
+def _no_executable(case: Case, seen: ProcessExit, runner: str) -> Finding:
+    """The finding for a package in which npx finds nothing to run, or too much."""
+    package = next((_package_in(one) for one in case.spec.args if not one.startswith("-")), "")
+    words = (
+        f"its process {how(seen)}: {runner} does not know which executable of {quoted_name(package, ticks=True)} to run"
+    )
+    text = (
+        "if this lists executables, write `-p`, the package, and the name of one into `args`; else it is not a server"
+    )
+    return finding("HF-EXIT-EXECUTABLE", words, text, shell("npm", "view", package, "bin"), detail=_tail(seen))
+
+
+def _withdrawn(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    """The finding for a package that its authors took back."""
+    package, at = need.names[0], _place_of(case, need.names[0])
+    only = f"version {need.version.lstrip('=')} of " if need.version else ""
+    why = f": {quoted(need.why, most=200)}" if need.why else ""
+    words = (
+        f"its process {how(seen)}: its authors have withdrawn {only}the package {quoted_name(package, ticks=True)}{why}"
+    )
+    if need.others and at is not None:
+        edit = case.edit(("args", at), need.others[0], certain=False)
+        return finding("HF-EXIT-WITHDRAWN", words, "use its successor", edits=(edit,), detail=_tail(seen))
+    if need.version and at is not None:
+        edit = case.edit(("args", at), _package_in(case.spec.args[at]), certain=False)
+        return finding("HF-EXIT-WITHDRAWN", words, "use the current version", edits=(edit,), detail=_tail(seen))
+    text = "use another server for this; this command removes this one from the file"
+    return finding("HF-EXIT-WITHDRAWN", words, text, on_server("remove", case.id), detail=_tail(seen))
+
+
+async def _broken(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    """The finding for a release that imports what does not exist. To install it again does not help."""
+    package, at = need.names[0], _place_of(case, need.names[0])
+    version = await anyio.to_thread.run_sync(_version_of_npm, need.place, package)
+    release = f"version {version}" if version else "the installed version"
+    words = (
+        f"its process {how(seen)}: {release} of the package {quoted_name(package, ticks=True)} is broken: it imports "
+        "what the packages that it depends on do not have"
+    )
+    if at is not None and version:
+        edit = case.edit(("args", at), f"{package}@<{version}", certain=False)
+        text = "this is a fault of that release: report it to its authors, and use an earlier one until it is fixed"
+        return finding("HF-EXIT-BROKEN", words, text, edits=(edit,), detail=_tail(seen))
+    server = next((_package_in(one) for one in case.spec.args if not one.startswith("-")), package)
+    text = "this is a fault of that release: report it to its authors, and name another version in `args`"
+    look = shell("npm", "view", server, "versions")
+    return finding("HF-EXIT-BROKEN", words, f"{text}; this command lists them", look, detail=_tail(seen))
+
+
+LARGEST_PACKAGE = 256 * 1024
+"""Bytes of a package.json that are read."""
+
+
+def _version_of_npm(file: str, package: str) -> str:
+    """The version of the package that ``file`` belongs to. The path is from a foreign output: only this is read."""
+    folder, found, _ = file.partition(f"/node_modules/{package}/")
+    if not found:
+        return ""
+    try:
+        with Path(folder, "node_modules", package, "package.json").open("rb") as stream:
+            version = json.loads(stream.read(LARGEST_PACKAGE))["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return version if isinstance(version, str) and re.fullmatch(r"\d+\.\d+\.\d+(?:-[\w.]+)?", version) else ""
+
+
+def _argument(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    """The finding for an argument that the server needs."""
+    named = " and ".join(quoted_name(name, ticks=True) for name in need.names)
+    plural = len(need.names) > 1
+    words = f"its process {how(seen)}. It needs the argument{'s' if plural else ''} {named}"
+    text = f"add {'them' if plural else 'it'} to `args`; this command shows what it accepts, {SAME_ENVIRONMENT}"
+    return finding("HF-EXIT-ARGUMENT", words, text, *case.by_hand("--help"), detail=_tail(seen))
 
 
 def _package_in(argument: str) -> str:
