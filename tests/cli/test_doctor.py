@@ -325,6 +325,15 @@ def test_where_only_a_hub_has_a_file_that_one_is_named(clinic: Clinic) -> None:
 
 
 @pytest.mark.requirement("DOC-6")
+def test_a_server_that_is_named_where_no_file_is_found_is_wrong_usage(clinic: Clinic) -> None:
+    ran = clinic.run("down")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "no server named `down` is configured: no configuration was found" in ran.stderr
+    assert str(clinic.folder / "mcp.json") in ran.stderr
+    assert clinic.run("down", "--json").returncode == 2
+
+
+@pytest.mark.requirement("DOC-6")
 def test_a_file_without_servers_is_no_failure(clinic: Clinic) -> None:
     clinic.configure({})
     ran = clinic.run()

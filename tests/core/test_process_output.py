@@ -173,16 +173,16 @@ def test_an_argument_that_is_missing_is_named(text: str, names: tuple[str, ...])
     [
         "Error [ERR_MODULE_NOT_FOUND]: Cannot find module '/a/_npx/0a1b2c3d/node_modules/sdk/dist/x' imported from {}",
         (
-            "Error [ERR_UNSUPPORTED_DIR_IMPORT]: Directory import '/a/node_modules/sdk/lib' is not supported resolving ES "
-            "modules imported from {}"
+            "Error [ERR_UNSUPPORTED_DIR_IMPORT]: Directory import '/a/node_modules/sdk/lib' is not supported "
+            "resolving ES modules imported from {}"
         ),
         (
             "Error [ERR_PACKAGE_PATH_NOT_EXPORTED]: Package subpath './old' is not defined by \"exports\" in "
             "/a/node_modules/sdk/package.json imported from {}"
         ),
         (
-            "file://{}:3\nimport {{ gone }} from 'sdk';\nSyntaxError: The requested module 'sdk' does not provide an export "
-            "named 'gone'"
+            "file://{}:3\nimport {{ gone }} from 'sdk';\n"
+            "SyntaxError: The requested module 'sdk' does not provide an export named 'gone'"
         ),
     ],
 )

@@ -9,7 +9,7 @@ import jwt
 import pytest
 
 from tests.doctor.examination import Examination
-from tests.peers.http_fault import Behaviour, FaultServer, Request, Script, respond
+from tests.peers.http_fault import Behaviour, FaultServer, Request, Script, closed_port, respond
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
@@ -70,6 +70,73 @@ async def test_everything_that_a_login_needs_and_nobody_gives_is_named(clinic: E
         server.script = guarded(server, token_endpoint="http://127.0.0.1:1/token")
         found = await clinic.found({"url": f"{server.origin}/mcp"})
     clinic.matches("login_device", found)
+
+
+@pytest.mark.requirement("DOC-2", "SEC-12")
+async def test_a_client_id_without_its_redirect_uri_is_named(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server, **ENDPOINTS)
+        found = await clinic.found({"url": f"{server.origin}/mcp", "oauth": {"clientId": "clinic"}})
+        assert found.code == "HF-LOGIN-INPUT"
+        clinic.matches("login_redirect", found)
+        clinic.carry_out(found)
+        assert [one.code for one in (await clinic.one()).findings] == ["HF-AUTH-NEEDED"]
+
+
+@pytest.mark.requirement("DOC-2")
+async def test_an_authorization_server_of_the_definition_needs_its_device_endpoint_too(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server)
+        endpoints = {"authorizationUrl": f"{server.origin}/authorize", "tokenUrl": f"{server.origin}/token"}
+        url = f"{server.origin}/mcp"
+        bare = await clinic.found({"url": url, "oauth": endpoints})
+        assert [edit.keys[-1] for edit in bare.remedy.edits] == ["clientId", "redirectUri", "deviceAuthorizationUrl"]
+        given = {**endpoints, "clientId": "clinic", "redirectUri": "http://localhost:8765/callback"}
+        found = await clinic.found({"url": url, "oauth": given})
+        assert found.code == "HF-LOGIN-INPUT"
+        clinic.matches("login_device_of_definition", found)
+        clinic.carry_out(found)
+        assert [one.code for one in (await clinic.one()).findings] == ["HF-AUTH-NEEDED"]
+
+
+@pytest.mark.requirement("DOC-2", "DOC-8")
+async def test_addresses_of_a_login_can_be_pasted(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server, token_endpoint="http://127.0.0.1:1/token")
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+        assert not [edit for edit in found.remedy.edits if "***" in edit.paste + edit.value]
+        clinic.carry_out(found)
+        oauth = clinic.spec().oauth
+        assert (oauth.authorization_url, oauth.token_url) == (f"{server.origin}/authorize", "http://127.0.0.1:1/token")
+
+
+@pytest.mark.requirement("DOC-2")
+@pytest.mark.parametrize(
+    ("oauth", "missing"),
+    [
+        ({"clientId": "clinic"}, ["redirectUri"]),
+        ({"clientId": "clinic", "redirectUri": "http://localhost:1/"}, []),
+        (
+            {"tokenUrl": "https://h.example/t"},
+            ["clientId", "redirectUri", "authorizationUrl", "deviceAuthorizationUrl"],
+        ),
+        (
+            {"authorizationUrl": "https://h.example/a", "clientId": "clinic", "redirectUri": "http://localhost:1/"},
+            ["tokenUrl", "deviceAuthorizationUrl"],
+        ),
+        ({"tokenUrl": "https://h.example/t", "deviceAuthorizationUrl": "https://h.example/d"}, ["clientId"]),
+        ({}, []),
+    ],
+)
+async def test_what_a_definition_lacks_for_a_login_is_named_also_where_the_server_does_not_answer(
+    clinic: Examination, oauth: dict[str, object], missing: list[str]
+) -> None:
+    with closed_port() as port:
+        server = await clinic.one({"url": f"http://127.0.0.1:{port}/mcp", "oauth": oauth})
+    found = [one for one in server.findings if one.code == "HF-LOGIN-SETTINGS"]
+    assert sorted(str(edit.keys[-1]) for one in found for edit in one.remedy.edits) == sorted(missing)
+    if missing == ["redirectUri"]:
+        clinic.matches("login_settings", found)
 
 
 async def test_an_authorization_server_that_says_nothing_of_itself_is_told(clinic: Examination) -> None:

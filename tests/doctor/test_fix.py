@@ -39,6 +39,12 @@ async def test_a_file_with_credentials_that_others_may_read_is_closed(clinic: Ex
     assert "can now be read only by you" in repaired.repairs[0].words
 
 
+async def test_the_secret_of_a_client_is_a_credential_too(clinic: Examination) -> None:
+    clinic.configure({"off": {"url": "https://h.example/", "enabled": False, "oauth": {"clientSecret": SECRET}}})
+    clinic.file.chmod(0o644)
+    assert codes(await clinic.all()) == ["HF-FILE-READABLE"]
+
+
 async def test_the_command_of_the_remedy_does_the_same(clinic: Examination) -> None:
     clinic.configure({"off": {"command": "x", "enabled": False, "env": {"API_KEY": SECRET}}})
     clinic.file.chmod(0o644)
@@ -47,8 +53,18 @@ async def test_the_command_of_the_remedy_does_the_same(clinic: Examination) -> N
 
 
 @pytest.mark.parametrize(
-    "env", [{"API_KEY": "${CLINIC_KEY}"}, {"COLOUR": "blue"}, {}], ids=["in a variable", "no secret", "nothing"]
+    "env",
+    [
+        {"API_KEY": "${CLINIC_KEY}"},
+        {"API_KEY": "${env:CLINIC_UNSET}"},
+        {"API_KEY": ""},
+        {"API_KEY": "<your key>"},
+        {"COLOUR": "blue"},
+        {},
+    ],
+    ids=["in a variable", "in a variable that is not set", "empty", "a placeholder", "no secret", "nothing"],
 )
+@pytest.mark.requirement("DOC-2")
 async def test_a_file_without_credentials_may_be_read_by_all(
     clinic: Examination, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

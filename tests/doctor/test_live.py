@@ -75,10 +75,11 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
         "both": ("healthy", "connected", "closed", True),
         "neither": ("failed", "parked", "closed", True),
         "hub_only": ("failed", "connected", "closed", False),
-        "here_only": ("healthy", "parked", "closed", False),
+        "here_only": ("warned", "parked", "closed", False),
         "switched_off": ("healthy", "disabled", "closed", False),
     }
-    differing = [one for server in report.servers for one in server.findings if one.code == "HF-HUB-DIFFERS"]
+    differs = ("HF-HUB-DIFFERS", "HF-HUB-DISABLED")
+    differing = [one for server in report.servers for one in server.findings if one.code in differs]
     clinic.matches("hub_differs", differing)
 
 
@@ -222,6 +223,30 @@ async def test_different_configurations_of_replicas_are_in_the_api_and_in_the_do
     (finding,) = report.checks[-1].findings
     assert finding.code == "HF-HUB-CONFIGS"
     clinic.matches("hub_configs", finding)
+
+
+async def test_a_server_whose_calls_the_hub_refuses_is_not_simply_well(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = clinic.folder.parent / "home"
+    async with McpPeer() as peer:
+        clinic.configure({"server": {"url": peer.url}}, breaker={"threshold": 2, "cooldown": "300s"})
+        async with served(home, "--config", str(clinic.file)) as hub:
+            monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+            with anyio.fail_after(60):
+                async with ControlClient(find_hub()) as control:
+                    await control.reconnect("server")
+                    await peer.stop()
+                    while (await control.server("server")).breaker.state != "open":
+                        await hub.call("server__echo")
+                    await peer.start()
+                    (server,) = (await clinic.all()).servers
+    assert server.health == "warned"
+    assert server.hub is not None
+    assert (server.hub.breaker, server.hub.agrees) == ("open", False)
+    (found,) = server.findings
+    assert (found.code, found.remedy.commands) == ("HF-HUB-BREAKER", ("holdfast reconnect server",))
+    clinic.matches("hub_breaker", found)
 
 
 async def test_the_waits_are_those_that_status_shows(clinic: Examination, monkeypatch: pytest.MonkeyPatch) -> None:

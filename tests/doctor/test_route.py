@@ -193,7 +193,7 @@ async def test_a_server_that_leaves_during_the_handshake_is_told_as_that(clinic:
     assert "broken off by the server" in found.words
 
 
-@pytest.mark.parametrize("kind", ["expired", "not_yet_valid", "wrong_name", "other_ca"])
+@pytest.mark.parametrize("kind", ["expired", "not_yet_valid", "wrong_name", "other_ca", "self_signed_expired"])
 async def test_each_fault_of_a_certificate_is_told_apart(
     clinic: Examination, certificates: Certificates, trusting: None, kind: CertificateKind
 ) -> None:

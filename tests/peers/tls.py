@@ -9,10 +9,15 @@ import datetime as dt
 import os
 import ssl
 from functools import cache
+from ipaddress import ip_address
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import httpcore2
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CertificateKind", "Certificates", "read_authorities_once"]
 
-CertificateKind: TypeAlias = Literal["good", "expired", "not_yet_valid", "wrong_name", "other_ca"]
+CertificateKind: TypeAlias = Literal[
+    "good", "expired", "not_yet_valid", "wrong_name", "other_ca", "self_signed_expired"
+]
 
 _DAY = dt.timedelta(days=1)
 _NAMES = ("localhost", "127.0.0.1")
@@ -36,7 +43,10 @@ class Certificates:
     def server_context(self, kind: CertificateKind = "good") -> ssl.SSLContext:
         """What a server for ``https://localhost`` presents."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._issue(kind).configure_cert(context)
+        if kind == "self_signed_expired":
+            _self_signed(context, ends=dt.datetime.now(dt.UTC) - _DAY)
+        else:
+            self._issue(kind).configure_cert(context)
         return context
 
     def client_context(self) -> ssl.SSLContext:
@@ -70,6 +80,21 @@ class Certificates:
             return self._ca.issue_cert("elsewhere.example")
         authority = trustme.CA() if kind == "other_ca" else self._ca
         return authority.issue_cert(*_NAMES)
+
+
+def _self_signed(context: ssl.SSLContext, *, ends: dt.datetime) -> None:
+    """Give a server a certificate that it signed itself, as many small installations do."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(ends - _DAY).not_valid_after(ends).add_extension(names, critical=False)
+    form = serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    with NamedTemporaryFile() as file:
+        file.write(private + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        file.flush()
+        context.load_cert_chain(file.name)
 
 
 def read_authorities_once(patch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,8 @@ def doctor(
     The whole run takes as long as the slowest server.
     --fix shows each edit as a diff before it is written, and asks on a terminal.
 
-    Exit code 0: nothing failed, or nothing is configured. 1: something failed. 2: wrong usage.
+    Exit code 0: nothing failed, or nothing is configured. 1: something failed. 2: wrong usage, such as the name of
+    a server that is not configured.
     """
     if list_checks:
         _list_checks()
@@ -107,9 +108,19 @@ def doctor(
 def _report(config: Path | None, names: list[str], seconds: float | None, *, fix: bool) -> Report:
     read = with_trust(lambda: read_or_report(config))
     if not isinstance(read, ConfigReading):
+        if names and read.file is None:
+            raise UsageError(
+                f"no server named `{names[0]}` is configured: no configuration was found", hint=_where(read)
+            )
         return read
     check_names(names, read)
     return anyio.run(_examine, read, names, seconds, fix)
+
+
+def _where(report: Report) -> str:
+    """Where a configuration was looked for, and those that running hubs serve."""
+    served = [f"name the file that a running hub serves: --config {shlex.quote(path)}" for path in report.served]
+    return "; ".join([*served, f"searched: {', '.join(report.searched)}; --config names another file"])
 
 
 def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:

@@ -453,6 +453,13 @@ ACCESS = (
         "Try again. A new login is not needed.",
     ),
     Code(
+        "HF-LOGIN-SETTINGS",
+        "note",
+        "The definition lacks settings that a login needs",
+        "It names a client id without its redirect URI, or an authorization server without all of its endpoints.",
+        "Ask the operator of the authorization server for them, and write them into `oauth` of the definition.",
+    ),
+    Code(
         "HF-LOGIN-RENEWED",
         "note",
         "The token had expired and was renewed",
@@ -639,10 +646,24 @@ TOOLS = (
 OTHER = (
     Code(
         "HF-HUB-DIFFERS",
-        "note",
+        "warning",
         "The running hub and this examination disagree",
         "They connected at different times or with different environments, or the hub has not tried again yet.",
         "`holdfast reconnect SERVER` makes the hub try now.",
+    ),
+    Code(
+        "HF-HUB-BREAKER",
+        "warning",
+        "The server works, but the running hub refuses calls to it",
+        "Calls through the hub failed several times, so its circuit breaker opened. A new connection may still work.",
+        "After the cooldown the next call is a test. `holdfast reconnect SERVER` makes the hub try now.",
+    ),
+    Code(
+        "HF-HUB-DISABLED",
+        "note",
+        "The server works, but it is disabled in the running hub",
+        "A person disabled it. It stays disabled after a restart of the hub.",
+        "`holdfast enable SERVER` enables it.",
     ),
     Code(
         "HF-HUB-ADVERTISE",

@@ -210,6 +210,7 @@ class Doctor:
             if check.applies(case):
                 result = results[check.id] = await self._result(check, case, results)
                 case.learned.failed |= result.status == "failed"
+        _drop_repeated(results)
         if self._fix and case.learned.renewed:
             words = case.redactor.mask(case.learned.renewed)
             self._repairs.append(Repaired(code="HF-LOGIN-RENEWED", server=server.id, done=True, words=words))
@@ -287,6 +288,15 @@ class _Look:
 
     def _again(self, *options: str) -> str:
         return on_server("doctor", self._server, *options) if self._server else shell("holdfast", "doctor", *options)
+
+
+def _drop_repeated(results: dict[str, CheckResult]) -> None:
+    """Drop what the definition lacks for a login where the handshake named it, with what the server said."""
+    login, handshake = results.get("login"), results.get("handshake")
+    if login is None or handshake is None or "HF-LOGIN-INPUT" not in {one.code for one in handshake.findings}:
+        return
+    left = tuple(one for one in login.findings if one.code != "HF-LOGIN-SETTINGS")
+    results["login"] = login.model_copy(update={"findings": left})
 
 
 def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:

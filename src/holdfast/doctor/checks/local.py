@@ -145,16 +145,21 @@ def _with_secrets(whole: GlobalContext) -> Iterator[Path]:
     for definition in whole.reading.definitions:
         if source is not None and _writes_secret(definition):
             yield source
-        if definition.env_file is not None and any(map(looks_secret, definition.env_file.values)):
+        values = definition.env_file.values if definition.env_file is not None else {}
+        if definition.env_file is not None and any(looks_secret(name) and value for name, value in values.items()):
             yield definition.env_file.path
 
 
 def _writes_secret(definition: Definition) -> bool:
-    """Whether a credential is in the file itself, not in a variable that the file names."""
-    for section in ("env", "headers"):
+    """Whether a credential is in the file itself, not in a variable that the file names, set or not."""
+    for section in ("env", "headers", "oauth"):
         values = definition.given.get(section)
-        for name in values if isinstance(values, dict) else ():
-            if looks_secret(name) and not definition.expansion.sources((*definition.path, section, name)):
+        for name, value in values.items() if isinstance(values, dict) else ():
+            path = (*definition.path, section, name)
+            expansion = definition.expansion
+            if not looks_secret(name) or not isinstance(value, str) or not value.strip() or _PLACEHOLDER.search(value):
+                continue
+            if not expansion.sources(path) and not expansion.broken(path):
                 return True
     return False
 

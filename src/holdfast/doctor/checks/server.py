@@ -18,7 +18,7 @@ from holdfast.control import Server
 from holdfast.core import classify_evidence, masked, quoted, quoted_name
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.checks.base import Check, Observation, found
-from holdfast.doctor.diagnose.access import claims_of, configured_token
+from holdfast.doctor.diagnose.access import claims_of, configured_token, input_edits, lacking_inputs, named_inputs
 from holdfast.doctor.diagnose.by_evidence import diagnose
 from holdfast.doctor.probe import probe
 from holdfast.doctor.report import Edit, Finding, LiveState, finding, on_server
@@ -37,7 +37,7 @@ class LoginCheck(Check):
     )
     needs: ClassVar[tuple[str, ...]] = ("definition",)
     transports: ClassVar[tuple[str, ...]] = ("http", "sse")
-    finds: ClassVar[tuple[str, ...]] = ("HF-LOGIN-RENEWED",)
+    finds: ClassVar[tuple[str, ...]] = ("HF-LOGIN-RENEWED", "HF-LOGIN-SETTINGS")
 
     async def look(self, case: Case) -> Observation:
         """Read the store; ask the authorization server only for an expired token."""
@@ -52,9 +52,8 @@ class LoginCheck(Check):
             case "off":
                 return Observation("no login is used: the definition says so")
             case "none":
-                return Observation(
-                    "there is no login" if not case.spec.headers else "headers of its definition, no login"
-                )
+                seen = "there is no login" if not case.spec.headers else "headers of its definition, no login"
+                return Observation(seen, tuple(_incomplete(case)))
             case _:
                 return Observation("credentials come from elsewhere")
 
@@ -65,6 +64,15 @@ class LoginCheck(Check):
         if not status.expired(time.time()):
             return Observation(f"a login from {status.place}{_until(status)}")
         return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, renewer=case.tools.logins.renewer))
+
+
+def _incomplete(case: Case) -> Iterator[Finding]:
+    """What a login would lack. If the server asks for one, the handshake says this too, with what it learned."""
+    if missing := lacking_inputs(case.spec.oauth):
+        words = f"for a login, its definition lacks {named_inputs(missing)}"
+        it = "it" if len(missing) == 1 else "them"
+        text = f"if the server asks for a login, ask the operator of the authorization server for {it}, and write {it}"
+        yield finding("HF-LOGIN-SETTINGS", words, text, edits=input_edits(case, missing))
 
 
 def _renewed(case: Case, result: Refreshed) -> Observation:
@@ -307,7 +315,7 @@ class HubCheck(Check):
 
     id: ClassVar[str] = "hub"
     looks_at: ClassVar[str] = "the server's state in a running hub, and why it may differ from this examination"
-    finds: ClassVar[tuple[str, ...]] = ("HF-HUB-DIFFERS",)
+    finds: ClassVar[tuple[str, ...]] = ("HF-HUB-DIFFERS", "HF-HUB-BREAKER", "HF-HUB-DISABLED")
 
     def applies(self, case: Case) -> bool:
         """Only if a running hub serves this configuration."""
@@ -319,13 +327,9 @@ class HubCheck(Check):
         server = await hub.server(case.id) if hub is not None else None
         if server is None:
             return Observation("the hub does not have this server")
-        difference, command = _difference(server, failed=case.learned.failed)
-        live = case.learned.live = _live(server, difference)
-        seen = f"{live.state}, breaker {live.breaker}"
-        if not difference:
-            return Observation(seen)
-        text = "wait a moment; if they still differ, make the hub try now"
-        return Observation(seen, (finding("HF-HUB-DIFFERS", difference, text, command),))
+        found = _difference(server, failed=case.learned.failed)
+        live = case.learned.live = _live(server, found.words if found is not None else "")
+        return Observation(f"{live.state}, breaker {live.breaker}", (found,) if found is not None else ())
 
 
 def _live(server: Server, difference: str) -> LiveState:
@@ -341,23 +345,37 @@ def _live(server: Server, difference: str) -> LiveState:
     )
 
 
-def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
-    """How the hub and this examination differ, and the command that makes the hub try again; empty if they agree."""
+def _difference(server: Server, *, failed: bool) -> Finding | None:
+    """How the hub and this examination differ, with the command that makes the hub try again; None if they agree."""
     again = on_server("reconnect", server.id)
-    reason = f": {server.reason}" if server.reason else ""
+    if server.breaker.state != "closed" and not failed:
+        words = f"it works now, but calls to it through the hub fail: its breaker is {_spaced(server.breaker.state)}"
+        reason = f" ({server.reason.rstrip('.')})" if server.reason else ""
+        text = "after the time that is shown, the hub tries it with the next call; to make it try now"
+        return finding("HF-HUB-BREAKER", f"{words}{reason}", text, again)
     match server.status, failed:
         case ("available", True):
             words = (
                 "the hub is still connected, but a new connection fails: the server stopped or changed just now, "
                 "or the hub was started with another environment (PATH, variables, proxy)"
             )
-            return words, again
+            return _differs(words, again)
         case ("disabled", False):
-            return "it works, but it is disabled in the hub", on_server("enable", server.id)
+            words = "it works, but it is disabled in the hub"
+            return finding("HF-HUB-DISABLED", words, "to use it, enable it", on_server("enable", server.id))
         case ("transient" | "permanent" | "denied", False):
+            reason = f": {server.reason.rstrip('.')}" if server.reason else ""
             words = (
-                f"it works now, but it is {server.state.replace('_', ' ')} in the hub{reason}. The hub has not "
+                f"it works now, but it is {_spaced(server.state)} in the hub{reason}. The hub has not "
                 "tried again yet, or was started with another environment (PATH, variables, proxy, login)"
             )
-            return words, again
-    return "", ""
+            return _differs(words, again)
+    return None
+
+
+def _differs(words: str, command: str) -> Finding:
+    return finding("HF-HUB-DIFFERS", words, "wait a moment; if they still differ, make the hub try now", command)
+
+
+def _spaced(state: str) -> str:
+    return state.replace("_", " ")

@@ -26,7 +26,7 @@ from holdfast.core import (
     statement_of,
 )
 from holdfast.doctor.case import Case
-from holdfast.doctor.report import Finding, ask_for, finding, on_server, shell
+from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
 from holdfast.errors import LoginFailed
 
 __all__ = [
@@ -35,11 +35,14 @@ __all__ = [
     "claims_of",
     "configured_token",
     "forbidden",
+    "input_edits",
     "is_for",
     "is_outage",
     "is_wrong_host",
+    "lacking_inputs",
     "login_scope",
     "login_wanted",
+    "named_inputs",
     "unauthorized",
     "wrong_host",
 ]
@@ -243,17 +246,60 @@ async def _first_login(case: Case, challenge: Challenge, login: Login) -> Findin
         try:
             server = (await discover(case.spec, challenge)).server
         except LoginFailed as exc:
-            # Without the quotes, so that the placeholder is not masked as a value.
-            text = exc.hint.replace('"…"', "…") or "ask the server's operator how to log in, then log in"
+            text = exc.hint or "ask the server's operator how to log in, then log in"
             return finding("HF-AUTH-NEEDED", f"{words}; {exc.message}", text, login.command)
     missing = dict(await _missing_inputs(case, server)) if server is not None else {}
     if not missing:
         return finding("HF-AUTH-NEEDED", words, "log in", login.command)
-    named = ", ".join(f"`oauth.{key}`" for key in missing)
-    words = f"the server asks for a login, and its definition lacks {named}"
-    text = "ask the operator of the authorization server for them, write them into the definition, then log in"
-    edits = tuple(case.edit(f"oauth.{key}", example, certain=False) for key, example in missing.items())
-    return finding("HF-LOGIN-INPUT", words, text, login.command, edits=edits)
+    words = f"the server asks for a login, and its definition lacks {named_inputs(missing)}"
+    it = "it" if len(missing) == 1 else "them"
+    text = f"ask the operator of the authorization server for {it}, write {it} into the definition, then log in"
+    return finding("HF-LOGIN-INPUT", words, text, login.command, edits=input_edits(case, missing))
+
+
+CLIENT_ID = "the id that Holdfast was registered with"
+DEVICE = "deviceAuthorizationUrl"
+
+
+def lacking_inputs(oauth: OAuthSettings) -> dict[str, str]:
+    """The keys of ``oauth`` that a definition lacks for every authorization server, each with an example.
+
+    A client that was registered by hand has a registered redirect URI. Endpoints that a definition names are all that
+    is used: where it names some, discovery is not asked for the others.
+    """
+    return dict(_lacking(oauth)) if oauth.enabled else {}
+
+
+def _lacking(oauth: OAuthSettings) -> Iterator[tuple[str, str]]:
+    named = oauth.authorization_url or oauth.token_url
+    if named and not oauth.client_id and not oauth.client_metadata_url:
+        yield "clientId", CLIENT_ID
+    by_device_only = oauth.device_authorization_url and not oauth.authorization_url
+    if (named or oauth.client_id) and oauth.redirect_uri is None and not by_device_only:
+        yield "redirectUri", REDIRECT
+    if named is None:
+        return
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(named))
+    if not oauth.authorization_url and not oauth.device_authorization_url:
+        yield "authorizationUrl", f"{origin}/authorize"
+    if not oauth.token_url:
+        yield "tokenUrl", f"{origin}/token"
+    if not oauth.device_authorization_url:
+        yield DEVICE, f"{origin}/device"
+
+
+def named_inputs(missing: Mapping[str, str]) -> str:
+    """The missing keys as text."""
+    needed = [f"`oauth.{key}`" for key in missing if key != DEVICE or "authorizationUrl" in missing]
+    device = f"`oauth.{DEVICE}`, which a login with --device needs"
+    if DEVICE in missing and "authorizationUrl" not in missing:
+        return f"{', '.join(needed)}, and {device}" if needed else device
+    return ", ".join(needed)
+
+
+def input_edits(case: Case, missing: Mapping[str, str]) -> tuple[Edit, ...]:
+    """The edits that write an example for each missing key. Only a person knows the values."""
+    return tuple(case.edit(f"oauth.{key}", example, certain=False) for key, example in missing.items())
 
 
 async def _missing_inputs(case: Case, server: AuthorizationServer) -> list[tuple[str, str]]:
@@ -264,14 +310,18 @@ async def _missing_inputs(case: Case, server: AuthorizationServer) -> list[tuple
 
 
 def _inputs(case: Case, server: AuthorizationServer, *, registers: bool) -> Iterator[tuple[str, str]]:
-    oauth = case.spec.oauth
+    lacking = lacking_inputs(case.spec.oauth)
     if not registers:
-        yield "clientId", "the id that Holdfast was registered with"
-        if oauth.redirect_uri is None and server.authorization_endpoint:
-            yield "redirectUri", REDIRECT
+        yield "clientId", CLIENT_ID
+    unnamed = "redirectUri" in lacking or (not registers and case.spec.oauth.redirect_uri is None)
+    if unnamed and server.authorization_endpoint:
+        yield "redirectUri", REDIRECT
     if not server.authorization_endpoint and not server.device_authorization_endpoint:
         yield "authorizationUrl", f"{server.issuer}/authorize"
-        yield "deviceAuthorizationUrl", f"{server.issuer}/device"
+        yield "tokenUrl", server.token_endpoint  # one endpoint of the definition counts only with the other
+        yield DEVICE, f"{server.issuer}/device"
+    elif DEVICE in lacking and not server.device_authorization_endpoint:
+        yield DEVICE, lacking[DEVICE]
 
 
 @dataclass(frozen=True, kw_only=True)

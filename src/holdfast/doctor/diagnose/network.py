@@ -178,17 +178,21 @@ async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
         text = "let a local proxy with that certificate connect to it, and put the proxy's address into `url`"
         return finding("HF-TLS-HANDSHAKE", words, text, _show(route))
     shown = await _look(route)
-    match seen.fault:
+    fault = _of_dates(shown) or seen.fault
+    also = f"; it is also signed by {_signer(shown)}, which this machine does not trust"
+    also = also if fault is not seen.fault and seen.fault is TlsFault.UNKNOWN_CA else ""
+    match fault:
         case TlsFault.EXPIRED | TlsFault.NOT_YET_VALID if shown is not None and _is_our_clock(shown):
             return _clock(shown)
         case TlsFault.EXPIRED:
             when = f" on {shown.ends:%Y-%m-%d}" if shown else ""
             text = f"ask the operator of {route.host} to renew it; this command shows the certificate"
-            return finding("HF-TLS-EXPIRED", f"the certificate of {route} expired{when}", text, _show(route))
+            return finding("HF-TLS-EXPIRED", f"the certificate of {route} expired{when}{also}", text, _show(route))
         case TlsFault.NOT_YET_VALID:
             when = f" before {shown.begins:%Y-%m-%d}" if shown else " yet"
             text = "ask the operator to replace it, or wait; if this machine's clock is wrong, set it"
-            return finding("HF-TLS-EARLY", f"the certificate of {route} is not valid{when}", text, _show(route), "date")
+            words = f"the certificate of {route} is not valid{when}{also}"
+            return finding("HF-TLS-EARLY", words, text, _show(route), "date")
         case TlsFault.WRONG_NAME:
             return _other_name(case, route, shown)
         case TlsFault.UNKNOWN_CA:
@@ -197,6 +201,18 @@ async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
             text = f"ask the operator of {route.host} to replace it; this command shows more"
             words = f"the certificate of {route} does not verify: {seen.detail or 'OpenSSL does not say why'}"
             return finding("HF-TLS-UNVERIFIED", words, text, _show(route))
+
+
+def _of_dates(shown: _Certificate | None) -> TlsFault | None:
+    """A fault of the certificate's dates. OpenSSL reports only the first fault, and an unknown signer comes first."""
+    now = datetime.now(UTC)
+    if shown is None or shown.begins <= now <= shown.ends:
+        return None
+    return TlsFault.EXPIRED if shown.ends < now else TlsFault.NOT_YET_VALID
+
+
+def _signer(shown: _Certificate | None) -> str:
+    return (quoted(shown.issuer) if shown else "") or "an authority"
 
 
 async def speaks_tls(route: Route) -> bool:
@@ -232,12 +248,11 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
 
 
 def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
-    who = (quoted(shown.issuer) if shown else "") or "an authority"
     text = "if you trust it, ask its operator for its certificate as a file, and export the path"
     command = "export SSL_CERT_FILE=/path/to/its-certificate.pem"
     return finding(
         "HF-TLS-AUTHORITY",
-        f"the certificate of {route} is signed by {who}, which this machine does not trust",
+        f"the certificate of {route} is signed by {_signer(shown)}, which this machine does not trust",
         text,
         command,
     )
