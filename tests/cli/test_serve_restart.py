@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -66,6 +67,66 @@ async def test_clients_of_both_eras_go_on_after_a_restart(how: signal.Signals, t
                 async with served(home, "--config", str(file), port=port) as again:
                     assert again.url == url
                     assert [await call(legacy), await call(modern)] == ["one", "one"]
+
+
+@pytest.mark.requirement("LIFE-18", "LIFE-21", "HUB-2", "HUB-11")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_restart_tells_no_client_of_a_list_that_did_not_change(
+    how: signal.Signals, tmp_path: Path, home: Path
+) -> None:
+    """Copilot drops the call under way when it is told: a notice without a change costs its user a call."""
+    port = free_port()
+    with StdioServer({"a": "one"}) as one:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+            async with served(home, "--config", str(file), port=port) as hub:
+                await ready(hub)
+                everything, alone = (
+                    Session(http, hub.url),
+                    Session(http, hub.url.replace("/mcp", "/servers/one/mcp")),
+                )
+                for session in (everything, alone):
+                    await session.begin()
+                    async with session.notices():
+                        for method in ("tools/list", "prompts/list", "resources/list", "resources/templates/list"):
+                            async with session.request(method) as answer:
+                                assert "result" in json.loads((await anext(answer))["data"])
+                async with everything.request("resources/subscribe", {"uri": "holdfast://status"}) as answer:
+                    await anext(answer)
+                hub.send(how)
+                await hub.ended()
+            async with (
+                served(home, "--config", str(file), port=port) as hub,
+                everything.notices() as first,
+                alone.notices() as second,
+            ):
+                await ready(hub)
+                one.kill()  # the status changes, and no list does
+                await hub.said("one: lost")
+                await hub.said("one: connected", times=2)
+                for session in (everything, alone):
+                    async with session.request("tools/list") as answer:
+                        assert "holdfast/unverified" not in (await anext(answer))["data"]
+                one.set_tools({"a": "one", "b": "two"})
+                told = await _methods(first, until="notifications/tools/list_changed")
+                assert len(told) >= 3, "the status changed when the hub was back, at the loss, and after it"
+                assert set(told) == {"notifications/resources/updated"}
+                assert await _methods(second, until="notifications/tools/list_changed") == []
+                async with everything.request("tools/list") as answer:
+                    assert "one__b" in (await anext(answer))["data"], "the notice was about the change"
+
+
+async def _methods(events: AsyncIterator[dict[str, str]], *, until: str) -> list[str]:
+    """The notices of a stream before the first one of a method."""
+    seen: list[str] = []
+    with anyio.fail_after(30):
+        async for event in events:
+            if event.get("data", "").startswith("{"):
+                method = json.loads(event["data"])["method"]
+                if method == until:
+                    break
+                seen.append(method)
+    return seen
 
 
 async def test_calls_under_way_at_a_kill_are_told_as_uncertain_and_their_clients_go_on(

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.catalog import REMEMBERED, Catalog, Item, Listing, NameKey, Unknown
 from holdfast.core.names import Kind, base_name
 
-ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,48}")
 
 
 def tools(server: str, *names: str, generation: int = 1, **raw: object) -> Listing:
@@ -29,6 +29,10 @@ def catalog(*listings: Listing, **prefixes: str) -> Catalog:
 
 def shown(made: Catalog, kind: Kind = Kind.TOOL) -> list[str]:
     return [entry.name for entry in made.of(kind)]
+
+
+def changed(after: Catalog, before: Catalog) -> dict[str, frozenset[Kind]]:
+    return {server: kinds.shown for server, kinds in after.changes(before).items()}
 
 
 # Names.
@@ -216,7 +220,35 @@ def test_a_listing_from_before_this_run_is_shown_and_not_verified() -> None:
 
     verified = restored.publish(tools("a", "x", generation=1))
     assert [entry.verified for entry in verified.tools] == [True]
-    assert verified.changes(restored) == {"a": {Kind.TOOL}}
+    assert changed(verified, restored) == {}, "a mark in _meta is no change of the list"
+
+
+@pytest.mark.requirement("LIFE-18")
+def test_a_mark_of_the_hub_is_no_change_and_a_servers_own_meta_is() -> None:
+    before = catalog(tools("a", "x", _meta={"own": 1}))
+    marked = before.publish(tools("a", "x", generation=2, _meta={"own": 1, "holdfast/held": True}))
+    other = before.publish(tools("a", "x", generation=2, _meta={"own": 2}))
+    assert changed(marked, before) == {}
+    assert changed(other, before) == {"a": {Kind.TOOL}}
+
+
+@pytest.mark.requirement("LIFE-18")
+def test_a_server_that_lists_in_another_order_changes_nothing() -> None:
+    before = catalog(tools("a", "x", "y", "z"))
+    after = before.publish(tools("a", "z", "x", "y", generation=2))
+    assert shown(after) == shown(before), "the list stays the same bytes"
+    assert changed(after, before) == {}
+    assert shown(after.publish(tools("a", "z", "x", generation=3))) == ["a__z", "a__x"]
+
+
+@pytest.mark.requirement("HUB-8")
+def test_a_new_prefix_changes_the_lists_of_all_servers_and_not_that_of_the_one() -> None:
+    before = catalog(tools("a", "x"))
+    (change,) = before.configure("a", prefix="b").changes(before).values()
+    assert change.shown == {Kind.TOOL}
+    assert not change.own
+    (change,) = before.publish(tools("a", "y", generation=2)).changes(before).values()
+    assert change.shown == change.own == {Kind.TOOL}
 
 
 @pytest.mark.requirement("LIFE-15")
@@ -273,18 +305,18 @@ def test_an_entry_says_whose_it_is_and_what_was_said_of_it() -> None:
 )
 def test_the_changes_name_the_server_and_the_kinds(listing: Listing, kinds: set[Kind]) -> None:
     before = catalog(tools("a", "x", "y"), tools("b", "z"))
-    assert before.publish(listing).changes(before) == {"a": kinds}
+    assert changed(before.publish(listing), before) == {"a": kinds}
 
 
 def test_a_server_that_loses_a_uri_to_another_one_is_among_the_changes() -> None:
     before = Catalog().configure("a").configure("b").publish(resources("b", "file:///x"))
     after = before.publish(resources("a", "file:///x"))
-    assert after.changes(before) == {"a": {Kind.RESOURCE}, "b": {Kind.RESOURCE}}
+    assert changed(after, before) == {"a": {Kind.RESOURCE}, "b": {Kind.RESOURCE}}
 
 
 def test_a_server_that_is_withdrawn_or_removed_is_among_the_changes() -> None:
     before = catalog(tools("a", "x"), tools("b", "y"))
-    assert before.withdraw("a").changes(before) == before.remove("a").changes(before) == {"a": {Kind.TOOL}}
+    assert changed(before.withdraw("a"), before) == changed(before.remove("a"), before) == {"a": {Kind.TOOL}}
 
 
 def test_the_same_tools_from_a_newer_connection_are_no_change() -> None:

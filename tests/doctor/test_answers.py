@@ -225,6 +225,28 @@ def tool(name: str, schema: object = None) -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object"} if schema is None else schema}
 
 
+@pytest.mark.requirement("HUB-3")
+async def test_names_that_a_client_cuts_are_told_and_the_default_length_is_the_cure(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = [tool("fine"), tool("create_" + "a" * 40)]
+    async with McpPeer() as peer:
+        monkeypatch.setattr(peer.mind, "_list", lambda message: peer.mind._complete(message, {"tools": long}))
+        clinic.configure({"server": {"url": peer.url}}, nameLength=64)
+        server = await clinic.one()
+        (cut,) = server.findings
+        assert cut.code == "HF-TOOLS-CUT"
+        assert "Claude Code, Cline, Codex" in cut.words
+        assert f"`server__create_{'a' * 40}`" in cut.words
+        assert cut.remedy.edits[0].value == "48"
+        clinic.configure({"server": {"url": peer.url}})
+        assert (await clinic.one()).findings == ()
+        long = [tool("b" * 60)]
+        (alone,) = (await clinic.one()).findings
+    assert (alone.code, alone.severity) == ("HF-TOOLS-LONG", "note")
+    assert "at /servers/server/mcp, Claude Code" in alone.words
+
+
 async def test_tools_that_clients_refuse_are_named_and_hiding_them_is_the_cure(
     clinic: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from holdfast.hub import Hub
+from holdfast.hub import Hub, Published
 from holdfast.testing import FakeClock
 from holdfast.wire import envelope, listing
 from tests.hub.open_hubs import running, settled, until
@@ -111,3 +112,22 @@ async def test_a_listing_that_fails_half_way_is_read_by_the_next_one() -> None:
         with anyio.fail_after(10):
             await _listed_again(hub, clock, peer)
         assert [entry.original for entry in hub.catalog.tools] == peer.mind.names
+
+
+@pytest.mark.requirement("LIFE-18", "LIFE-21")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_listing_from_before_a_restart_that_is_confirmed_is_told_to_no_client(era: Any, tmp_path: Path) -> None:
+    async with McpPeer(offers=True, era=era, tools=TOOLS, page_size=PAGE) as peer:
+        config = {"mcpServers": {"a": {"url": peer.url}}}
+        async with Hub.from_config(config, state_file=tmp_path / "state.sqlite") as hub:
+            assert await hub.ready(10)
+        async with Hub.from_config(config, state_file=tmp_path / "state.sqlite") as hub:
+            records = hub.events()
+            assert {entry.verified for entry in hub.catalog.tools} == {False}
+            assert await hub.ready(10)
+            assert {entry.verified for entry in hub.catalog.tools} == {True}
+            peer.mind.names.append("one_more")
+            with anyio.fail_after(10):
+                await hub.reconnect("a")
+                first = await anext(one async for one in records if isinstance(one, Published))
+            assert (first.kinds, first.own_kinds) == (("tools",), ("tools",)), "only the change is told"

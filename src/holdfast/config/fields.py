@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, WithJsonSchema
 
 from holdfast.config.jsonc import quoted
+from holdfast.core import LONGEST_NAME, NAME_LENGTH, SHORTEST_NAME
 
 __all__ = [
     "DURATION_PATTERN",
@@ -30,6 +31,7 @@ __all__ = [
     "HeaderName",
     "HeaderValue",
     "InvalidValue",
+    "NameLength",
     "Pauses",
     "Period",
     "PlacementField",
@@ -251,6 +253,16 @@ def _port(value: object) -> int:
     return port
 
 
+def _name_length(value: object) -> int:
+    length = _count(value)
+    if not SHORTEST_NAME <= length <= LONGEST_NAME:
+        raise InvalidValue(
+            f"must be between {SHORTEST_NAME} and {LONGEST_NAME}",
+            hint=f"{NAME_LENGTH} leaves room for the prefix of every known client",
+        )
+    return length
+
+
 def _factor(value: object) -> float:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
@@ -396,6 +408,11 @@ WholeNumber: TypeAlias = Annotated[
 ]
 Port: TypeAlias = Annotated[
     int, BeforeValidator(_port), _schema({"type": "integer", "minimum": 1, "maximum": 65535}, _EXPANDS)
+]
+NameLength: TypeAlias = Annotated[
+    int,
+    BeforeValidator(_name_length),
+    _schema({"type": "integer", "minimum": SHORTEST_NAME, "maximum": LONGEST_NAME}, _EXPANDS),
 ]
 Factor: TypeAlias = Annotated[
     float, BeforeValidator(_factor), _schema({"type": "number", "minimum": 1, "maximum": _LARGEST_FACTOR}, _EXPANDS)

@@ -24,6 +24,7 @@ from holdfast.config.fields import (
     HeaderName,
     HeaderValue,
     InvalidValue,
+    NameLength,
     Pauses,
     Period,
     PlacementField,
@@ -458,6 +459,12 @@ class HoldfastSettings(_FileModel):
     )
     idle: Timeout = Field(
         default=_DEFAULTS.idle, description="How long a `lazy` server may be idle before it is stopped."
+    )
+    name_length: NameLength = Field(
+        default=_DEFAULTS.name_length,
+        description="The most characters of a tool's or a prompt's name at `/mcp`. A longer name is shortened and gets "
+        "a hash. The default leaves room for the prefix that a client puts before it. Names given out at another "
+        "length stay callable.",
     )
 
 

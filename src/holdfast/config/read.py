@@ -314,6 +314,7 @@ def _meant(model: HoldfastSettings) -> Settings:
         refresh=model.refresh,
         approvals=cast("ApprovalMode | None", model.approvals),
         idle=model.idle,
+        name_length=model.name_length,
     )
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from holdfast.core import NAME_LENGTH
 from holdfast.errors import Problem
 
 __all__ = [
@@ -227,6 +228,8 @@ class Settings:
     """What happens when a server changes what a model reads; None: `warn` on loopback, `hold` beyond it."""
     idle: float = 300.0
     """Seconds that a lazy server may be idle before it is stopped."""
+    name_length: int = NAME_LENGTH
+    """The most characters of the names of tools and prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)

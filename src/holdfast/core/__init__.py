@@ -21,10 +21,12 @@ if TYPE_CHECKING:
         Catalog as Catalog,
         CatalogEntry as CatalogEntry,
         CatalogSource as CatalogSource,
+        ChangedKinds as ChangedKinds,
         Item as Item,
         Listing as Listing,
         NameKey as NameKey,
         Unknown as Unknown,
+        unmarked as unmarked,
     )
     from holdfast.core.changes import (
         WATCHED as WATCHED,
@@ -145,7 +147,19 @@ if TYPE_CHECKING:
         for_user as for_user,
         span as span,
     )
-    from holdfast.core.names import Kind as Kind, nearest as nearest, uri_lead as uri_lead
+    from holdfast.core.names import (
+        CLIENT_NAMINGS as CLIENT_NAMINGS,
+        HUB_NAME as HUB_NAME,
+        LONGEST_NAME as LONGEST_NAME,
+        NAME_LENGTH as NAME_LENGTH,
+        SHORTEST_NAME as SHORTEST_NAME,
+        ClientNaming as ClientNaming,
+        Kind as Kind,
+        base_name as base_name,
+        cutting_clients as cutting_clients,
+        nearest as nearest,
+        uri_lead as uri_lead,
+    )
     from holdfast.core.process_output import (
         Need as Need,
         hint_for as hint_for,
@@ -183,7 +197,17 @@ __getattr__, __dir__ = lazy_exports(
     {
         "backoff": ["delay"],
         "breaker": ["BreakerPolicy", "BreakerState", "Outcome", "Permit", "Refusal", "RefusalReason", "Tripped"],
-        "catalog": ["Catalog", "CatalogEntry", "CatalogSource", "Item", "Listing", "NameKey", "Unknown"],
+        "catalog": [
+            "Catalog",
+            "CatalogEntry",
+            "CatalogSource",
+            "ChangedKinds",
+            "Item",
+            "Listing",
+            "NameKey",
+            "Unknown",
+            "unmarked",
+        ],
         "changes": ["ApprovalKind", "ChangedTool", "WATCHED", "key_of", "kind_of", "said"],
         "classify": [
             "STOPPED_FROM_OUTSIDE",
@@ -275,7 +299,19 @@ __getattr__, __dir__ = lazy_exports(
             "for_user",
             "span",
         ],
-        "names": ["Kind", "nearest", "uri_lead"],
+        "names": [
+            "CLIENT_NAMINGS",
+            "HUB_NAME",
+            "LONGEST_NAME",
+            "NAME_LENGTH",
+            "SHORTEST_NAME",
+            "ClientNaming",
+            "Kind",
+            "base_name",
+            "cutting_clients",
+            "nearest",
+            "uri_lead",
+        ],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "quoting": ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"],
         "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],

@@ -11,26 +11,43 @@ two servers list belongs to the one that comes first in the configuration.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.names import Kind, assign_prefixes, base_name, claiming_prefix, distinct_name, name_lead, nearest
+from holdfast.core.names import (
+    LONGEST_NAME,
+    NAME_LENGTH,
+    Kind,
+    assign_prefixes,
+    base_name,
+    begins_with,
+    claiming_prefix,
+    distinct_name,
+    hash_in,
+    item_hashes,
+    name_leads,
+    nearest,
+    shortened_tails,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "Catalog",
     "CatalogEntry",
     "CatalogSource",
+    "ChangedKinds",
     "Collision",
     "Item",
     "Kind",
     "Listing",
     "NameKey",
     "Unknown",
+    "unmarked",
 ]
 
 NEAREST = 3
@@ -69,10 +86,17 @@ class Listing:
 
     def keeping(self, last: Listing) -> Listing:
         """The same, with the last good items of the kinds that failed."""
+        return self._with(lambda kind: (last if kind in self.failed else self).of(kind))
 
-        def items(kind: Kind) -> tuple[Item, ...]:
-            return (last if kind in self.failed else self).of(kind)
+    def in_order_of(self, last: Listing) -> Listing:
+        """The same; a kind whose items are those of ``last`` has them in its order.
 
+        Some servers list in another order each time. A list that is the same for its readers stays the same bytes.
+        """
+        kept = {kind for kind in Kind if _are_reordered(self.of(kind), last.of(kind))}
+        return self._with(lambda kind: (last if kind in kept else self).of(kind)) if kept else self
+
+    def _with(self, items: Callable[[Kind], tuple[Item, ...]]) -> Listing:
         return replace(
             self,
             tools=items(Kind.TOOL),
@@ -85,6 +109,14 @@ class Listing:
         """The items of one kind."""
         items: tuple[Item, ...] = getattr(self, kind.value)
         return items
+
+
+def _are_reordered(one: tuple[Item, ...], other: tuple[Item, ...]) -> bool:
+    """Whether two lists have the same items in another order."""
+    if len(one) != len(other) or one == other:
+        return False
+    known = {item.name: item for item in other}
+    return len(known) == len(one) == len({item.name for item in one}) and all(known.get(i.name) == i for i in one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +171,15 @@ class Unknown:
     nearest: tuple[str, ...]
 
 
+class ChangedKinds(NamedTuple):
+    """The kinds of one server's items that look different."""
+
+    shown: frozenset[Kind]
+    """Under the names of the catalog."""
+    own: frozenset[Kind]
+    """Under the server's own names: a new prefix changes nothing there."""
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogSource:
     """What the catalog holds of one server."""
@@ -160,6 +201,8 @@ class Catalog:
     collisions: tuple[Collision, ...] = ()
     prefixes: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The servers by the prefix that each uses."""
+    longest: int = NAME_LENGTH
+    """The most characters of a name that is given out."""
 
     def configure(self, server: str, *, prefix: str | None = None) -> Catalog:
         """Make a server known, with its prefix: None for its id, empty for no prefix at all."""
@@ -169,25 +212,41 @@ class Catalog:
         written = {name: one.prefix for name, one in self.servers.items()}
         return self.arrange({**written, server: prefix})
 
-    def arrange(self, written: Mapping[str, str | None]) -> Catalog:
-        """Make exactly these servers known, with their prefixes, in the order of the configuration."""
-        if [(name, one.prefix) for name, one in self.servers.items()] == list(written.items()):
+    def arrange(self, written: Mapping[str, str | None], *, longest: int | None = None) -> Catalog:
+        """Make exactly these servers known, with their prefixes, in the order of the configuration.
+
+        ``longest`` is the most characters of a name; None leaves it as it is.
+        """
+        longest = self.longest if longest is None else longest
+        known = [(name, one.prefix) for name, one in self.servers.items()]
+        if known == list(written.items()) and longest == self.longest:
             return self
         servers = {name: replace(self.servers.get(name, CatalogSource()), prefix=p) for name, p in written.items()}
         prefixes = {prefix: name for name, prefix in assign_prefixes(written).items()}
         bare = {name: replace(one, entries=()) for name, one in servers.items()}
-        unnamed = replace(self, servers=bare, prefixes=prefixes, names=self._kept(prefixes), collisions=())
+        renamed = replace(self, prefixes=prefixes, longest=longest)
+        unnamed = replace(renamed, servers=bare, names=renamed._kept(self.names), collisions=())  # noqa: SLF001 - as below
         listings = [(one.listing, one.withdrawn) for one in servers.values() if one.listing is not None]
         return unnamed._named(listings)  # noqa: SLF001 - of the same class
 
-    def _kept(self, prefixes: Mapping[str, str]) -> dict[NameKey, str]:
-        """The names of tools and prompts that hold with these prefixes."""
-        own = {server: prefix for prefix, server in prefixes.items()}
-        return {
-            key: name
-            for key, name in self.names.items()
-            if key.server in own and key.kind not in BY_URI and name == _tool_name(key, own[key.server], prefixes)
+    def _kept(self, names: Mapping[NameKey, str]) -> dict[NameKey, str]:
+        """The tools and prompts that had these names and go on to answer to them, under the names of now."""
+        own = self._own_prefixes
+        given = {
+            key: _tool_name(key, own[key.server], self.prefixes, self.longest)
+            for key in names
+            if key.server in own and key.kind not in BY_URI
         }
+        return {key: name for key, name in given.items() if names[key] == name or self._had(key, names[key])}
+
+    def _had(self, key: NameKey, name: str) -> bool:
+        """Whether this configuration gives an item that name at another length."""
+        prefix = self._own_prefixes[key.server]
+        whole = f"{prefix}__{key.original}" if prefix else key.original
+        if name == whole:
+            return len(name) <= LONGEST_NAME and claiming_prefix(name, prefix, self.prefixes) is None
+        found = hash_in(name)
+        return found is not None and _is_shortened(key, found, shortened_tails(name, key.server, prefix))
 
     def publish(self, listing: Listing) -> Catalog:
         """Show a newer complete listing; one from an older connection changes nothing."""
@@ -200,7 +259,9 @@ class Catalog:
             source = known.servers.get(listing.server, CatalogSource())
             if source.listing is not None and listing.generation < source.listing.generation:
                 continue
-            shown = listing.keeping(source.listing) if listing.failed and source.listing is not None else listing
+            shown = listing
+            if source.listing is not None:
+                shown = (listing.keeping(source.listing) if listing.failed else listing).in_order_of(source.listing)
             if shown != source.listing or source.withdrawn:
                 known = known if listing.server in known.servers else known.configure(listing.server)
                 newer.append((shown, False))
@@ -208,8 +269,7 @@ class Catalog:
 
     def restore_names(self, names: Mapping[NameKey, str]) -> Catalog:
         """Remember names from before a restart, as far as the configuration gives the same ones."""
-        known = replace(self, names={**names, **self.names})
-        return replace(self, names={**known._kept(self.prefixes), **self.names})  # noqa: SLF001 - of the same class
+        return replace(self, names={**self._kept(names), **self.names})
 
     def _named(self, listings: Iterable[tuple[Listing, bool]]) -> Catalog:
         """The next snapshot, with these listings; each comes with whether it is withdrawn."""
@@ -247,30 +307,60 @@ class Catalog:
         return self.arrange({name: source.prefix for name, source in self.servers.items() if name != server})
 
     def resolve(self, name: str, kind: Kind = Kind.TOOL) -> NameKey | Unknown:
-        """The owner of a name, listed at the moment or not; else the nearest listed names."""
-        key = self.owners.get((kind, name))
+        """The owner of a name, listed at the moment or not; else the nearest listed names.
+
+        A name that the item had at another length leads to it too: clients keep names for long.
+        """
+        key = self.owners.get((kind, name)) or self._former_owner(name, kind)
         if key is not None:
             return key
         return Unknown(name, nearest(name, (entry.name for entry in self.of(kind)), NEAREST))
+
+    def _former_owner(self, name: str, kind: Kind) -> NameKey | None:
+        if kind in BY_URI or len(name) > LONGEST_NAME:
+            return None
+        return next((key for server in self.servers if (key := self._former_of(server, name, kind))), None)
+
+    def _former_of(self, server: str, name: str, kind: Kind) -> NameKey | None:
+        """The item of one server that had a name at another length."""
+        prefix = self._own_prefixes[server]
+        if name.startswith(f"{prefix}__") or not prefix:
+            whole = NameKey(kind, server, name.removeprefix(f"{prefix}__") if prefix else name)
+            if whole in self.names and self._had(whole, name):
+                return whole
+        found = hash_in(name)
+        tails = shortened_tails(name, server, prefix) if found is not None else ()
+        if found is None or not tails:
+            return None
+        return next((key for key in self._keys.get((kind, server), ()) if _is_shortened(key, found, tails)), None)
+
+    def _leads_of(self, name: str) -> list[tuple[str, str]]:
+        """The servers that may own a name, each with what the name begins with; the longest first."""
+        found = []
+        for prefix, server in self.prefixes.items():
+            leads = name_leads(server, prefix, self.longest)
+            if (lead := next((one for one in leads if name.startswith(one) and name != one), None)) is not None:
+                found.append((server, lead))
+        return sorted(found, key=lambda one: -len(one[1]))
 
     def possible_owners(self, name: str, kind: Kind = Kind.TOOL) -> Iterator[NameKey]:
         """The servers that may own a tool or a prompt that was never listed, the longest prefix first.
 
         The original name is the rest of the name; for a shortened name it is not the true one (``listed_name``).
         """
-        leads = {server: name_lead(server, prefix) for prefix, server in self.prefixes.items()}
-        for server, lead in sorted(leads.items(), key=lambda one: -len(one[1])):
-            if name.startswith(lead) and name != lead:
-                yield NameKey(kind, server, name.removeprefix(lead))
+        for server, lead in self._leads_of(name):
+            yield NameKey(kind, server, name.removeprefix(lead))
 
     def listed_name(self, guess: NameKey) -> str:
         """The true original name behind one of ``possible_owners``, if its server has listed it since."""
-        source = self.servers.get(guess.server)
-        if guess in self.names or source is None:
+        if guess in self.names or guess.server not in self.servers:
             return guess.original
-        prefix = next(prefix for prefix, server in self.prefixes.items() if server == guess.server)
-        owner = self.owners.get((guess.kind, name_lead(guess.server, prefix) + guess.original))
-        return owner.original if owner is not None and owner.server == guess.server else guess.original
+        for lead in name_leads(guess.server, self._own_prefixes[guess.server], self.longest):
+            name = lead + guess.original
+            owner = self.owners.get((guess.kind, name)) or self._former_of(guess.server, name, guess.kind)
+            if owner is not None and owner.server == guess.server:
+                return owner.original
+        return guess.original
 
     def entry(self, name: str, kind: Kind = Kind.TOOL) -> CatalogEntry | None:
         """The item that is listed under this name, if one is."""
@@ -300,16 +390,17 @@ class Catalog:
         """The listed resource templates."""
         return self.of(Kind.TEMPLATE)
 
-    def changes(self, older: Catalog) -> dict[str, frozenset[Kind]]:
+    def changes(self, older: Catalog) -> dict[str, ChangedKinds]:
         """The servers whose items look different to a reader of an older snapshot, and which kinds of them do.
 
-        Most servers are the same object in both: only the others are compared.
+        The marks of the hub are no part of an item, and neither is the order of a list. Most servers are the same
+        object in both: only the others are compared.
         """
         before, after = older.servers, self.servers
         differ = [server for server, source in after.items() if before.get(server) is not source]
         gone = [server for server in before if server not in after]
         compared = {server: _changed_kinds(before.get(server), after.get(server)) for server in (*differ, *gone)}
-        return {server: kinds for server, kinds in compared.items() if kinds}
+        return {server: kinds for server, kinds in compared.items() if kinds.shown}
 
     def _with(self, server: str, source: CatalogSource) -> Catalog:
         return replace(self, version=self.version + 1, servers={**self.servers, server: source})
@@ -318,6 +409,18 @@ class Catalog:
     def owners(self) -> Mapping[tuple[Kind, str], NameKey]:
         """The owner of each name, listed at the moment or not."""
         return {(key.kind, name): key for key, name in self.names.items()}
+
+    @cached_property
+    def _own_prefixes(self) -> Mapping[str, str]:
+        return {server: prefix for prefix, server in self.prefixes.items()}
+
+    @cached_property
+    def _keys(self) -> Mapping[tuple[Kind, str], list[NameKey]]:
+        """All items that have a name, by kind and server."""
+        keys: dict[tuple[Kind, str], list[NameKey]] = {}
+        for key in self.names:
+            keys.setdefault((key.kind, key.server), []).append(key)
+        return keys
 
     @cached_property
     def listed(self) -> Mapping[tuple[Kind, str], CatalogEntry]:
@@ -336,12 +439,17 @@ class Catalog:
 BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
 
 
-def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str]) -> str:
+def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str], longest: int) -> str:
     """The name of a tool or a prompt: from its server's prefix, unless it falls under a longer one."""
-    wanted = base_name(key.kind, key.server, key.original, prefix)
+    wanted = base_name(key.kind, key.server, key.original, prefix, longest)
     if claiming_prefix(wanted, prefix, prefixes) is None:
         return wanted
-    return distinct_name(key.kind, key.server, key.original, wanted, 0)
+    return distinct_name(key.kind, key.server, key.original, wanted, 0, longest)
+
+
+def _is_shortened(key: NameKey, found: str, tails: tuple[str, ...]) -> bool:
+    """Whether a shortened name with this hash and one of these parts is the item's."""
+    return begins_with(key.original, tails) and found in item_hashes(key.server, key.original)
 
 
 class _Namer:
@@ -352,6 +460,7 @@ class _Namer:
         self.names = dict(catalog.names)
         self.owners = dict(catalog.owners)
         self.collisions = [*catalog.collisions]
+        self._longest = catalog.longest
         self._prefixes = catalog.prefixes
         self._own_prefixes = {server: prefix for prefix, server in catalog.prefixes.items()}
         self._server = self._prefix = ""
@@ -414,8 +523,8 @@ class _Namer:
             del self.owners[key.kind, name]
 
     def _tool_name(self, key: NameKey) -> str:
-        given = _tool_name(key, self._prefix, self._prefixes)
-        wanted = base_name(key.kind, key.server, key.original, self._written)
+        given = _tool_name(key, self._prefix, self._prefixes, self._longest)
+        wanted = base_name(key.kind, key.server, key.original, self._written, self._longest)
         if given != wanted:
             self._report(key, wanted, given)
         if self.owners.get((key.kind, given), key) != key:
@@ -463,18 +572,53 @@ class _Namer:
 
     def _free(self, key: NameKey, wanted: str) -> str:
         for turn in count():
-            name = distinct_name(key.kind, key.server, key.original, wanted, turn)
+            name = distinct_name(key.kind, key.server, key.original, wanted, turn, self._longest)
             if self.owners.get((key.kind, name), key) == key:
                 return name
         raise AssertionError("unreachable")
 
 
-def _changed_kinds(before: CatalogSource | None, after: CatalogSource | None) -> frozenset[Kind]:
+def _changed_kinds(before: CatalogSource | None, after: CatalogSource | None) -> ChangedKinds:
     old, new = _shown(before), _shown(after)
-    return frozenset(kind for kind, name in old.keys() | new.keys() if old.get((kind, name)) != new.get((kind, name)))
+    shown = _differing(
+        {(entry.key.kind, entry.name): entry.item for entry in old},
+        {(entry.key.kind, entry.name): entry.item for entry in new},
+    )
+    if not shown or {entry.name for entry in old} == {entry.name for entry in new}:
+        return ChangedKinds(shown, shown)
+    return ChangedKinds(
+        shown,
+        _differing(
+            {(entry.key.kind, entry.original): entry.item for entry in old},
+            {(entry.key.kind, entry.original): entry.item for entry in new},
+        ),
+    )
 
 
-def _shown(source: CatalogSource | None) -> dict[tuple[Kind, str], tuple[Item, bool]]:
-    """What a reader sees of one server's items, by their names."""
-    entries = source.entries if source is not None and not source.withdrawn else ()
-    return {(entry.key.kind, entry.name): (entry.item, entry.verified) for entry in entries}
+def _shown(source: CatalogSource | None) -> tuple[CatalogEntry, ...]:
+    return source.entries if source is not None and not source.withdrawn else ()
+
+
+def _differing(old: Mapping[tuple[Kind, str], Item], new: Mapping[tuple[Kind, str], Item]) -> frozenset[Kind]:
+    return frozenset(
+        kind for kind, name in old.keys() | new.keys() if not _same(old.get((kind, name)), new.get((kind, name)))
+    )
+
+
+def _same(old: Item | None, new: Item | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    return old == new or unmarked(old.raw) == unmarked(new.raw)
+
+
+MARK = "holdfast/"
+"""What the hub's own keys in ``_meta`` begin with."""
+
+
+def unmarked(raw: Mapping[str, object]) -> Mapping[str, object]:
+    """A description without the hub's own marks (not verified, held): a list that differs in them has not changed."""
+    meta = raw.get("_meta")
+    if not isinstance(meta, Mapping) or not any(key.startswith(MARK) for key in meta):
+        return raw
+    rest = {key: value for key, value in meta.items() if not key.startswith(MARK)}
+    return {**{key: value for key, value in raw.items() if key != "_meta"}, **({"_meta": rest} if rest else {})}

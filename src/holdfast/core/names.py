@@ -1,17 +1,23 @@
 """How a server's items are named in a catalog that holds many servers.
 
-Tools and prompts become ``server__tool`` within the letters and the length that every client
-accepts; a name that does not fit is shortened and gets a hash that is stable across runs.
-Resources and templates use their URI, unchanged unless two servers use the same one.
+Tools and prompts become ``server__tool``. A client puts a prefix of its own before that name, and its model accepts
+letters, digits, ``_`` and ``-`` up to a length. So a name is made for the longest prefix of the known clients
+(``CLIENT_NAMINGS``): within ``NAME_LENGTH`` characters, unless the configuration says another length. A name that does
+not fit is shortened and gets a hash; both parts of it stay readable. Resources and templates use their URI, unchanged
+unless two servers use the same one.
 
-The name of a tool or a prompt depends on the configuration alone, never on the order in which servers
-answer. So every replica of a hub gives the same names.
+The name of a tool or a prompt depends on the configuration alone, never on the order in which servers answer. So every
+replica of a hub gives the same names, and so does the same hub after a restart.
+
+A name stays callable when the length changes: the whole ``server__tool`` up to ``LONGEST_NAME``, and what it was
+shortened to before, which the hash at its end leads back to its item.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import partial
@@ -19,13 +25,24 @@ from hashlib import blake2s
 from heapq import nsmallest
 
 __all__ = [
+    "CLIENT_NAMINGS",
+    "HUB_NAME",
+    "LONGEST_NAME",
+    "NAME_LENGTH",
+    "SHORTEST_NAME",
+    "ClientNaming",
     "Kind",
     "assign_prefixes",
     "base_name",
+    "begins_with",
     "claiming_prefix",
+    "cutting_clients",
     "distinct_name",
-    "name_lead",
+    "hash_in",
+    "item_hashes",
+    "name_leads",
     "nearest",
+    "shortened_tails",
     "uri_lead",
 ]
 
@@ -41,12 +58,61 @@ class Kind(Enum):
     __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python for each lookup
 
 
-LONGEST = 64
+@dataclass(frozen=True, slots=True)
+class ClientNaming:
+    """How a client names a tool for its model."""
+
+    client: str
+    prefix: str
+    """What it puts before the tool's name; ``{server}`` is the name of the server in its own file."""
+    longest: int
+    """The most characters of the whole name; a longer one is cut, renamed, left out or refused."""
+    source: str
+
+    def length(self, server: str, tool: str) -> int:
+        """How long the name of a tool becomes."""
+        return len(self.prefix.format(server=server)) + len(tool)
+
+
+_MODEL = 64
+"""The most characters of a function's name at the models' own interfaces; some accept 128 by now."""
+
+CLIENT_NAMINGS = (
+    ClientNaming("Claude Code", "mcp__{server}__", _MODEL, "its documentation of MCP tools in permission rules"),
+    ClientNaming("Cline", "c12345" + "0mcp0", _MODEL, "shared/mcp.ts: a key of six characters, and 0mcp0"),
+    ClientNaming("Codex", "mcp__{server}__", _MODEL, "codex-rs, mcp_connection_manager.rs: MAX_TOOL_NAME_LENGTH"),
+    ClientNaming("Continue", "{server}_", _MODEL, "core/tools/mcpToolName.ts"),
+    ClientNaming("Copilot CLI", "{server}-", _MODEL, "seen: the names that its model is sent"),
+    ClientNaming("Cursor", "{server}:", 60, "its settings page: server and tool together beyond 60 are left out"),
+    ClientNaming("fast-agent", "{server}__", _MODEL, "mcp_aggregator.py: SEP"),
+    ClientNaming("Gemini CLI", "mcp_{server}_", 63, "packages/core/src/tools/mcp-tool.ts: generateValidName"),
+    ClientNaming("Goose", "{server}__", _MODEL, "crates/goose, extension_manager.rs"),
+    ClientNaming("opencode", "{server}_", _MODEL, "packages/opencode/src/mcp/index.ts"),
+    ClientNaming("Qwen Code", "mcp__{server}__", 63, "packages/core/src/tools/mcp-tool.ts: generateValidName"),
+    ClientNaming("Roo Code", "mcp--{server}--", _MODEL, "src/utils/mcp-name.ts: buildMcpToolName"),
+    ClientNaming("VS Code", "mcp_{server}_", _MODEL, "mcpTypes.ts: McpToolName.MaxLength"),
+)
+"""The known clients, by their names. The hub is called ``holdfast`` in their files (``holdfast import``)."""
+
+HUB_NAME = "holdfast"
+
+NAME_LENGTH = min(one.longest - one.length(HUB_NAME, "") for one in CLIENT_NAMINGS)
+"""How long a name may be so that no known client cuts it: 48, by ``mcp__holdfast__`` before it and a limit of 63."""
+
+LONGEST_NAME, SHORTEST_NAME = 64, 24
+"""What the length can be set to. Below 24, little of a name is left beside its hash."""
+
 HASH_DIGITS = 8
-_FITS = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HASHED = re.compile(rf".*_([0-9a-f]{{{HASH_DIGITS}}})", re.DOTALL)
+_FITS = re.compile(r"[A-Za-z0-9_-]+")
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
 _BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
+
+
+def cutting_clients(server: str, tool: str) -> tuple[str, ...]:
+    """The clients that cut, rename or leave out a tool of a server with this name in their file."""
+    return tuple(one.client for one in CLIENT_NAMINGS if one.length(server, tool) > one.longest)
 
 
 def assign_prefixes(written: Mapping[str, str | None]) -> dict[str, str]:
@@ -61,7 +127,7 @@ def assign_prefixes(written: Mapping[str, str | None]) -> dict[str, str]:
         if wanted in taken:
             wanted = server
         while wanted in taken:
-            wanted = _hashed(wanted, server)
+            wanted = f"{_cut(wanted, LONGEST_NAME)}_{_digest(server)}"
         given[server] = wanted
         taken.add(wanted)
     return given
@@ -80,26 +146,71 @@ def claiming_prefix(name: str, own: str, prefixes: Mapping[str, str]) -> str | N
     return None
 
 
-def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str:
+def base_name(kind: Kind, server: str, original: str, prefix: str | None, longest: int = NAME_LENGTH) -> str:
     """The name of an item, unless another item has it already."""
     if kind in _BY_URI:
         return original
     lead = server if prefix is None else prefix
     joined = f"{lead}__{original}" if lead else original
-    return joined if _FITS.fullmatch(joined) else _hashed(joined, server, original)
+    if len(joined) <= longest and _FITS.fullmatch(joined):
+        return joined
+    return f"{_shortened(lead, original, longest)}_{_digest(server, original)}"
 
 
-def name_lead(server: str, prefix: str | None) -> str:
-    """What every name of a server's tools and prompts begins with; empty for a server without a prefix."""
-    lead = server if prefix is None else prefix
-    return _ODD.sub("_", f"{lead}__")[: LONGEST - 1 - HASH_DIGITS] if lead else ""
-
-
-def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int) -> str:
+def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int, longest: int = NAME_LENGTH) -> str:
     """Another name for an item when its own is taken; ``turn`` counts up until one is free."""
     if kind in _BY_URI:
         return uri_lead(server, turn) + original
-    return _hashed(wanted, server, original, str(turn) if turn else "")
+    return f"{_cut(wanted, longest)}_{_digest(server, original, str(turn) if turn else '')}"
+
+
+def name_leads(server: str, prefix: str | None, longest: int = NAME_LENGTH) -> tuple[str, ...]:
+    """What the names of a server's tools and prompts begin with; empty for a server without a prefix.
+
+    The first is what a name begins with as a rule. The others begin names that were shortened, at this length or at
+    the one of earlier versions.
+    """
+    lead = server if prefix is None else prefix
+    if not lead:
+        return ("",)
+    whole = _ODD.sub("_", f"{lead}__")
+    return tuple(dict.fromkeys((whole, f"{_short_lead(lead, longest)}__", whole[: _room(LONGEST_NAME)])))
+
+
+def hash_in(name: str) -> str | None:
+    """The hash at the end of a name that was shortened; None if it has none."""
+    found = _HASHED.fullmatch(name) if len(name) <= LONGEST_NAME else None
+    return found[1] if found is not None else None
+
+
+def item_hashes(server: str, original: str) -> tuple[str, str]:
+    """The hashes that the names of an item end with: of its own name, and of the one for a name that was taken."""
+    return _digest(server, original), _digest(server, original, "")
+
+
+def shortened_tails(name: str, server: str, prefix: str | None) -> tuple[str, ...]:
+    """What the tool's part of a shortened name of this server begins with, at each length; empty if it is none.
+
+    Earlier versions cut the end of the whole name, at 64.
+    """
+    lead = server if prefix is None else prefix
+    head, clean = name[: -1 - HASH_DIGITS], _ODD.sub("_", lead)
+    if not lead:
+        return (head,)
+    if not head.startswith(clean[: _LEAD_CUTS[0]]):
+        return ()
+    leads = {f"{clean[:cut]}__" for cut in _LEAD_CUTS} | {f"{clean}__"}
+    tails = tuple(head.removeprefix(one) for one in leads if head.startswith(one))
+    return (*tails, "") if f"{clean}__".startswith(head) else tails
+
+
+def begins_with(original: str, tails: tuple[str, ...]) -> bool:
+    """Whether the part of an item's own name in a shortened name can be one of these.
+
+    A name that was taken got a second hash: then one follows the whole of it.
+    """
+    clean = _ODD.sub("_", original)
+    return clean.startswith(tails) or any(tail.startswith(f"{clean}_") for tail in tails)
 
 
 def uri_lead(server: str, turn: int = 0) -> str:
@@ -133,6 +244,31 @@ def _difference(length: int, name: str) -> int:
     return abs(len(name) - length)
 
 
-def _hashed(text: str, *identity: str) -> str:
-    digest = blake2s("\0".join(identity).encode("utf-8", "surrogatepass"), digest_size=HASH_DIGITS // 2).hexdigest()
-    return f"{_ODD.sub('_', text)[: LONGEST - 1 - HASH_DIGITS]}_{digest}"
+def _room(longest: int) -> int:
+    """How much of a name is left when its hash is added."""
+    return longest - 1 - HASH_DIGITS
+
+
+def _lead_room(longest: int) -> int:
+    """The server's part of a shortened name: at most two thirds of it, so that the tool can be told too."""
+    return _room(longest) * 2 // 3 - 2
+
+
+_LEAD_CUTS = sorted({_lead_room(longest) for longest in range(SHORTEST_NAME, LONGEST_NAME + 1)})
+"""Where a server's part can have been cut, at each length."""
+
+
+def _cut(text: str, longest: int) -> str:
+    return _ODD.sub("_", text)[: _room(longest)]
+
+
+def _short_lead(lead: str, longest: int) -> str:
+    return _ODD.sub("_", lead)[: _lead_room(longest)]
+
+
+def _shortened(lead: str, original: str, longest: int) -> str:
+    return _cut(f"{_short_lead(lead, longest)}__{original}" if lead else original, longest)
+
+
+def _digest(*identity: str) -> str:
+    return blake2s("\0".join(identity).encode("utf-8", "surrogatepass"), digest_size=HASH_DIGITS // 2).hexdigest()

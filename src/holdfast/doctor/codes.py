@@ -635,6 +635,20 @@ TOOLS = (
         "Rename it at the server, or use the server through the hub.",
     ),
     Code(
+        "HF-TOOLS-CUT",
+        "warning",
+        "Clients cut the names of tools, or leave the tools out",
+        "`holdfast.nameLength` is longer than what is left beside the prefix that these clients put before each name.",
+        "Remove `nameLength`: the default fits every known client. Names given out before stay callable.",
+    ),
+    Code(
+        "HF-TOOLS-LONG",
+        "note",
+        "At the server's own endpoint, clients cut the names of tools or leave the tools out",
+        "/servers/NAME/mcp has the server's own names, and a client puts its prefix before them. At /mcp they fit.",
+        "Use the server at /mcp, or give it a shorter name in the client's file.",
+    ),
+    Code(
         "HF-TOOLS-SCHEMA",
         "warning",
         "A tool's schema is not valid JSON Schema",

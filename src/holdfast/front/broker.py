@@ -174,6 +174,8 @@ class Broker:
         self._served: dict[str, _Served] = {}
         self._roots_of: dict[str, Client | None] = {}
         """Whose roots a server has that asked outside a call; None where no client could be asked."""
+        self._told = hub.registry.catalog
+        """The last catalog whose changes the clients were told, all of them."""
         self._all_listed: Catalog | None = None
         """The catalog in which every server is known to have a listing: it need not be looked through again."""
         self._quiet = anyio.Event()
@@ -186,7 +188,7 @@ class Broker:
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Forward the hub's records to clients, until cancelled."""
-        records = self.hub.events()
+        records, self._told = self.hub.events(), self.hub.registry.catalog
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self.pending_calls.expire)
@@ -268,9 +270,9 @@ class Broker:
         except (HoldfastError, MCPError) as exc:
             log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
 
-    def tell_missed(self, client: Client) -> None:
-        """Tell a legacy client that everything it listed or subscribed to may have changed."""
-        for method, _ in dict.fromkeys(_CHANGED.values()):
+    def tell_missed(self, client: Client, kinds: Collection[str]) -> None:
+        """Tell a legacy client that its lists of these kinds changed, and that what it subscribed to may have."""
+        for method in dict.fromkeys(method for kind, (method, _) in _CHANGED.items() if kind in kinds):
             self.tell(client, method, everywhere=True)
         for server, uri in list(client.subscribed):
             shown = {"uri": client.view.shown_uri(server, uri)}
@@ -552,21 +554,31 @@ class Broker:
 
     def _handle(self, record: HubRecord) -> None:
         match record:
-            case Published(server=server, kinds=kinds):
-                self._changed(server, kinds)
+            case Published():
+                if record.version == self.hub.catalog.version:
+                    self._told = self.hub.catalog
+                self._changed(record.server, record.kinds, record.own_kinds)
             case Missed():
-                self._changed(None, tuple(_CHANGED))
+                self._told, before = self.hub.catalog, self._told
+                for server, (shown, own) in self._told.changes(before).items():
+                    self._changed(server, tuple(kind.value for kind in shown), tuple(kind.value for kind in own))
             case Transition():
-                self._post(None, ResourceUpdated(STATUS_URI))
+                for each in self._subscriptions:
+                    each.post(ResourceUpdated(STATUS_URI))
                 self._notify_subscribers("", STATUS_URI)
             case _:
                 pass
 
-    def _changed(self, server: str | None, kinds: tuple[str, ...]) -> None:
-        for method, event in {_CHANGED[kind] for kind in kinds}:
-            self._post(server, event)
-            for client in self._clients.values():
-                if not client.modern and (server is None or client.view.covers(server)):
+    def _changed(self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...]) -> None:
+        """Tell each client of a view in which a list of the server looks different; ``own_kinds`` for its own names."""
+        everywhere, alone = ({_CHANGED[kind] for kind in some} for some in (kinds, own_kinds))
+        for each in self._subscriptions:
+            if each.view.covers(server):
+                for _, event in everywhere if each.view.server is None else alone:
+                    each.post(event)
+        for client in self._clients.values():
+            if not client.modern and client.view.covers(server):
+                for method, _ in everywhere if client.view.server is None else alone:
                     self.tell(client, method, everywhere=True)
 
     def _updated(self, server: str, uri: str) -> None:
@@ -585,11 +597,6 @@ class Broker:
                 shown = {"uri": client.view.shown_uri(server, uri)}
                 # Each replica with this session has the subscription, and a connection to a shared server.
                 self.tell(client, "notifications/resources/updated", shown, everywhere=True)
-
-    def _post(self, server: str | None, event: ServerEvent) -> None:
-        for each in self._subscriptions:
-            if server is None or each.view.covers(server):
-                each.post(event)
 
 
 def _era(slot: Slot) -> str | None:

@@ -72,6 +72,8 @@ class Client:
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""
+    listed: dict[str, str] | None = field(default_factory=dict)
+    """The digest of each list that it was given, by method; None for a rebuilt session if it is not known."""
 
     def is_present(self) -> bool:
         """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""

@@ -95,6 +95,14 @@ class FleetSessions:
             self._fleet.keep(_state(session), {"until": until, "sealed": self._sealed(session, record)})
         await self._beside.save(session, record)
 
+    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
+        """The lists that a session's client has, as far as this machine knows."""
+        return await self._beside.load_listed(session)
+
+    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
+        """Keep the lists that a client has, on this machine: a row for each session is too much for the fleet."""
+        await self._beside.save_listed(session, listed, until=until)
+
     async def run(
         self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
     ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from functools import partial
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import mcp_types as types
@@ -73,6 +74,9 @@ PAGE = 1_000
 PAGE_BYTES, STEP_BYTES = 8 * 1024 * 1024, 128 * 1024
 """How large a page may become, and how much of it is written in one step of the event loop."""
 
+DIGEST_BYTES = 8
+"""Of a list that a client was given: enough to tell whether it changed."""
+
 Handler: TypeAlias = Callable[[ClientRequest], Awaitable[RawObject]]
 
 _PARAMS = KeyNames(
@@ -95,7 +99,7 @@ class McpServer:
         self._broker = broker
         self._owner = owner
         self._forwarder = Forwarder(broker, view)
-        self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject]] = {}
+        self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject, bytes]] = {}
         self._handlers: dict[str, Handler] = {
             **dict.fromkeys(LIST_METHODS, self._list),
             "tools/call": self._call,
@@ -184,9 +188,28 @@ class McpServer:
             self._broker.unsubscribe(client, server, uri)
         self._broker.restore(client, subscribed)
 
-    def tell_missed(self, client: Client) -> None:
-        """Tell a client that everything it listed or subscribed to may have changed."""
-        self._broker.tell_missed(client)
+    async def tell_missed(self, client: Client) -> None:
+        """Tell a client which of its lists changed while it could not be told, and that its resources may have.
+
+        All of them, if it is not known what it was given.
+        """
+        if client.listed is None:
+            changed = set(LIST_METHODS)
+        else:
+            await self._broker.wait_for_first_listing(self.view)
+            changed = {method for method, seen in client.listed.items() if await self._differs(method, seen)}
+        self._broker.tell_missed(client, {LIST_METHODS[method][0].value for method in changed})
+
+    async def _differs(self, method: str, seen: str) -> bool:
+        """Whether the pages that a legacy client was given look different now."""
+        given = ""
+        for start in map(int, seen.split(":")[:-1]):
+            try:
+                _, digest = await self._page(method, *LIST_METHODS[method], start, modern=False)
+            except MCPError:
+                return True  # there is no such page any more
+            given = _next_digest(given, start, digest)
+        return given != seen
 
     def start(self, work: Callable[..., Any], *args: Any) -> None:
         """Run a task in the background."""
@@ -298,23 +321,33 @@ class McpServer:
         await self._broker.wait_for_first_listing(self.view)
         kind, key = LIST_METHODS[request.method]
         start = _offset(cursor)
-        return await self._page(request.method, kind, key, start, modern=request.client.modern)
+        client = request.client
+        page, digest = await self._page(request.method, kind, key, start, modern=client.modern)
+        if not client.modern:
+            client.listed = client.listed or {}
+            client.listed[request.method] = _next_digest(client.listed.get(request.method, ""), start, digest)
+        return page
 
-    async def _page(self, method: str, kind: Kind, key: str, start: int, *, modern: bool) -> RawObject:
-        """One page, made once for each catalog; other tasks get a turn while a large one is made."""
+    async def _page(self, method: str, kind: Kind, key: str, start: int, *, modern: bool) -> tuple[RawObject, bytes]:
+        """One page and its digest, made once for each catalog; other tasks get a turn while a large one is made.
+
+        The digest is that of the page without the marks of the hub.
+        """
         catalog = self.view.hub.catalog
         made = self._pages.get((method, modern, start))
         if made is not None and made[0] is catalog:
-            return made[1]
+            return made[1], made[2]
         entries = self.view.entries(kind)
         own = self.view.server is None and kind in (Kind.TOOL, Kind.RESOURCE)
         if start and start >= len(entries) + own:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
         page: list[bytes] = []
+        digest = blake2b(digest_size=DIGEST_BYTES)
         size = since = 0
         for entry in entries[start : start + PAGE]:
-            item = self.view.item(entry)
-            page.append(dumps(dict(tool_for_client(item, modern=modern)) if kind is Kind.TOOL else item))
+            page.append(_written(kind, self.view.item(entry), modern=modern))
+            plain = self.view.unmarked_item(entry)
+            digest.update(page[-1] if plain is None else _written(kind, plain, modern=modern))
             size += len(page[-1])
             if size > PAGE_BYTES:
                 break
@@ -324,13 +357,15 @@ class McpServer:
         following = start + len(page)
         if own and following == len(entries) and len(page) < PAGE:
             page.append(dumps(status_tool(self.view.hub) if kind is Kind.TOOL else status_resource()))
+            digest.update(page[-1])
             following += 1
         more: Fields = {"nextCursor": dumps(str(following))} if following < len(entries) + own else {}
         members: Fields = {key: join_items([*page]), **more}
+        digest.update(more.get("nextCursor", b""))
         written = RawObject(members, join_fields(members))
         if self.view.hub.catalog is catalog:
-            self._pages[method, modern, start] = catalog, written
-        return written
+            self._pages[method, modern, start] = catalog, written, digest.digest()
+        return written, digest.digest()
 
     @property
     def _findings(self) -> Mapping[str, str]:
@@ -492,6 +527,22 @@ def _check_spelling(params: Mapping[str, object]) -> None:
     """Refuse a second spelling of a parameter: a server that does not look at case would read that one."""
     if others := _PARAMS.misspelled(params):
         raise MCPError(INVALID_PARAMS, f"{quoted_line(others[0])} is another spelling of a parameter's name")
+
+
+def _written(kind: Kind, item: Mapping[str, Any], *, modern: bool) -> bytes:
+    return dumps(dict(tool_for_client(item, modern=modern)) if kind is Kind.TOOL else item)
+
+
+def _next_digest(before: str, start: int, digest: bytes) -> str:
+    """What a client has of a list after one more page: where each page began, and one digest of them all.
+
+    A page that does not follow the ones before begins again: a client that reads one page for ever costs no more.
+    """
+    *starts, last = before.split(":")
+    if starts and start <= int(starts[-1]):
+        starts, last = [], ""
+    both = blake2b(bytes.fromhex(last) + digest, digest_size=DIGEST_BYTES).hexdigest()
+    return ":".join((*starts, str(start), both))
 
 
 def _offset(cursor: object) -> int:

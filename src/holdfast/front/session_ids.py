@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.front.seal import SESSION_SECONDS, SessionTicket, fitted, is_expired
+from holdfast.front.seal import IDLE_SECONDS, SESSION_SECONDS, SessionTicket, fitted, is_expired
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
 from holdfast.front.shared_events import SharedEvents
@@ -116,6 +116,14 @@ class SessionIds:
             await self.keep(ticket, seen=seen)
         elif not known.ended and known.seen < seen:
             await self.store.save(ticket.id, replace(known, seen=seen))
+
+    async def listed(self, ticket: SessionTicket) -> Mapping[str, str] | None:
+        """The lists that the client of a session has; None if that is not known."""
+        return await self.store.load_listed(ticket.id)
+
+    async def keep_listed(self, ticket: SessionTicket, listed: Mapping[str, str]) -> None:
+        """Keep the lists that a client has, for as long as its session can be idle."""
+        await self.store.save_listed(ticket.id, listed, until=self.wall() + IDLE_SECONDS + 2 * NOTE_SECONDS)
 
     async def keep(
         self,

@@ -1,5 +1,8 @@
 """What changes during a legacy session, and outlives the process: when it was seen, its end, log level, subscriptions.
 
+And the digest of each list that a client with a stream of notices was given: after a restart the hub announces a
+changed list only if it did change. That is kept on this machine alone, and for as long as an idle session lives.
+
 ``SessionStore`` is what the sessions use; a store that replicas share implements the same. ``SqliteSessions`` is a file
 that the hubs of one configuration share. A session leaves a row only when it has something to keep: it lived for an
 hour, set its log level, subscribed to a resource, or was ended. A row goes when its session would have expired.
@@ -11,7 +14,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +67,12 @@ class SessionStore(Protocol):
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record. It is durable when this returns; a failure is logged. An ended session stays ended."""
 
+    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
+        """The lists that a session's client has, as digests by method; None if it is not known."""
+
+    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
+        """Keep the lists that a client has, until a time."""
+
     async def run(
         self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
     ) -> None:
@@ -77,6 +86,18 @@ class MemorySessions:
 
     def __init__(self) -> None:
         self._records: dict[bytes, SessionRecord] = {}
+        self._listed: dict[bytes, Mapping[str, str]] = {}
+
+    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
+        """The lists that a session's client has."""
+        return self._listed.get(session)
+
+    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
+        """Keep the lists that a client has."""
+        self._listed.pop(session, None)
+        self._listed[session] = dict(listed)
+        while len(self._listed) > MOST_IN_MEMORY:
+            del self._listed[next(iter(self._listed))]
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session, or None."""
@@ -104,6 +125,11 @@ CREATE TABLE IF NOT EXISTS sessions (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS sessions_until ON sessions (until);
 """
+_LISTED_SCHEMA = """
+CREATE TABLE IF NOT EXISTS listed (id BLOB PRIMARY KEY, until REAL NOT NULL, lists TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS listed_until ON listed (until);
+"""
+"""A table of its own: an earlier version that shares the file writes rows of the other one."""
 _WRITE = """
 INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
     seen = max(seen, excluded.seen), ended = max(ended, excluded.ended),
@@ -124,6 +150,7 @@ class SqliteSessions:
         self._file = file
         self._wall = wall
         self._unwritten: dict[bytes, SessionRecord] = {}
+        self._unwritten_lists: dict[bytes, tuple[float, Mapping[str, str]]] = {}
         self._ended: set[bytes] = set()
         self._pruned = 0.0
         self._writing = anyio.Lock()
@@ -134,17 +161,37 @@ class SqliteSessions:
             return unwritten
         return await anyio.to_thread.run_sync(self._load, session)
 
+    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
+        """The lists that a session's client has; None if that is not known."""
+        if (unwritten := self._unwritten_lists.get(session)) is not None:
+            return unwritten[1]
+        return await anyio.to_thread.run_sync(self._load_listed, session)
+
+    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
+        """Keep the lists that a client has; on disk when this returns."""
+        self._unwritten_lists[session] = (until, dict(listed))
+        while len(self._unwritten_lists) > MOST_IN_MEMORY:
+            del self._unwritten_lists[next(iter(self._unwritten_lists))]
+        await self._write_pending()
+
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record; at once in memory, on disk when this returns."""
         before = self._unwritten.get(session)
         if before is None or not before.ended:
             self._unwritten[session] = record
+        await self._write_pending()
+
+    async def _write_pending(self) -> None:
+        """Write all that waits, in one transaction: what came while the last write was under way goes together."""
         with anyio.CancelScope(shield=True):  # a write that began is short, and its outcome must be known
             async with self._writing:
-                pending = dict(self._unwritten)
-                written = await anyio.to_thread.run_sync(self._write, pending) if pending else False
-                for key in [key for key, one in pending.items() if written and self._unwritten.get(key) is one]:
+                pending, lists = dict(self._unwritten), dict(self._unwritten_lists)
+                if not (pending or lists) or not await anyio.to_thread.run_sync(self._write, pending, lists):
+                    return
+                for key in [key for key, one in pending.items() if self._unwritten.get(key) is one]:
                     del self._unwritten[key]
+                for key in [key for key, two in lists.items() if self._unwritten_lists.get(key) is two]:
+                    del self._unwritten_lists[key]
 
     async def run(
         self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
@@ -174,7 +221,19 @@ class SqliteSessions:
             self._failed("read", seen, exc)
             return None
 
-    def _write(self, records: dict[bytes, SessionRecord]) -> bool:
+    def _load_listed(self, session: bytes) -> Mapping[str, str] | None:
+        seen = file_stamp(self._file)
+        try:
+            if not self._file.exists():
+                return None
+            with closing(self._open()) as database:
+                row = database.execute("SELECT lists FROM listed WHERE id = ?", (session,)).fetchone()
+            return {str(key): str(value) for key, value in json.loads(row[0]).items()} if row is not None else None
+        except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as exc:
+            self._failed("read", seen, exc)
+            return None
+
+    def _write(self, records: dict[bytes, SessionRecord], listed: dict[bytes, tuple[float, Mapping[str, str]]]) -> bool:
         rows = [
             (key, one.until, one.seen, one.ended, one.log_level, json.dumps(sorted(one.subscribed)))
             for key, one in records.items()
@@ -184,9 +243,12 @@ class SqliteSessions:
             private_folder(self._file.parent)
             with closing(self._open()) as database, database:
                 database.executemany(_WRITE, rows)
+                lists = [(key, until, json.dumps(dict(lists))) for key, (until, lists) in listed.items()]
+                database.executemany("INSERT OR REPLACE INTO listed VALUES (?, ?, ?)", lists)
                 if (now := self._wall()) > self._pruned + PRUNE_SECONDS:
                     self._pruned = now
                     database.execute("DELETE FROM sessions WHERE until < ?", (now,))
+                    database.execute("DELETE FROM listed WHERE until < ?", (now,))
         except (sqlite3.Error, OSError) as exc:
             self._failed("written", seen, exc)
             return False
@@ -208,8 +270,8 @@ class SqliteSessions:
         try:
             if new:
                 self._file.chmod(0o600)
-            if new or not _has_table(database):
-                database.executescript(_SCHEMA)
+            if new or not _has_tables(database):
+                database.executescript(_SCHEMA + _LISTED_SCHEMA)
         except BaseException:
             database.close()
             raise
@@ -226,9 +288,9 @@ class SqliteSessions:
                 log.warning("it cannot be set aside: %s", refusal)
 
 
-def _has_table(database: sqlite3.Connection) -> bool:
-    found = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'")
-    return found.fetchone() is not None
+def _has_tables(database: sqlite3.Connection) -> bool:
+    found = database.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('sessions', 'listed')")
+    return bool(found.fetchone() == (2,))
 
 
 def _record(until: float, seen: float, ended: int, log_level: str | None, subscribed: str) -> SessionRecord:

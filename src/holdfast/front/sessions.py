@@ -58,6 +58,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
+from holdfast.front.view import LIST_METHODS
 from holdfast.wire import SMALL_BYTES, RawObject
 
 __all__ = ["HttpSessions"]
@@ -164,15 +165,17 @@ class HttpSessions:
         opened = await self._ids.open(session_id, endpoint=endpoint, principal=principal.name)
         if opened is None:
             return None
+        ticket, record = opened
+        listed = await self._ids.listed(ticket)
         if (session := self._sessions.get(session_id)) is not None:  # another request was faster
             return session
         if (exceeded := self._quotas.begin_session(principal.name)) is not None:
             return exceeded
-        ticket, record = opened
         session = self._add(session_id, ticket, principal)
         session.rebuilt = session.attached = True
         assert session.client is not None  # noqa: S101 - see _add
         session.client.rebuilt = True
+        session.client.listed = dict(listed) if listed is not None else None
         self.server.attach(session.client)
         if record is not None:
             self._restore(session, session.client, record)
@@ -232,6 +235,8 @@ class HttpSessions:
             if seen - session.noted_at > NOTE_SECONDS:
                 session.noted_at = seen
                 to_note.append(partial(self._ids.note, session.ticket, seen=seen))
+                if session.listening and session.client is not None and session.client.listed is not None:
+                    to_note.append(partial(self._ids.keep_listed, session.ticket, session.client.listed))
             if self._ids.is_over(session.ticket):
                 self._drop(session, released=True)
             elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
@@ -349,6 +354,7 @@ class HttpSessions:
                 reply.event(event.message, event_id=event_id)
             session.opened()
             self._tell_missed(session, lost is not None)
+            self._keep_listed(session)
         else:
             reply.begin()
             if lost is not None:
@@ -388,7 +394,12 @@ class HttpSessions:
         """Let a client list and read again what may have changed while no hub could tell it."""
         if session.client is not None and (session.rebuilt or events_lost):
             session.rebuilt = False
-            self.server.tell_missed(session.client)
+            self.server.start(self.server.tell_missed, session.client)
+
+    def _keep_listed(self, session: HttpSession) -> None:
+        """Write which lists a client has that can be told of a change."""
+        if session.client is not None and session.client.listed is not None:
+            self.server.start(self._ids.keep_listed, session.ticket, dict(session.client.listed))
 
     def _post(
         self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
@@ -518,9 +529,8 @@ class HttpSessions:
             if result is None:
                 stream.done = True
                 return
-            if message.method in _CHANGES_SESSION:
-                session.noted_at = self._ids.wall()
-                await self._keep(session)()
+            if message.method in _KEPT:
+                await self._keep_after(message.method, session)
             stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
@@ -538,6 +548,14 @@ class HttpSessions:
                 self._quotas.end_call(whose)
             session.forget(message.key, call)
             self._one_less()
+
+    async def _keep_after(self, method: str, session: HttpSession) -> None:
+        """Write what a request changed, so that it outlives the process."""
+        if method in _CHANGES_SESSION:
+            session.noted_at = self._ids.wall()
+            await self._keep(session)()
+        elif session.listening:
+            self._keep_listed(session)
 
     async def _notice(self, session: HttpSession, request: Request, message: Message) -> None:
         assert session.client is not None  # noqa: S101 - a session has shaken hands
@@ -696,3 +714,4 @@ def _client_info(info: object) -> dict[str, str]:
 
 
 _CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+_KEPT: Final = _CHANGES_SESSION | LIST_METHODS.keys()

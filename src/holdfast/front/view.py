@@ -13,7 +13,7 @@ from mcp.shared.inbound import X_MCP_HEADER_KEY
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config import Config, ServerSpec
-from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, nearest, uri_lead
+from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, nearest, unmarked, uri_lead
 from holdfast.hub import Hub, is_repeatable, is_shown, shown
 from holdfast.wire import dumps, text_as_json
 
@@ -84,6 +84,11 @@ class View:
         """Return one item, as it goes over the wire."""
         return self._item(entry)
 
+    def unmarked_item(self, entry: CatalogEntry) -> dict[str, Any] | None:
+        """Return the same without the marks of the hub; None if it has none."""
+        plain = unmarked(entry.item.raw)
+        return None if entry.verified and plain is entry.item.raw else {**plain, **self._named(entry)}
+
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
@@ -115,8 +120,11 @@ class View:
         return route
 
     def shown_uri(self, server: str, uri: str) -> str:
-        """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous."""
-        if self.server is not None:
+        """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous.
+
+        The hub's own resource is of no server.
+        """
+        if self.server is not None or not server:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
         known = self.hub.registry.catalog.names.get(key)
@@ -141,8 +149,10 @@ class View:
         return self.hub.registry.catalog.entry(name, key.kind) if name is not None else None
 
     def _item(self, entry: CatalogEntry) -> dict[str, Any]:
-        name = entry.name if self.server is None else entry.original
-        return {**shown(entry), _NAME[entry.key.kind]: name}
+        return {**shown(entry), **self._named(entry)}
+
+    def _named(self, entry: CatalogEntry) -> dict[str, str]:
+        return {_NAME[entry.key.kind]: entry.name if self.server is None else entry.original}
 
     def _find_resource(self, uri: str) -> NameKey | Unknown:
         """Find the owner by the list, a template, the server prefix, or because one server has all resources."""

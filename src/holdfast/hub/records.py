@@ -61,6 +61,8 @@ class Published:
     version: int
     kinds: tuple[str, ...]
     """What changed: tools, prompts, resources, templates."""
+    own_kinds: tuple[str, ...] = ()
+    """What of it changed at the endpoint of this server alone, which has its own names."""
     at: float
 
 

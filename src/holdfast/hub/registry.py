@@ -23,6 +23,7 @@ from holdfast.config import ApprovalMode, BadServer, Config, ServerSpec
 from holdfast.core import (
     ApprovalKind,
     Catalog,
+    ChangedKinds,
     Health,
     Kind,
     Listing,
@@ -345,8 +346,7 @@ class SlotRegistry:
         """
         before, applied = self.config, config_applied(self.config, config, at=self.clock.now())
         fresh = await self._made_slots(config, applied.added)
-        written = written_prefixes(config)
-        arranged = await self._arranged(written)
+        arranged = await self._arranged(config)
         if self._closing:
             return None
         self.config = config
@@ -376,14 +376,14 @@ class SlotRegistry:
                 await anyio.lowlevel.checkpoint()
         return made
 
-    async def _arranged(self, written: Mapping[str, str | None]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
+    async def _arranged(self, config: Config) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
         """The catalog with these servers, and what that changes; a thread makes it."""
         for _ in range(ARRANGE_TRIES):
             before = self.catalog
-            made = await anyio.to_thread.run_sync(_arranged, before, written)
+            made = await anyio.to_thread.run_sync(_arranged, before, config)
             if self.catalog is before:
                 return made
-        return _arranged(self.catalog, written)  # other servers publish all the time: now none can
+        return _arranged(self.catalog, config)  # other servers publish all the time: now none can
 
     async def _tell(self, applied: ConfigApplied, gone: Sequence[Slot], *, other_settings: bool) -> None:
         """Tell the slots, in turns. Each of them is told, also if the caller no longer waits."""
@@ -541,12 +541,19 @@ class SlotRegistry:
         if catalog is not self.catalog:
             self._replace(catalog, catalog.changes(self.catalog))
 
-    def _replace(self, catalog: Catalog, changes: Mapping[str, frozenset[Kind]]) -> None:
+    def _replace(self, catalog: Catalog, changes: Mapping[str, ChangedKinds]) -> None:
         if catalog is not self.catalog:
             self.catalog = catalog
-            for server, kinds in changes.items():
-                named = tuple(sorted(kind.value for kind in kinds))
-                self.journal.write(Published(server=server, version=catalog.version, kinds=named, at=self.clock.now()))
+            for server, (shown, own) in changes.items():
+                self.journal.write(
+                    Published(
+                        server=server,
+                        version=catalog.version,
+                        kinds=tuple(sorted(kind.value for kind in shown)),
+                        own_kinds=tuple(sorted(kind.value for kind in own)),
+                        at=self.clock.now(),
+                    )
+                )
             self._writer.changed(self._snapshot)
 
     def _add(self, server: ServerSpec | BadServer) -> Slot:
@@ -615,14 +622,14 @@ AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
 
 
-def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
+def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
     """The catalog with these listings, and what they change."""
     made = before.publish_all(listings)
     return made, made.changes(before)
 
 
-def _arranged(before: Catalog, written: Mapping[str, str | None]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
-    made = before.arrange(written)
+def _arranged(before: Catalog, config: Config) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
+    made = before.arrange(written_prefixes(config), longest=config.settings.name_length)
     return made, made.changes(before)
 
 

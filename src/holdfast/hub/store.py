@@ -297,7 +297,7 @@ class StateWriter:
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
         self._approvals.load()
-        catalog = Catalog().arrange(written_prefixes(config))
+        catalog = Catalog().arrange(written_prefixes(config), longest=config.settings.name_length)
         kept = self._store.load() if self._store is not None else {}
         specs = [server for server in config.servers.values() if isinstance(server, ServerSpec) and server.id in kept]
         same = [kept[spec.id] for spec in specs if kept[spec.id].fingerprint == fingerprint(spec)]

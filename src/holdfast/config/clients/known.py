@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from holdfast.core import HUB_NAME
 from holdfast.errors import UsageError
 
 __all__ = ["CLIENTS", "HUB", "ClientLocation", "ClientPaths", "KnownClient", "client_named"]
 
-HUB = "holdfast"
-"""The name of the hub in a client's file."""
+HUB = HUB_NAME
+"""The name of the hub in a client's file: the names of tools leave room for it."""
 
 Scope: TypeAlias = Literal["user", "project"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -15,7 +15,17 @@ from jsonschema.exceptions import SchemaError
 
 from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.control import Server
-from holdfast.core import classify_evidence, masked, quoted, quoted_name
+from holdfast.core import (
+    HUB_NAME,
+    NAME_LENGTH,
+    Kind,
+    base_name,
+    classify_evidence,
+    cutting_clients,
+    masked,
+    quoted,
+    quoted_name,
+)
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose.access import claims_of, configured_token, input_edits, lacking_inputs, named_inputs
@@ -214,6 +224,8 @@ class ToolsCheck(Check):
         "HF-TOOLS-HIDDEN",
         "HF-TOOLS-DUPLICATE",
         "HF-TOOLS-NAME",
+        "HF-TOOLS-CUT",
+        "HF-TOOLS-LONG",
         "HF-TOOLS-SCHEMA",
         "HF-LIST",
     )
@@ -233,7 +245,7 @@ class ToolsCheck(Check):
         if not listed:
             return Observation(count, (_hidden(case, len(offered)), *lists))
         names = [name for name, _ in offered if name in listed]
-        return Observation(count, (*_faults(case, names, listed), *lists))
+        return Observation(count, (*_faults(case, names, listed), *_cut_names(case, listed), *lists))
 
 
 def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
@@ -273,6 +285,24 @@ def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]
         first, why = next(iter(invalid.items()))
         words = f"the schema of {_some(list(invalid))} is not valid JSON Schema ({quoted_name(first)}: {why})"
         yield _at_fault(case, "HF-TOOLS-SCHEMA", words, list(invalid))
+
+
+def _cut_names(case: Case, listed: Iterable[str]) -> Iterator[Finding]:
+    """Names that do not fit behind the prefix of a client: at the endpoint of all servers, and at the server's own."""
+    spec, longest = case.spec, case.tools.settings.name_length
+    given = [base_name(Kind.TOOL, spec.id, name, spec.prefix, longest) for name in listed]
+    if cut := [name for name in given if cutting_clients(HUB_NAME, name)]:
+        words = f"{_who_cut(HUB_NAME, cut)} cut or leave out {_some(cut)}"
+        text = "the default length leaves room for the prefix of every known client"
+        yield finding("HF-TOOLS-CUT", words, text, edits=(case.setting("nameLength", NAME_LENGTH),))
+    if long := [name for name in listed if _ACCEPTED_NAME.fullmatch(name) and cutting_clients(spec.id, name)]:
+        words = f"at /servers/{spec.id}/mcp, {_who_cut(spec.id, long)} cut or leave out {_some(long)}"
+        text = "use it at /mcp, where the hub shortens these names; this command shows its tools"
+        yield finding("HF-TOOLS-LONG", words, text, on_server("tools", case.id))
+
+
+def _who_cut(server: str, names: list[str]) -> str:
+    return ", ".join(sorted({client for name in names for client in cutting_clients(server, name)}))
 
 
 def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
