@@ -168,6 +168,7 @@ PANELS = (
         {"{{instance}}": f"holdfast_fleet_clock_ahead_seconds{{{OF_HUB}}}"},
         unit="s",
         description="How far the clock of each machine is ahead of the time of the fleet. Beyond 30 s it is reported.",
+        defaults={"min": None},  # a clock may be behind
     ),
     Panel(
         "Fleet: exchanges with the store",
@@ -184,6 +185,16 @@ PANELS = (
         unit="percentunit",
     ),
     Panel("Memory of the hub", {"{{instance}}": f"process_resident_memory_bytes{{{OF_HUB}}}"}, unit="bytes"),
+    Panel(
+        "File descriptors of the hub",
+        {"{{instance}}": f"process_open_fds{{{OF_HUB}}} / process_max_fds{{{OF_HUB}}}"},
+        unit="percentunit",
+        description="Share of the limit that is in use. At 100 % the hub accepts no connection.",
+    ),
+    Panel(
+        "Restarts of the hub",
+        {"{{instance}}": f"changes(process_start_time_seconds{{{OF_HUB}}}[$__rate_interval])"},
+    ),
 )
 
 

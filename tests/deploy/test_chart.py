@@ -392,15 +392,6 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
 
 
-def test_the_rules_watch_metrics_that_the_bridge_has() -> None:
-    from holdfast.gateway.health import BridgeHealth  # noqa: PLC0415 - beside what is compared with it
-
-    rules = by_kind(manifests("prometheus.rules=true"), "PrometheusRule")["spec"]["groups"][0]["rules"]
-    for rule in rules:
-        metric = rule["expr"].partition("{")[0].removeprefix("absent(")
-        assert f"\n{metric} " in BridgeHealth().as_metrics()
-
-
 @pytest.mark.requirement("GW-6")
 def test_under_the_gateway_api_the_timeout_is_the_backends_and_the_policy_has_none() -> None:
     found = manifests(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import promql_parser
 import pytest
@@ -14,7 +14,7 @@ import yaml
 from holdfast.control.server.metrics import METHODS, METRICS
 from holdfast.core.lifecycle.table import State
 from holdfast.gateway.health import BridgeHealth
-from holdfast.hub.records import CallOutcome
+from holdfast.hub.records import CallOutcome, RefusalKind
 from tests.deploy.chart import ROOT, by_kind, manifests
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -29,8 +29,8 @@ def _own_metrics() -> dict[str, set[str] | None]:
         endings = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         names |= {f"{metric.shown}{ending}": {*metric.labels, "le"} for ending in endings}
     bridge = re.findall(r"^(holdfast_\w+) ", BridgeHealth().as_metrics(), flags=re.MULTILINE)
-    process = ("process_cpu_seconds_total", "process_resident_memory_bytes")
-    return names | dict.fromkeys((*bridge, *process))
+    parts = ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds")
+    return names | dict.fromkeys((*bridge, *(f"process_{part}" for part in parts), "up"))
 
 
 KNOWN = _own_metrics()
@@ -41,6 +41,7 @@ VALUES = {
     "outcome": set(CallOutcome.__args__),  # type: ignore[attr-defined]  # of a Literal
     "method": {*METHODS, "other"},
     "result": {"applied", "refused"},
+    "kind": set(get_args(RefusalKind)),
 }
 
 
@@ -82,7 +83,7 @@ def test_every_alert_can_be_read_and_watches_what_there_is() -> None:
         for rule in group["rules"]:
             assert _checked(rule["expr"])
             assert rule["labels"]["severity"] in ("warning", "critical")
-            assert {"summary", "description"} == rule["annotations"].keys()
+            assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
     assert len({name for group in groups for name in _alerts(group)}) == sum(len(group["rules"]) for group in groups)
 
 
@@ -117,7 +118,7 @@ def test_no_two_panels_lie_on_each_other_and_all_ask_the_source_that_is_chosen()
 @pytest.mark.requirement("HUB-5")
 def test_the_charts_rules_are_the_same_in_its_own_namespace_and_as_patient_as_it_is_told() -> None:
     by_name = {group["name"]: _alerts(group) for group in yaml.safe_load(ALERTS.read_text())["groups"]}
-    found = manifests(*HUB, "prometheus.for=7m")
+    found = manifests(*HUB, "prometheus.for=7m", "prometheus.runbooks=https://docs.example.com/")
     for name, resource in (("holdfast-hub", "-hub"), ("holdfast-gateway-bridge", "gateway")):
         (group,) = by_kind(found, "PrometheusRule", resource)["spec"]["groups"]
         rendered = _alerts(group)
@@ -128,6 +129,9 @@ def test_the_charts_rules_are_the_same_in_its_own_namespace_and_as_patient_as_it
             assert expression.count('namespace="agents",') == by_name[name][alert].count("{")
             assert expression.replace('namespace="agents",', "") == by_name[name][alert]
         assert {rule["for"] for rule in group["rules"] if "for" in rule} == {"7m"}
+        for rule in group["rules"]:
+            page = f"production/runbook.html#{rule['alert'].lower()}"
+            assert rule["annotations"]["runbook_url"] == f"https://docs.example.com/{page}"
 
 
 @pytest.mark.requirement("HUB-5", "SEC-2")

@@ -71,6 +71,21 @@ def address(page: str) -> str:
     return re.sub(r"README$", "index", page.removesuffix(".md")) + ".html"
 
 
+@pytest.mark.requirement("DX-7")
+def test_the_runbook_of_every_alert_is_a_place_of_the_site(site: Path) -> None:
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"]
+    urls = {rule["alert"]: rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]}
+    for alert, url in urls.items():
+        page, _, anchor = url.partition("#")
+        text = (site / page).read_text()
+        found = re.search(rf'<h3 id="{anchor}">(\w+)<', text)
+        assert found is not None, f"{url} leads nowhere"
+        assert found[1] == alert
+    (shown,) = {url.partition("#")[0] for url in urls.values()}
+    sections = re.findall(r'<h3 id="\w+">(\w+)<', (site / shown).read_text())
+    assert sorted(sections) == sorted(urls), "a section without an alert"
+
+
 @pytest.mark.parametrize("page", ["architecture", "concepts/lifecycle"])
 def test_diagrams_are_pictures_of_our_own(site: Path, page: str) -> None:
     text = (site / f"{page}.html").read_text()
