@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FRAMEWORKS", "ROOT", "Framework", "Release", "python_of", "python_with"]
+__all__ = ["FRAMEWORKS", "ROOT", "Framework", "Release", "python_of", "python_of_fastmcp", "python_with"]
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".tools" / "envs"
@@ -63,6 +63,11 @@ def python_with(name: str, requirements: Sequence[str], *, holdfast: bool = True
     return python
 
 
+def python_of_fastmcp() -> Path:
+    """The Python of an environment with FastMCP as a server, on the SDK 2.x that it needs."""
+    return python_with("fastmcp", ["fastmcp-slim[server]"], holdfast=False)
+
+
 def _uv(*arguments: str) -> None:
     command = [str(Path(sys.executable).with_name("uv")), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
@@ -83,6 +88,8 @@ def _make_all() -> None:
         # The first import compiles the framework's modules: that belongs to the set-up, too.
         modules = f"holdfast.integrations.{framework.name}, holdfast.testing"
         subprocess.run([python, "-c", f"import {modules}"], check=True, timeout=INSTALL_SECONDS)
+    server = "from fastmcp import FastMCP; from fastmcp.server.auth import OAuthProxy"
+    subprocess.run([python_of_fastmcp(), "-c", server], check=True, timeout=INSTALL_SECONDS)
 
 
 if __name__ == "__main__":

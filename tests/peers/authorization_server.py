@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 __all__ = ["PLANTED"]
 
@@ -68,6 +68,18 @@ class Behaviour:
     open: bool = False
     """Whether the MCP server answers without a login."""
     mcp_status: int = 0
+    accepts: str = ""
+    """The one client authentication that it accepts, whatever it says; ``plain_basic`` is Basic without decoding."""
+    secret: str = PLANTED + "client"
+    answers: dict[str, Any] = field(default_factory=dict)
+    """Fields of the tokens' answer beside, or instead of, the usual ones."""
+    format: str = "json"
+    """How the token endpoint answers: ``json``, ``form``, ``html`` or ``nested`` (errors inside an object)."""
+    breaks_at: str = ""
+    """Answers 500 at addresses that begin so."""
+    names_authorization_server: bool = True
+    grant_types: list[str] = field(default_factory=list)
+    refuses_scope_of_clients: bool = False
     needs: str = "files:read"
     """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
 
@@ -89,6 +101,7 @@ class World:
         self.used: dict[str, str] = {}
         self.devices: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, dict[str, Any]] = {}
+        self.forgotten: set[str] = set()
         self.log: list[dict[str, Any]] = []
         self.aside: queue.Queue[dict[str, Any]] = queue.Queue()
 
@@ -156,10 +169,13 @@ class Handler(BaseHTTPRequestHandler):
         how, here = WORLD.behaviour, WORLD.address
         if path == "/control":
             return self._answer(200, {"log": WORLD.log, "tokens": len(WORLD.tokens)})
+        if how.breaks_at and path.startswith(how.breaks_at):
+            return self._answer(500, {})
         if path.startswith("/.well-known/oauth-protected-resource") and how.metadata:
-            described = {"resource": how.resource or f"{here}/mcp", "authorization_servers": [here]}
-            return self._answer(200, {**described, "scopes_supported": ["files:read"]})
-        if path == "/.well-known/oauth-authorization-server" and how.metadata:
+            described = {"resource": how.resource or f"{here}/mcp", "scopes_supported": ["files:read"]}
+            named = {"authorization_servers": [here]} if how.names_authorization_server else {}
+            return self._answer(200, {**described, **named})
+        if path.endswith(("oauth-authorization-server", "openid-configuration")) and how.metadata:
             if how.redirects_to:
                 return self._redirect(how.redirects_to)
             return self._answer(200, _metadata(how, here))
@@ -205,6 +221,8 @@ class Handler(BaseHTTPRequestHandler):
             WORLD.begin()
         if change.pop("revoke", False):
             WORLD.revoke()
+        if change.pop("restart", False):
+            WORLD.forgotten |= {*WORLD.clients}
         if change.pop("end_tokens", False):
             WORLD.tokens.clear()
         if change.pop("forget", False):
@@ -214,25 +232,30 @@ class Handler(BaseHTTPRequestHandler):
 
     def _register(self, wanted: dict[str, Any]) -> None:
         client, method = f"client-{secrets.token_hex(3)}", wanted.get("token_endpoint_auth_method", "none")
-        secret = {} if method == "none" else {"client_secret": PLANTED + "client"}
+        WORLD.note("register", **wanted)
+        if WORLD.behaviour.refuses_scope_of_clients and "scope" in wanted:
+            return self._answer(400, {"error": "invalid_client_metadata"})
+        secret = {} if method in ("none", "private_key_jwt") else {"client_secret": WORLD.behaviour.secret}
         WORLD.clients[client] = wanted
-        WORLD.note("register", redirect_uris=wanted["redirect_uris"])
-        self._answer(201, {**wanted, "client_id": client, **secret})
+        return self._answer(201, {**wanted, "client_id": client, **secret})
 
     def _token(self, form: dict[str, str]) -> None:
         how = WORLD.behaviour
-        basic = self.headers.get("authorization", "")
-        client = base64.b64decode(basic[6:]).decode().split(":")[0] if basic else form.get("client_id", "")
-        WORLD.note(
-            "token", grant_type=form["grant_type"], client=client, basic=bool(basic), resource=form.get("resource")
-        )
+        basic = base64.b64decode(self.headers.get("authorization", "")[6:]).decode()
+        client = unquote(basic.partition(":")[0]) if basic else form.get("client_id", "")
+        seen = {name: form.get(name) for name in ("grant_type", "client_id", "resource")}
+        WORLD.note("token", client=client, basic=bool(basic), **seen)
         if how.token_cut:
             self.close_connection = True
             return None
         if how.token_status:
-            return self._answer(how.token_status, {"error": how.token_error})
+            return self._reply(how.token_status, {"error": how.token_error})
+        if how.accepts and _proof(form, basic) != (how.accepts, how.secret):
+            return self._reply(401, {"error": "invalid_client"})
         if how.redirects_to:
             return self._redirect(how.redirects_to, status=307)
+        if client in WORLD.forgotten:
+            return self._answer(401, {"error": "invalid_client"})
         if how.forgets_clients and client in WORLD.clients:
             del WORLD.clients[client]
             return self._answer(401, {"error": "invalid_client"})
@@ -249,7 +272,8 @@ class Handler(BaseHTTPRequestHandler):
         digest = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest()).decode()
         if asked is None or asked["code_challenge"] != digest.rstrip("=") or asked["client_id"] != client:
             return self._answer(400, {"error": "invalid_grant"})
-        return self._answer(200, WORLD.issue(asked.get("scope", ""), client, asked.get("resource", "")))
+        given = WORLD.issue(asked.get("scope", ""), client, asked.get("resource", ""))
+        return self._reply(200, {**given, **WORLD.behaviour.answers})
 
     def _by_refresh(self, form: dict[str, str], client: str) -> None:
         token, how = form["refresh_token"], WORLD.behaviour
@@ -333,13 +357,26 @@ class Handler(BaseHTTPRequestHandler):
         metadata = f", {metadata}" if WORLD.behaviour.metadata else ""
         self._answer(status, {}, {"WWW-Authenticate": f'Bearer {errors}scope="{scope}"{metadata}'})
 
+    def _reply(self, status: int, fields: dict[str, Any]) -> None:
+        """The token endpoint's answer, in the format of its behaviour."""
+        match WORLD.behaviour.format:
+            case "form":
+                text = {name: value for name, value in fields.items() if value is not None}
+                return self._answer(status, urlencode(text), {"Content-Type": "application/x-www-form-urlencoded"})
+            case "html":
+                return self._answer(status, "<html><h1>Error</h1></html>", {"Content-Type": "text/html"})
+            case "nested" if "error" in fields:
+                fields = {"error": {"code": fields["error"], "message": "refused"}}
+        return self._answer(status, fields)
+
     def _redirect(self, where: str, *, status: int = 302) -> None:
         self._answer(status, {}, {"Location": where})
 
     def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
-        data = json.dumps(content).encode() if content is not None else b""
+        text = content if isinstance(content, str) else json.dumps(content) if content is not None else ""
+        data = text.encode()
         self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Type": "application/json"}.items():
+        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -357,6 +394,8 @@ def _metadata(how: Behaviour, here: str) -> dict[str, Any]:
         "client_id_metadata_document_supported": how.takes_documents,
         "authorization_response_iss_parameter_supported": True,
     }
+    if how.grant_types:
+        described["grant_types_supported"] = how.grant_types
     if how.registers:
         described["registration_endpoint"] = f"{here}/register"
     if how.device:
@@ -364,6 +403,17 @@ def _metadata(how: Behaviour, here: str) -> dict[str, Any]:
     if how.revocation:
         described["revocation_endpoint"] = how.revokes_at or f"{here}/revoke"
     return described
+
+
+def _proof(form: dict[str, str], basic: str) -> tuple[str, str]:
+    """How a client authenticates, and its secret."""
+    if basic:
+        _, _, secret = basic.partition(":")
+        encoded = WORLD.behaviour.accepts == "client_secret_basic"
+        return (WORLD.behaviour.accepts if "basic" in WORLD.behaviour.accepts else "basic"), (
+            unquote(secret) if encoded else secret
+        )
+    return "client_secret_post", form.get("client_secret", "")
 
 
 def _tool(message: dict[str, Any]) -> str:

@@ -1,10 +1,11 @@
-"""A browser for logins, without a window: it opens an address, follows redirects, and can be made to fail."""
+"""A browser for logins, without a window: it opens an address, follows redirects, and agrees to what a page asks."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from html.parser import HTMLParser
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import anyio
 import httpx2
@@ -65,3 +66,46 @@ class Browser:
                 if self._elsewhere:
                     self._pasted = answer.headers.get("location", "")
                     self._has_pasted.set()
+                for _ in range(MOST_PAGES):
+                    if (form := _Form.on(answer)) is None:
+                        break
+                    answer = await http.post(answer.url.join(form.action), data=form.fields)
+
+
+MOST_PAGES = 5
+"""A login asks for a name, then for consent."""
+
+
+class _Form(HTMLParser):
+    """A page's form, filled in, with its first button pressed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action: str | None = None
+        self.fields: dict[str, str] = {}
+        self._pressed = False
+
+    @classmethod
+    def on(cls, answer: httpx2.Response) -> _FilledForm | None:
+        """The form of a page; None if it has none."""
+        if not answer.headers.get("content-type", "").startswith("text/html"):
+            return None
+        form = cls()
+        form.feed(answer.text)
+        return _FilledForm(form.action, form.fields) if form.action is not None else None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        about = dict(attrs)
+        name, value = about.get("name"), about.get("value")
+        if tag == "form" and self.action is None:
+            self.action = about.get("action") or ""
+        elif tag == "input" and name:
+            self.fields[name] = value or "someone"
+        elif tag == "button" and not self._pressed:
+            self._pressed = True
+            self.fields |= {name: value or ""} if name else {}
+
+
+class _FilledForm(NamedTuple):
+    action: str
+    fields: dict[str, str]

@@ -48,7 +48,10 @@ class Guarded:
         return spec
 
     async def behave(self, **how: Any) -> None:
-        """Change how it behaves (see ``Behaviour``), or have it ``revoke``, ``end_tokens``, ``forget`` or ``reset``."""
+        """Change how it behaves (see ``Behaviour``).
+
+        Or have it ``revoke`` or ``end_tokens``, ``restart`` without its clients, ``forget`` its log, or ``reset``.
+        """
         (await self._http.post(f"{self.address}/control", json=how)).raise_for_status()
 
     async def open(self, address: str) -> str:

@@ -190,8 +190,9 @@ class Bearer:
             grant = await self._grant()
         if grant is None:
             return None
-        now = self._renewer.now()
-        if grant.refreshable and grant.expired(now + EARLY):
+        # A token that lives for less than EARLY is used until its end: it is not renewed for each request.
+        ahead = 0.0 if self._is_fresh(grant.access_token) else EARLY
+        if grant.refreshable and grant.expired(self._renewer.now() + ahead):
             grant = await self._renewed_early(grant)
         return grant.access_token
 

@@ -45,6 +45,10 @@ class AuthorizationServer:
     scopes: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     """The client authentication methods of the token endpoint; empty where it names none."""
+    signing_algorithms: tuple[str, ...] = ()
+    """The algorithms of a client's assertion; empty where it names none."""
+    grant_types: tuple[str, ...] = ()
+    """The grants that it has; empty where it names none."""
     takes_documents: bool = False
     """Whether it accepts the URL of a client id metadata document as a client id."""
     names_itself: bool = False
@@ -94,16 +98,25 @@ class _Finder:
         )
 
     async def find(self, challenge: Challenge, *, asked: bool) -> Discovered:
-        described = await self._first(resource_urls(challenge.resource_metadata or None, self._server))
+        described = await self._first(resource_urls(self._named(challenge) or None, self._server))
         if described is None and not asked:
             raise LoginFailed(f"the server `{self._spec.id}` asks for no login: it answers without one")
         if described is None:
             server = await self._legacy()
             return Discovered(resource=self._server, scopes=challenge.scope or server.scopes, server=server)
-        resource = self._resource(described)
-        server = await self._authorization_server(self._issuer(described))
+        resource, issuer = self._resource(described), self._issuer(described)
+        server = await self._authorization_server(issuer) if issuer else await self._own()
         supported = scopes_in(" ".join(_texts(described.get("scopes_supported"))))
         return Discovered(resource=resource, scopes=challenge.scope or supported, server=server)
+
+    def _named(self, challenge: Challenge) -> str:
+        """The address of its metadata that the server names; over https if the server is reached over https.
+
+        A server behind a proxy that ends TLS does not know that.
+        """
+        named, own = challenge.resource_metadata, self._server
+        upgraded = named.replace("http://", "https://", 1)
+        return upgraded if named.startswith("http://") and covers(origin(own), upgraded) else named
 
     def _resource(self, described: Mapping[str, Any]) -> str:
         resource = described.get("resource")
@@ -115,7 +128,10 @@ class _Finder:
         return resource
 
     def _issuer(self, described: Mapping[str, Any]) -> str:
-        """The authorization server to use: the configured one if the resource names it, else the first it names."""
+        """The authorization server to use: the configured one if the resource names it, else the first it names.
+
+        Empty if there is none.
+        """
         named, wanted = _texts(described.get("authorization_servers")), self._spec.oauth.issuer
         if wanted is None and named:
             return named[0]
@@ -125,11 +141,6 @@ class _Finder:
                 f"the server `{self._spec.id}` does not know the authorization server {_shown(wanted)}",
                 hint=f"it names {_shown(', '.join(named))}: correct `oauth.issuer`, or remove it",
             )
-        if found is None and wanted is None:
-            raise LoginFailed(
-                f"the server `{self._spec.id}` names no authorization server",
-                hint="write its address, if you know it, into `oauth.issuer` of the server's definition",
-            )
         return found or wanted or ""
 
     async def _authorization_server(self, issuer: str) -> AuthorizationServer:
@@ -138,7 +149,9 @@ class _Finder:
                 f"the authorization server of `{self._spec.id}` is at an unencrypted address: {_shown(issuer)}",
                 hint=_UNENCRYPTED,
             )
-        described = await self._first(metadata_urls(issuer, self._server))
+        # The last address is none of the standards', but servers under a path use it.
+        appended = f"{issuer.rstrip('/')}/.well-known/oauth-authorization-server"
+        described = await self._first(dict.fromkeys([*metadata_urls(issuer, self._server), appended]))
         if described is None:
             raise LoginFailed(
                 f"the authorization server {_shown(issuer)} publishes no metadata",
@@ -152,7 +165,7 @@ class _Finder:
         if self._spec.oauth.issuer is not None:
             return await self._authorization_server(self._spec.oauth.issuer)
         issuer = origin(self._server)
-        described = await self._first(metadata_urls(None, self._server))
+        described = await self._first(metadata_urls(issuer, self._server))
         if described is not None:
             return self._described(described, issuer)
         return self._checked(
@@ -164,6 +177,16 @@ class _Finder:
                 guessed=True,
             )
         )
+
+    async def _own(self) -> AuthorizationServer:
+        """A server that describes itself and names no authorization server may be its own."""
+        described = await self._first(metadata_urls(origin(self._server), self._server))
+        if described is None:
+            raise LoginFailed(
+                f"the server `{self._spec.id}` names no authorization server",
+                hint="write its address, if you know it, into `oauth.issuer` of the server's definition",
+            )
+        return self._described(described, origin(self._server))
 
     def _described(self, fields: Mapping[str, Any], issuer: str) -> AuthorizationServer:
         own = fields.get("issuer")
@@ -189,6 +212,8 @@ class _Finder:
                 revocation_endpoint=_text(fields, "revocation_endpoint"),
                 scopes=scopes_in(" ".join(_texts(fields.get("scopes_supported")))),
                 methods=_texts(fields.get("token_endpoint_auth_methods_supported")),
+                signing_algorithms=_texts(fields.get("token_endpoint_auth_signing_alg_values_supported")),
+                grant_types=_texts(fields.get("grant_types_supported")),
                 takes_documents=fields.get("client_id_metadata_document_supported") is True,
                 names_itself=fields.get("authorization_response_iss_parameter_supported") is True,
             )
@@ -212,20 +237,29 @@ class _Finder:
         return server
 
     async def _first(self, urls: Iterable[str]) -> dict[str, Any] | None:
-        """The first of these addresses that has a document; None if none has."""
+        """The first of these addresses that has a document; None if none has.
+
+        An address that cannot be asked ends the login, unless a later one has the document: some servers answer with
+        an error of theirs where others answer "not found".
+        """
+        outage: LoginFailed | None = None
         for url in urls:
             if not may_lead_to(url, self._spec):
                 raise LoginFailed(
                     f"the metadata of `{self._spec.id}` is at an unencrypted address: {_shown(url)}",
                     hint=_UNENCRYPTED,
                 )
-            if (found := await _document_at(url)) is not None:
+            found = await _document_at(url)
+            if isinstance(found, dict):
                 return found
+            outage = outage or found
+        if outage is not None:
+            raise outage
         return None
 
 
-async def _document_at(url: str) -> dict[str, Any] | None:
-    """The document at an address; None if it has none. An outage ends the login."""
+async def _document_at(url: str) -> dict[str, Any] | LoginFailed | None:
+    """The document at an address; None if it has none, and the reason if it could not be asked."""
     headers = {"accept": "application/json", "mcp-protocol-version": "2025-11-25"}
     try:
         answer = await exchange("GET", url, headers=headers, doing="the metadata", within=ANSWER_SECONDS)
@@ -233,7 +267,7 @@ async def _document_at(url: str) -> dict[str, Any] | None:
         verdict = classify_evidence(failure.evidence)
         raise LoginFailed(f"{_shown(origin(url))} could not be asked: {verdict.reason}", hint=verdict.hint) from None
     if answer.status >= 500 or answer.status == 429:
-        raise LoginFailed(
+        return LoginFailed(
             f"{_shown(origin(url))} could not be asked: it answered HTTP {answer.status}", hint="try again in a while"
         )
     return document(answer.body) if answer.status == 200 else None

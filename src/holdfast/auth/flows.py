@@ -24,7 +24,15 @@ from holdfast.auth.addresses import may_lead_to
 from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.registration import DEVICE_GRANT
-from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, post_form, request_tokens
+from holdfast.auth.token_endpoint import (
+    IssuedTokens,
+    NoTokenAnswer,
+    TokenRefused,
+    as_accepted,
+    post_form,
+    request_tokens,
+    seconds_in,
+)
 from holdfast.config import ServerSpec
 from holdfast.core import is_loopback, plain, quoted, quoted_name
 from holdfast.errors import LoginFailed
@@ -72,8 +80,9 @@ def authorization_request(
         "state": state,
         "code_challenge": pkce.code_challenge,
         "code_challenge_method": "S256",
-        "resource": resource,
     }
+    if resource:
+        fields["resource"] = resource
     if scope:
         fields["scope"] = " ".join(scope)
     if "offline_access" in scope:
@@ -166,8 +175,8 @@ class DeviceCode:
 
 async def ask_for_code(
     server: AuthorizationServer, client: OAuthClient, *, resource: str, scope: Sequence[str], spec: ServerSpec
-) -> DeviceCode:
-    """Begin a device login. Raises ``LoginFailed``."""
+) -> tuple[OAuthClient, DeviceCode]:
+    """Begin a device login; returns the client as the server accepted it, and the code. Raises ``LoginFailed``."""
     endpoint = server.device_authorization_endpoint
     if not endpoint:
         raise LoginFailed(
@@ -175,12 +184,16 @@ async def ask_for_code(
             hint="use `--paste` on a machine without a browser; or write its address, if you know it, into"
             ' the server\'s definition: "oauth": {"deviceAuthorizationUrl": "…"}',
         )
-    form = {"scope": " ".join(scope), "resource": resource, "client_id": client.id}
+    form = {"scope": " ".join(scope), "resource": resource}
+
+    async def ask(one: OAuthClient) -> dict[str, Any]:
+        return await post_form(endpoint, form, client=one, allow_plain_http=spec.allow_plain_http)
+
     try:
-        fields = await post_form(endpoint, form, client=client, allow_plain_http=spec.allow_plain_http)
+        client, fields = await as_accepted(client, server.methods, server.token_endpoint, ask)
     except (TokenRefused, NoTokenAnswer) as exc:
         raise LoginFailed(f"the device login could not begin: {exc}") from None
-    return _read(fields, server, spec)
+    return client, _read(fields, server, spec)
 
 
 async def wait_for_tokens(
@@ -223,8 +236,8 @@ def _read(fields: dict[str, Any], server: AuthorizationServer, spec: ServerSpec)
         user_code=plain(user_code)[:80],
         address=plain(address)[:500],
         complete_address=plain(whole)[:500],
-        expires_in=_number(fields.get("expires_in"), 600.0),
-        interval=max(_number(fields.get("interval"), INTERVAL), SHORTEST_INTERVAL),
+        expires_in=seconds_in(fields.get("expires_in")) or 600.0,
+        interval=max(seconds_in(fields.get("interval")) or INTERVAL, SHORTEST_INTERVAL),
         device_code=device_code,
     )
 
@@ -235,10 +248,6 @@ def _words(exc: TokenRefused) -> tuple[str]:
     if exc.code == "expired_token":
         return ("the code was not entered in time",)
     return (f"the authorization server issued no token ({exc})",)
-
-
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else default
 
 
 DEFAULT_PATH = "/callback"

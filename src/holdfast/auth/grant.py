@@ -39,11 +39,21 @@ class OAuthClient:
 
     id: str
     secret: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    """Its private key, as PEM or as a JWK."""
     method: str = "none"
-    """How it authenticates at the token endpoint: ``none``, ``client_secret_basic`` or ``client_secret_post``."""
+    """How it authenticates at the token endpoint: one of ``METHODS`` in ``client_authentication``."""
+    reads_plain: bool = False
+    """Whether the server reads the id and the secret in HTTP Basic as they are, without decoding them."""
+    audience: str = ""
+    """Whom a signed assertion is for: the issuer, or the token endpoint where the server demands that."""
+    algorithm: str = ""
+    """How an assertion is signed."""
     origin: Literal["configured", "document", "registered"] = "registered"
     redirect_uri: str = ""
     """Its registered redirect URI."""
+    scope: str = ""
+    """The scope that it was registered for. Some servers grant it no other."""
     expires_at: float | None = None
     """When its registration ends, in seconds since 1970."""
 
@@ -59,6 +69,8 @@ class Grant:
     client: OAuthClient
     token_endpoint: str
     revocation_endpoint: str = ""
+    indicator: str | None = None
+    """The ``resource`` that its requests name: None for its resource, empty for none."""
     access_token: str = field(repr=False)
     refresh_token: str | None = field(default=None, repr=False)
     scope: str = ""
@@ -74,6 +86,11 @@ class Grant:
     def key(self) -> GrantKey:
         """Its key in the store."""
         return GrantKey(self.issuer, self.resource)
+
+    @property
+    def named_resource(self) -> str:
+        """The ``resource`` parameter of a renewal; empty for none."""
+        return self.resource if self.indicator is None else self.indicator
 
     @property
     def refreshable(self) -> bool:
@@ -105,13 +122,14 @@ def write_entry(grant: Grant) -> dict[str, Any]:
     if grant.source == "keyring":
         for name in SECRETS:
             del entry[name]
-        entry["client"]["secret"] = None
+        entry["client"]["secret"] = entry["client"]["key"] = None
     return entry
 
 
 def secrets_of(grant: Grant) -> dict[str, str]:
     """The secrets of a grant, for the keyring."""
-    pairs = {name: getattr(grant, name) for name in SECRETS} | {"client_secret": grant.client.secret}
+    pairs = {name: getattr(grant, name) for name in SECRETS}
+    pairs |= {"client_secret": grant.client.secret, "client_key": grant.client.key}
     return {name: value for name, value in pairs.items() if value}
 
 
@@ -121,5 +139,5 @@ def with_secrets(grant: Grant, secrets: Mapping[str, str]) -> Grant:
         grant,
         access_token=secrets.get("access_token", ""),
         refresh_token=secrets.get("refresh_token"),
-        client=replace(grant.client, secret=secrets.get("client_secret")),
+        client=replace(grant.client, secret=secrets.get("client_secret"), key=secrets.get("client_key")),
     )

@@ -32,9 +32,18 @@ from holdfast.auth.flows import (
     wait_for_tokens,
 )
 from holdfast.auth.grant import Grant, GrantKey, OAuthClient
-from holdfast.auth.registration import FORGOTTEN, identify, known_client
+from holdfast.auth.registration import identify, known_client
 from holdfast.auth.store import TokenStore, renewing
-from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, request_tokens, revoke
+from holdfast.auth.token_endpoint import (
+    UNKNOWN_CLIENT,
+    IssuedTokens,
+    NoTokenAnswer,
+    TokenRefused,
+    as_accepted,
+    post_form,
+    request_tokens,
+    revoke,
+)
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import Challenge, HttpStatus, Redactor, classify_evidence, masked, read_challenge, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure
@@ -119,7 +128,8 @@ async def log_in(
             hint="log in again; --timeout gives longer. If the page does not know Holdfast, log out first:"
             " the next login then registers it again",
         ) from None
-    check_audience(given.access_token, found.resource)
+    if named := _named(login, found):
+        check_audience(given.access_token, named)
     grant = _grant(login, found, client, given, wanted)
     # A renewal of the old login that is under way must not overwrite the new one.
     async with renewing(store.folder, key):
@@ -170,7 +180,7 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
     """Authorization code with PKCE: the browser returns to us, or the person pastes its address."""
     async with AsyncExitStack() as stack:
         oauth = login.spec.oauth
-        known = known_client(oauth, found.server, login.store.grants(), login.now())
+        known = await _known(login, found, scope)
         wanted = (known.redirect_uri if known is not None else oauth.redirect_uri) or ""
         ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
         redirect, place = wanted or NOT_HERE, None
@@ -178,12 +188,36 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [login.person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
-        asked = authorization_request(found.server, client, resource=found.resource, scope=scope, redirect_uri=redirect)
+        named = _named(login, found)
+        asked = authorization_request(found.server, client, resource=named, scope=scope, redirect_uri=redirect)
         if place is not None:
             place.expect(asked.state)
         login.person.visit(asked.url)
         code = code_in(answer_in(await _first(ways)), asked)
-    return client, await _exchange(login, found, client, asked, code)
+    return await _exchange(login, found, client, asked, code)
+
+
+async def _known(login: _Login, found: Discovered, scope: tuple[str, ...]) -> OAuthClient | None:
+    """The client that needs no registration, unless the authorization server has forgotten it.
+
+    A server that keeps its clients in memory forgets them at each restart. It says so on a page, to the person, who
+    then waits in vain. So its token endpoint is asked first, with a refresh token that it cannot know.
+    """
+    client = known_client(login.spec.oauth, found.server, login.store.grants(), login.now(), scope)
+    if client is None or client.origin != "registered":
+        return client
+    form = {"grant_type": "refresh_token", "refresh_token": secrets.token_urlsafe(24)}
+    endpoint, plain_http = found.server.token_endpoint, login.spec.allow_plain_http
+    try:
+        await post_form(endpoint, form, client=client, allow_plain_http=plain_http)
+    except TokenRefused as exc:
+        # With 400, `unauthorized_client` says that a client is known and may not use this grant.
+        if exc.code in UNKNOWN_CLIENT and (exc.code, exc.status) != ("unauthorized_client", 400):
+            await _forget_client(login, client)
+            return None
+    except NoTokenAnswer:
+        return client  # the exchange will say what is wrong
+    return client
 
 
 async def _place(
@@ -219,19 +253,23 @@ async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
 
 async def _exchange(
     login: _Login, found: Discovered, client: OAuthClient, asked: AuthorizationRequest, code: str
-) -> IssuedTokens:
+) -> tuple[OAuthClient, IssuedTokens]:
     form = {
         "grant_type": "authorization_code",
         "code": code,
         "redirect_uri": asked.redirect_uri,
         "code_verifier": asked.verifier,
-        "resource": found.resource,
+        "resource": _named(login, found),
     }
+    endpoint, plain_http = found.server.token_endpoint, login.spec.allow_plain_http
+
+    async def ask(one: OAuthClient) -> IssuedTokens:
+        return await request_tokens(endpoint, form, client=one, allow_plain_http=plain_http)
+
     try:
-        plain_http = login.spec.allow_plain_http
-        return await request_tokens(found.server.token_endpoint, form, client=client, allow_plain_http=plain_http)
+        return await as_accepted(client, found.server.methods, endpoint, ask)
     except TokenRefused as exc:
-        if exc.code in FORGOTTEN:
+        if exc.code in UNKNOWN_CLIENT:
             await _forget_client(login, client)
         raise LoginFailed(f"the authorization server issued no token ({exc})", hint=_cure(exc, client)) from None
     except NoTokenAnswer as exc:
@@ -252,20 +290,26 @@ async def _forget_client(login: _Login, client: OAuthClient) -> None:
 
 
 def _cure(exc: TokenRefused, client: OAuthClient) -> str:
-    if exc.code in FORGOTTEN:
+    if exc.code in UNKNOWN_CLIENT:
         return "check `oauth.clientId` and `oauth.clientSecret`" if client.origin == "configured" else "log in again"
     return "log in again"
 
 
 async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:
-    known = known_client(login.spec.oauth, found.server, login.store.grants(), login.now())
     redirect = login.spec.oauth.redirect_uri or NOT_HERE
-    client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
-    code = await ask_for_code(found.server, client, resource=found.resource, scope=scope, spec=login.spec)
+    client = await _known(login, found, scope)
+    client = client or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
+    named = _named(login, found)
+    client, code = await ask_for_code(found.server, client, resource=named, scope=scope, spec=login.spec)
     login.person.enter(code)
     return client, await wait_for_tokens(
-        found.server, client, code, resource=found.resource, allow_plain_http=login.spec.allow_plain_http
+        found.server, client, code, resource=named, allow_plain_http=login.spec.allow_plain_http
     )
+
+
+def _named(login: _Login, found: Discovered) -> str:
+    """The ``resource`` parameter; empty for none."""
+    return found.resource if login.spec.oauth.resource is None else login.spec.oauth.resource
 
 
 def _grant(
@@ -278,9 +322,16 @@ def _grant(
         client=client,
         token_endpoint=found.server.token_endpoint,
         revocation_endpoint=found.server.revocation_endpoint,
+        indicator=login.spec.oauth.resource,
         access_token=given.access_token,
         refresh_token=given.refresh_token,
-        scope=given.scope or " ".join(wanted),
+        scope=_granted(given.scope, wanted),
         expires_at=given.expires_at(login.now()),
         login=secrets.token_hex(8),
     )
+
+
+def _granted(scope: str, wanted: tuple[str, ...]) -> str:
+    """The scope that was granted. GitHub separates with commas, which a scope may also contain."""
+    parts = tuple(part for part in scope.split(",") if part)
+    return " ".join(parts if {*parts} <= {*wanted} else [scope]) or " ".join(wanted)

@@ -113,7 +113,8 @@ class Renewer:
         return await self._keep_renewed(unsaved)
 
     async def _ask(self, grant: Grant, plain_http: bool, on_sending: Callable[[], None]) -> Grant | None:
-        form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or "", "resource": grant.resource}
+        form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or ""}
+        form["resource"] = grant.named_resource
         try:
             given = await request_tokens(
                 grant.token_endpoint, form, client=grant.client, allow_plain_http=plain_http, on_sending=on_sending

@@ -314,7 +314,7 @@ class _DefinitionReader:
                 headers=model.headers,
                 url=url,
                 args=model.args,
-                expanded=[*self._found.secrets, model.oauth.client_secret or ""],
+                expanded=[*self._found.secrets, model.oauth.client_secret or "", model.oauth.private_key or ""],
             ),
         )
 

@@ -98,6 +98,18 @@ _Scopes = Annotated[
 ]
 
 
+_RESOURCE = {"anyOf": [{"type": "string", "minLength": 1}, {"const": False}]}
+
+
+def _resource(value: object) -> str:
+    """``false`` is kept as the empty text: no resource."""
+    if value is False:
+        return ""
+    if isinstance(value, str) and value:
+        return value
+    raise InvalidValue(f"must be a text or false, not {kind_of(value)}", hint="write the address, or false for none")
+
+
 class OAuthFile(BaseModel):
     """How Holdfast logs in to a server, if the server does not announce it. `false` turns logins off."""
 
@@ -110,12 +122,22 @@ class OAuthFile(BaseModel):
     client_secret: Text | None = Field(
         default=None, description="The secret that goes with `clientId`: best written as `${env:NAME}`."
     )
+    private_key: Text | None = Field(
+        default=None,
+        description="The private key of `clientId`, or of the metadata document, for `private_key_jwt`: the path of its"
+        " file (PEM or JWK), or the key itself, best written as `${env:NAME}`.",
+    )
     client_metadata_url: Url | None = Field(
         default=None,
         description="The https address of a client id metadata document: the client id at servers that accept one.",
     )
     scope: _Scopes = Field(default=(), description="The scopes to ask for. Default: those that the server names.")
     scopes: _Scopes = Field(default=(), description="Another spelling of `scope`.")
+    resource: Annotated[str, BeforeValidator(_resource), WithJsonSchema(_RESOURCE)] | None = Field(
+        default=None,
+        description="The `resource` to ask for a token for. Default: what the server says of itself. `false` sends"
+        " none, as Microsoft Entra ID demands.",
+    )
     redirect_uri: Url | None = Field(
         default=None,
         description="The redirect URI, if one is registered: an address of this machine.",
@@ -166,8 +188,10 @@ def oauth_settings(file: OAuthFile) -> OAuthSettings:
         enabled=file.enabled,
         client_id=file.client_id,
         client_secret=file.client_secret,
+        private_key=file.private_key,
         client_metadata_url=file.client_metadata_url,
         scope=file.scope or file.scopes,
+        resource=file.resource,
         redirect_uri=redirect,
         issuer=issuer,
         authorization_url=file.authorization_url,

@@ -72,8 +72,11 @@ class OAuthSettings:
     """Whether a login is used, and whether messages propose one."""
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
+    private_key: str | None = field(default=None, repr=False)
     client_metadata_url: str | None = None
     scope: tuple[str, ...] = ()
+    resource: str | None = None
+    """The `resource` that requests name: None for what the server says of itself, empty for none."""
     redirect_uri: str | None = None
     issuer: str | None = None
     authorization_url: str | None = None

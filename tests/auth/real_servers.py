@@ -1,0 +1,78 @@
+"""Authorization servers of the field, as processes: those of the SDKs, FastMCP's, and ``oidc-provider``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.auth.client_authentication import new_key, public_key
+from tests.peers.everything import node
+from tests.peers.guarded import PLANTED
+from tests.peers.leaks import RUN_MARK
+from tests.peers.tls import Certificates
+
+__all__ = ["KEY", "METHODS", "SECRET", "RealServers", "node_servers", "python_servers"]
+
+_PROGRAMS = Path(__file__).with_name("servers")
+_MODULES = Path(__file__).parents[2] / ".tools/node/node_modules"
+
+METHODS = ("none", "client_secret_basic", "client_secret_post", "client_secret_jwt", "private_key_jwt")
+"""The client authentication methods that ``oidc-provider`` offers by default."""
+
+SECRET = f"{PLANTED}a+b/c:d%e&f=0123456789012345678901234567890123456789"
+"""With characters that HTTP Basic and a form encode."""
+
+KEY, _ = new_key([])
+
+
+@dataclass(frozen=True)
+class RealServers:
+    """The MCP endpoint of each, by name."""
+
+    endpoints: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.endpoints[name]
+
+
+@contextmanager
+def python_servers(python: Path, *names: str) -> Iterator[RealServers]:
+    """The servers of ``servers/python.py``, in the environment of this Python."""
+    with _running((python, _PROGRAMS / "python.py", *names), {"FASTMCP_CHECK_FOR_UPDATES": "off"}) as servers:
+        yield servers
+
+
+@contextmanager
+def node_servers(folder: Path, modules: Path = _MODULES) -> Iterator[RealServers]:
+    """The servers of ``servers/node.cjs``; the folder is for the certificate of its document."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _, _, authority = Certificates().write_server(folder)
+    environment = {
+        "NODE_PATH": str(modules),
+        "NODE_EXTRA_CA_CERTS": str(authority),
+        "PATH_TLS": str(folder),
+        "CLIENT_SECRET": SECRET,
+        "CLIENT_JWK": json.dumps(public_key(KEY)),
+        "SERVER_JWK": new_key([])[0],
+    }
+    with _running((node(), _PROGRAMS / "node.cjs"), environment) as servers:
+        yield servers
+
+
+@contextmanager
+def _running(command: Sequence[str | Path], environment: Mapping[str, str]) -> Iterator[RealServers]:
+    whole = {"PATH": os.environ["PATH"], "HOLDFAST_TEST_RUN": RUN_MARK, **environment}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=whole, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            said = process.stdout.readline()
+            assert said, process.stderr.read()
+            yield RealServers(json.loads(said))
+        finally:
+            process.kill()
