@@ -83,7 +83,7 @@ PLACES: Mapping[str, tuple[float, float]] = {
     "connected": (500, 170),
     "reconnecting": (500, 330),
     "denied": (20, 330),
-    "permanently_failed": (250, 330),
+    "parked": (250, 330),
     "idle": (250, 30),
     "disabling": (500, 30),
     "disabled": (740, 30),
@@ -91,7 +91,7 @@ PLACES: Mapping[str, tuple[float, float]] = {
 KINDS = {
     "connected": "up",
     "denied": "need",
-    "permanently_failed": "need",
+    "parked": "need",
     "reconnecting": "coming",
     "connecting": "coming",
 }
@@ -101,8 +101,7 @@ def _states(text: str) -> str:
     edges = re.findall(r"^\s+(\w+) --> (\w+): (.+)$", text, re.MULTILINE)
     parts = [_edge(old, new, words, (new, old) in {(a, b) for a, b, _ in edges}) for old, new, words in edges]
     for name, (x, y) in PLACES.items():
-        shown = "parked" if name == "permanently_failed" else name
-        parts.append(_box(x, y, *STATE, shown, f"box {KINDS.get(name, 'rest')}"))
+        parts.append(_box(x, y, *STATE, name, f"box {KINDS.get(name, 'rest')}"))
     picture = _svg(910, 430, "The states of a server, and which leads to which", parts)
     rows = "\n".join(f"| {_shown(old)} | {_shown(new)} | {words} |" for old, new, words in edges)
     table = f"| from | to | on |\n|---|---|---|\n{rows}"

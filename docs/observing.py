@@ -63,7 +63,7 @@ def _row(metric: Metric) -> str:
 def _values() -> Iterator[str]:
     yield "## Values of labels\n"
     yield f"- `outcome`: {_listed(get_args(CallOutcome))}"
-    yield f"- `state`: {_listed(state.value for state in State)}"
+    yield f"- `state`: {_listed(state.shown for state in State)}"
     yield f"- `method`: {_listed(sorted(METHODS))}, and `other` for all others"
     yield "- `result`: `applied`, `refused`\n"
     yield "## Buckets\n"

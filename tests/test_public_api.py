@@ -108,7 +108,7 @@ def test_a_hub_that_is_used_before_async_with_says_so(use: Callable[[Hub], objec
     with pytest.raises(HubNotOpen, match="not open yet") as error:
         use(hub)
     assert "async with" in error.value.hint
-    assert repr(hub) == "<Hub of 1 servers, catalog 0, not open>"
+    assert repr(hub) == "<Hub of 1 server, catalog 0, not open>"
 
 
 @pytest.mark.anyio

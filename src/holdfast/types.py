@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from holdfast.core import Failure, FailureStatus, for_model, for_user
+from holdfast.core import Failure, FailureStatus, counted, for_model, for_user
 
 __all__ = ["CallResult", "LoadResult", "LoadStatus", "MCPServerLoadOutcome", "ProgressFn", "Tool", "ToolDescription"]
 
@@ -227,7 +227,7 @@ class LoadResult(  # noqa: SLOT001 - the outcomes are stored beside the triple
             for status in ("available", "transient", "permanent", "denied")
             if (ids := self._ids(status))
         )
-        return f"<LoadResult {len(self.tools)} tools; {counts or 'no servers'}>"
+        return f"<LoadResult {counted(len(self.tools), 'tool')}; {counts or 'no servers'}>"
 
 
 def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_servers_and_tools_are_those_of_the_running_hub(inside: Inside, hub: Hub
     assert values(inside, hub, "reconnect", "notes", "") == [name for name in names if name != "notes"]
     assert values(inside, hub, "call", "notes", "") == ["add", "list"]
     assert values(inside, hub, "call", "notes", "li") == ["list"]
-    assert "notes\tavailable\n" in inside("__complete", "status", "no", environment=hub.environment).out
+    assert "notes\tconnected\n" in inside("__complete", "status", "no", environment=hub.environment).out
 
 
 def test_without_a_hub_servers_are_those_of_the_configuration(inside: Inside, tmp_path: Path) -> None:

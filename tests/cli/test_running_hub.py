@@ -30,7 +30,7 @@ def test_the_hub_is_asked_for_each_server_once_and_how_it_is_then_is_shown(
 ) -> None:
     ran = inside(command, "notes", "archive", "notes", environment=hub.environment)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "notes  ✓ available  It is available.\narchive  · idle  It is idle.\n"
+    assert ran.out == "notes  ✓ connected  It is available.\narchive  · idle  It is idle.\n"
     assert posted(hub) == [f"POST /api/servers/archive/{command}", f"POST /api/servers/notes/{command}"]
 
 
@@ -39,7 +39,7 @@ def test_what_the_hub_refuses_is_told_with_its_reason_and_its_neighbours_are_don
     hub.answers["POST /api/servers/scratch/reconnect"] = (409, refusal)
     ran = inside("reconnect", "scratch", "notes", environment=hub.environment)
     assert ran.code == 1
-    assert ran.out.startswith("notes  ✓ available")
+    assert ran.out.startswith("notes  ✓ connected")
     assert ran.err == "error: scratch: `scratch` is switched off\n\nhint: run `holdfast enable scratch`\n"
 
 

@@ -60,7 +60,7 @@ def test_where_only_ascii_can_be_shown_there_is_only_ascii(cli: Cli, hub: HubPee
     ran = cli.run("status", "notes", "calendar", PYTHONIOENCODING="ascii", **hub.environment)
     assert ran.stdout.isascii()
     assert "\\u" not in ran.stdout
-    assert "x permanent" in ran.stdout
+    assert "x parked" in ran.stdout
 
 
 def test_programs_get_the_shapes_of_the_control_api(inside: Inside, hub: HubPeer) -> None:

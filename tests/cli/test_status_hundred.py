@@ -65,7 +65,7 @@ def test_equal_causes_are_one_row_with_the_number_the_cause_and_the_host(inside:
     lines = ran.out.splitlines()
     (refused,) = [line for line in lines if line.startswith("18 servers  ")]
     assert "connection refused at gateway.internal: gw-00, gw-01" in refused
-    assert "18 servers: connection refused at gateway.internal  permanent" in lines
+    assert "18 servers: connection refused at gateway.internal  parked" in lines
     assert [line for line in lines if line.startswith("15 servers  ")], "durations in a cause do not matter"
     assert len(lines) < 50
     assert ran.err == "\n62 of 100 servers available, 15 coming back, 23 need attention\n"
@@ -81,7 +81,7 @@ def test_the_command_for_a_group_is_one_where_it_takes_several_servers(inside: I
 def test_all_shows_every_server_and_a_filter_some(inside: Inside, hub: HubPeer) -> None:
     every = inside("status", "--all", environment=hub.environment).out
     assert all(f"\n{one.id} " in every for one in hundred())
-    ran = inside("status", "--filter", "permanent GW-0", "--json", environment=hub.environment)
+    ran = inside("status", "--filter", "parked GW-0", "--json", environment=hub.environment)
     assert [one["id"] for one in json.loads(ran.out)["servers"]] == [f"gw-{number:02}" for number in range(10)]
     assert inside("status", "--filter", "well-", environment=hub.environment).code == 0
 

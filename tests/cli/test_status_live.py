@@ -81,7 +81,7 @@ async def test_an_operator_sees_what_is_wrong_and_steers_it(hub: Served, holdfas
 
     await holdfast("enable", "files")
     await hub.said("files: enabled; connecting")
-    assert "✓ available" in (await holdfast("reconnect", "files")).out
+    assert "✓ connected" in (await holdfast("reconnect", "files")).out
 
     written = (await holdfast("logs", "files")).out
     assert "  stderr  files is here\n" in written
@@ -101,7 +101,7 @@ async def test_watching_shows_a_server_die_and_come_back_and_says_when_the_hub_e
                 await anyio.to_thread.run_sync(terminal.until_on_screen, text, abandon_on_cancel=True)
 
         await on_screen("q quit")
-        await on_screen("files   ✓ available")
+        await on_screen("files   ✓ connected")
         os.kill(files.pids[-1], signal.SIGKILL)
         await on_screen("files: connected -> reconnecting: ")
         await on_screen("files: reconnecting -> connected: dial succeeded")

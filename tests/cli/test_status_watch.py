@@ -46,7 +46,7 @@ def test_it_shows_the_fleet_worst_first_and_what_happens_to_it(cli: Cli, hub: Hu
         assert terminal.screen[1] == "1 of 6 servers available, 1 idle, 1 disabled, 1 coming back, 2 need attention"
         names = [line[2:].split()[0] for line in terminal.screen[4:10]]
         assert names == ["calendar", "vault", "ticker", "scratch", "archive", "notes"]
-        assert terminal.screen[4].startswith("> calendar  ✗ permanent")
+        assert terminal.screen[4].startswith("> calendar  ✗ parked")
         assert any("correct `command` in its definition" in line for line in terminal.screen)
         hub.tell(
             "transition",
@@ -61,7 +61,7 @@ def test_it_shows_the_fleet_worst_first_and_what_happens_to_it(cli: Cli, hub: Hu
         hub.change(server("calendar", tools=3))
         terminal.until_on_screen("22:13:20  calendar: parked -> connected: dial succeeded")
         terminal.until_on_screen("2 of 6 servers available, 1 idle, 1 disabled, 1 coming back, 1 needs attention")
-        terminal.until_on_screen("> calendar  ✓ available")
+        terminal.until_on_screen("> calendar  ✓ connected")
         terminal.press("q")
         assert terminal.code() == 0
 

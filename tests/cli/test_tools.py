@@ -100,7 +100,7 @@ def test_where_every_chosen_server_is_available_the_exit_code_is_zero(cli: Cli, 
     cli.configure({"good": stdio(stdio_peer()), "bad": {"command": "no-such-command"}})
     ran = cli.run("tools", "good")
     assert ran.returncode == 0
-    assert ran.stderr == "1 of 1 servers available, 5 tools\n"
+    assert ran.stderr == "1 of 1 server available, 5 tools\n"
 
 
 def test_an_unknown_server_is_told_with_those_that_are_known(cli: Cli) -> None:

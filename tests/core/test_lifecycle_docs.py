@@ -21,4 +21,4 @@ def test_the_diagram_in_the_docs_is_the_table() -> None:
 @pytest.mark.requirement("LIFE-2")
 def test_the_docs_explain_every_state() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(rows) == {state.value for state in State}
+    assert set(rows) == {state.shown for state in State}

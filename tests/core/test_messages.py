@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.core.messages import Failure, FailureStatus, for_model, for_user, span
+from holdfast.core.messages import Failure, FailureStatus, for_caller, for_model, for_user, span
 
 STATUSES: list[FailureStatus] = ["transient", "permanent", "denied"]
 
@@ -141,12 +141,52 @@ def test_a_lost_server_has_words_of_its_own_with_the_reason_and_the_next_try() -
 
 @pytest.mark.requirement("MSG-9")
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_long_outage_keeps_its_words_and_says_how_long_and_when_it_is_tried_next(lost: bool) -> None:
-    failure = Failure("git", "transient", "HTTP 503", lost=lost, down_for=245.0, retry_in=12.0, in_hub=True)
-    short = failure._replace(down_for=None)
-    assert for_user(failure).startswith(for_user(short._replace(retry_in=None)))
-    assert "Not ready for 4 min. Next try in 12 s." in for_user(failure)
-    assert for_model([failure]) == f"{for_model([short])} (not ready for 4 min; next try in 12 s)"
+def test_a_spent_budget_ends_starting_up_and_says_how_long_why_and_when_it_is_tried_next(lost: bool) -> None:
+    failure = Failure(
+        "git", "transient", "it answered HTTP 503", lost=lost, spent=True, down_for=245.0, retry_in=20.0, in_hub=True
+    )
+    words = "MCP server 'git' has not been ready for 4 min (it answered HTTP 503) — it will be retried"
+    assert for_user(failure) == f"{words}; next try in 20 s."
+    assert for_caller(failure) == for_user(failure)
+    assert for_user(failure._replace(retry_in=0.0)) == f"{words}; next try now."
+    assert for_user(failure._replace(retry_in=None)) == f"{words}."
+    assert for_model([failure]) == "**MCP servers not ready for a while (will retry):** git: it answered HTTP 503"
+
+
+@pytest.mark.requirement("MSG-1", "MSG-8", "MSG-9")
+@pytest.mark.parametrize("lost", [True, False])
+def test_within_its_budget_a_server_keeps_its_words_however_long_it_takes(lost: bool) -> None:
+    failure = Failure("git", "transient", "HTTP 503", lost=lost, retry_in=4.0, in_hub=True)
+    long = failure._replace(down_for=3600.0)
+    assert for_user(long) == for_user(failure)
+    assert for_model([long]) == for_model([failure])
+
+
+@pytest.mark.requirement("MSG-2", "MSG-9")
+@given(
+    st.builds(
+        Failure,
+        ids,
+        st.sampled_from(STATUSES),
+        st.sampled_from(["", "gone", "it is gone."]),
+        lost=st.booleans(),
+        calls_fail=st.booleans(),
+        unconfirmed=st.booleans(),
+        spent=st.booleans(),
+        down_for=st.none() | st.floats(0, 1e6),
+        retry_in=st.none() | st.floats(0, 1e4),
+        call_asks=st.booleans(),
+        in_hub=st.booleans(),
+    )
+)
+def test_no_message_joins_a_permanent_sentence_with_a_time_to_try_again(failure: Failure) -> None:
+    for words in (for_user(failure, now=NOON), for_caller(failure, now=NOON)):
+        if "will not work" in words:
+            assert words.endswith("Tools from this server will not work.")
+            assert failure.status == "permanent"
+        assert ("starting up" in words) == (
+            failure.status == "transient" and not (failure.lost or failure.spent or failure.calls_fail)
+        )
 
 
 @pytest.mark.requirement("BRK-11")

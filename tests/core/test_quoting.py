@@ -57,7 +57,7 @@ def test_nothing_invisible_passes_a_redactor(text: str) -> None:
     [
         (ProcessExit(code=3, stderr=f'bye{TAGS}". All is well'), '; stderr: "bye\'. All is well"'),
         (RpcError(method="initialize", code=-1, message=f"no{TAGS}\n## other\nobey"), '(-1: "no ## other obey")'),
-        (HttpStatus(status=503, body='down"\n\nobey'), '(HTTP 503: "down\' obey")'),
+        (HttpStatus(status=503, body='down"\n\nobey'), 'HTTP 503: "down\' obey"'),
     ],
 )
 def test_a_reason_quotes_what_a_server_said(evidence: object, label: str) -> None:

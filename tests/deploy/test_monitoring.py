@@ -37,7 +37,7 @@ KNOWN = _own_metrics()
 AROUND = {"instance", "job", "namespace", "pod"}
 """The labels that Prometheus gives by itself."""
 VALUES = {
-    "state": {state.value for state in State},
+    "state": {state.shown for state in State},
     "outcome": set(CallOutcome.__args__),  # type: ignore[attr-defined]  # of a Literal
     "method": {*METHODS, "other"},
     "result": {"applied", "refused"},

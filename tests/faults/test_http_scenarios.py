@@ -99,7 +99,7 @@ TABLE = [
     final("405", respond(405), "permanent", "does not take MCP requests", requests=2, hint='"type": "sse"'),
     transient("408", respond(408), "HTTP 408"),
     transient("429", respond(429, headers={"retry-after": "0"}), "limiting requests (HTTP 429)"),
-    transient("500", respond(500, "boom"), 'not ready (HTTP 500: "boom")'),
+    transient("500", respond(500, "boom"), 'it answered HTTP 500: "boom"'),
     transient("502", respond(502), "HTTP 502"),
     transient("503", respond(503, "Authorization service unavailable"), "HTTP 503"),
     transient("504", respond(504, "upstream call timeout"), "HTTP 504"),

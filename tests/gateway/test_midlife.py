@@ -168,7 +168,7 @@ async def test_an_outage_with_a_status_of_its_own_is_lost_and_back_soon_under_lo
         assert len(seen.peer.requests) == served
         assert seen.errors[0] is CallFailed
         words = seen.words()
-        assert "was lost (it is not ready (HTTP 503))" in words
+        assert "was lost (it answered HTTP 503)" in words
         assert NO_WORK not in words
         seen.authz.allow()
         await seen.pass_time(2)

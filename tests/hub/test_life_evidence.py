@@ -6,6 +6,7 @@ counted is counted there.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -84,7 +85,7 @@ async def test_forty_seconds_of_503_stay_transient_and_the_server_is_back_within
             assert (health.state, health.status) == (State.PERMANENTLY_FAILED, "transient")
             words = hub.warnings().for_user[0]
             assert NO_WORK not in words
-            assert ("was lost (" if up_before else "is starting up") in words
+            assert 'has not been ready for 40 s (it answered HTTP 503: "mending") — it will be retried' in words
             peer.script = peer.healthy
             await pass_time(hub, clock, 2)
             assert hub.server_health("a").state is State.CONNECTED
@@ -100,8 +101,13 @@ async def test_minutes_of_503_are_said_with_their_duration_and_a_next_try_within
             await hub.ready()
             await pass_time(hub, clock, 245, step=1.0)
             said = hub.warnings()
-            assert said.for_model.startswith(f"{STARTING} (not ready for 4 min; next try ")
-            assert "Not ready for 4 min. Next try " in said.for_user[0]
+            for_a_while = "**MCP servers not ready for a while (will retry):**"
+            assert said.for_model == f'{for_a_while} a: it answered HTTP 503: "mending"'
+            assert re.fullmatch(
+                r"MCP server 'a' has not been ready for 4 min \(it answered HTTP 503: \"mending\"\)"
+                r" — it will be retried; next try in \d+ s\.",
+                said.for_user[0],
+            )
             assert (hub.server_health("a").retry_in or 0) <= 30.0
             peer.script = peer.healthy
             await pass_time(hub, clock, 30, step=1.0)
@@ -337,7 +343,7 @@ async def test_a_one_shot_load_promises_only_what_happens() -> None:
         }
         result = await get_tools_with_resilience(connections, base_backoff_s=0.01)
         transient, denied = result.outcomes
-        assert transient.error == 'it is not ready (HTTP 503: "mending"); it is tried again at the next load'
+        assert transient.error == 'it answered HTTP 503: "mending"; it is tried again at the next load'
         assert "it will be retried" not in transient.message
         assert transient.message.endswith("it is tried again at the next load.")
         assert (denied.status, denied.attempts, len(denying.requests)) == ("denied", 1, 1)

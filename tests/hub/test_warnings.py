@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -46,6 +47,39 @@ async def test_a_person_is_told_once_for_each_change_and_not_for_each_attempt() 
         with pytest.raises(Exception, match="not you"):
             await hub.reconnect("a")
         assert [status for _, status, _ in told] == ["transient", "permanent", "denied"]
+
+
+@pytest.mark.requirement("MSG-7", "MSG-9")
+async def test_a_server_whose_budget_is_spent_is_no_longer_starting_up_and_that_is_told_once() -> None:
+    clock = FakeClock()
+    told: list[tuple[str, str, str]] = []
+    options = {"on_warning": lambda *warning: told.append(warning)}
+    down = respond(503)
+    async with McpPeer(faults=[down]) as peer, running({"a": peer}, clock=clock, hub=options) as hub:
+        peer.script = down
+        for _ in range(100):
+            await clock.advance(2)
+            await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
+        health = hub.server_health("a")
+        assert (health.state, health.status) == (State.PERMANENTLY_FAILED, "transient")
+        assert [status for _, status, _ in told] == ["transient", "transient"]
+        assert "is starting up and not ready yet" in told[0][2]
+        spent = r"MCP server 'a' has not been ready for \d+ (s|min) \(it answered HTTP 503\) — it will be retried; "
+        assert re.fullmatch(rf"{spent}next try in \d+ s\.", told[1][2])
+        assert re.fullmatch(rf"{spent}next try (now|in \d+ s)\.", hub.warnings().for_user[0])
+        model = "**MCP servers not ready for a while (will retry):** a: it answered HTTP 503"
+        assert hub.warnings().for_model == model
+        with pytest.raises(Exception, match="503"):
+            await hub.reconnect("a")
+        assert hub.warnings().for_model == model  # a reconnect that failed does not make it start up again
+        peer.script = peer.healthy
+        await hub.reconnect("a")
+        await clock.advance(40)
+        peer.script = down
+        with pytest.raises(Exception, match="503"):
+            await hub.reconnect("a")
+        assert len(told) == 3  # it was up: it is lost now
+        assert "was lost (it answered HTTP 503)" in told[2][2]
 
 
 @pytest.mark.requirement("MSG-7")

@@ -265,9 +265,9 @@ def _configured(config: Path | None) -> list[str]:
 
 
 def _live_servers(config: Path | None) -> dict[str, str] | None:
-    """The servers of the running hub with their status; None if there is none."""
+    """The servers of the running hub with their state; None if there is none."""
     told = _ask_hub(config, "servers")
-    return None if told is None else {server.id: server.status for server in told.servers}
+    return None if told is None else {server.id: server.state.replace("_", " ") for server in told.servers}
 
 
 def _tools(server: str, config: Path | None) -> list[str]:

@@ -347,7 +347,7 @@ class _Page:
         well = report.count("healthy") + report.count("warned")
         total = len(report.servers) - report.count("disabled")
         failed = [server.id for server in report.servers if server.health == "failed"]
-        words = f"{well} of {total} servers work"
+        words = f"{well} of {total} servers work" if total != 1 else "it works" if well else "it does not work"
         if failed:
             words += f"; failed: {', '.join(failed)}"
         self.wrapped(words, indent=0, style="bold")

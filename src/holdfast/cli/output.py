@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from holdfast.core import counted
+
 __all__ = [
     "counted",
     "data_console",
@@ -31,11 +33,6 @@ __all__ = [
     "until",
     "working",
 ]
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 tool``, ``2 tools``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def data_console() -> Console:

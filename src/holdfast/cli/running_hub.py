@@ -15,7 +15,7 @@ from rich.text import Text
 
 from holdfast.cli.layout import GAP
 from holdfast.cli.output import data_console, print_error, print_json, working
-from holdfast.cli.status_view import STYLES, mark, one_line
+from holdfast.cli.status_view import STYLES, mark, one_line, state_words
 from holdfast.config import find_config
 from holdfast.control import ControlClient, RunningHub, Server, find_hub
 from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
@@ -142,7 +142,7 @@ def _show(done: _Done) -> None:
     title = Text.assemble(
         (one_line(server.id), "bold"),
         GAP,
-        (f"{sign} {server.status}", STYLES[server.status]),
+        (f"{sign} {state_words(server)}", STYLES[server.status]),
         GAP,
     )
     title.append(one_line(server.summary))

@@ -45,7 +45,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running, and show changes live")] = False,
     as_json: AsJson = False,
     words: Annotated[
-        str, typer.Option("--filter", metavar="WORDS", help="Only servers with these words in name, status or reason")
+        str, typer.Option("--filter", metavar="WORDS", help="Only servers with these words in name, state or reason")
     ] = "",
     every: Annotated[bool, typer.Option("--all", help="One row for each server, also where causes are equal")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the status page of the hub in a browser")] = False,

@@ -43,6 +43,7 @@ __all__ = [
     "rank",
     "span",
     "spark",
+    "state_words",
     "step",
     "table",
     "tally",
@@ -87,6 +88,11 @@ def is_well(server: Server) -> bool:
 def rank(server: Server) -> int:
     """How bad the status is; higher is worse."""
     return RANKS[server.status]
+
+
+def state_words(server: Server) -> str:
+    """The state as people read it everywhere: ``connected``, ``reconnecting``, ``parked``."""
+    return server.state.replace("_", " ")
 
 
 def mark(status: Status, *, ascii_only: bool) -> str:
@@ -253,7 +259,12 @@ class CauseGroup:
     @property
     def title(self) -> str:
         """The group in one line: ``18 servers: connection refused at gateway.internal``."""
-        return f"{counted(len(self.servers), 'server')}: {self.cause or self.servers[0].status}"
+        return f"{counted(len(self.servers), 'server')}: {self.cause or self.states}"
+
+    @property
+    def states(self) -> str:
+        """The states of the servers, each once."""
+        return ", ".join(sorted({state_words(server) for server in self.servers}))
 
     @property
     def names(self) -> str:
@@ -271,6 +282,7 @@ class CauseGroup:
         values = {
             **dict(first),
             "id": counted(len(self.servers), "server"),
+            "state": self.states,
             "reason": f"{self.cause}: {self.names}" if self.cause else self.names,
             "since": min(server.since for server in self.servers),
             "tools": sum(server.tools for server in self.servers),
@@ -409,14 +421,14 @@ def needs_attention(servers: Iterable[Server], page: Page) -> list[Text]:
             lines += [Text(), *_group_advice(group, page)]
             continue
         for server in group.servers:
-            title = Text.assemble((one_line(server.id), "bold"), GAP, (server.status, STYLES[server.status]))
+            title = Text.assemble((one_line(server.id), "bold"), GAP, (state_words(server), STYLES[server.status]))
             lines += [Text(), page.fit(title), *advice(server, page)]
     return lines
 
 
 def _group_advice(group: CauseGroup, page: Page) -> list[Text]:
     first = group.servers[0]
-    title = Text.assemble((group.title, "bold"), GAP, (first.status, STYLES[first.status]))
+    title = Text.assemble((group.title, "bold"), GAP, (group.states, STYLES[first.status]))
     lines = [page.fit(title), *page.block("  ", group.names, style="dim")]
     if first.action:
         lines += page.block(f"  {page.pointer} ", one_line(first.action), style="cyan")
@@ -436,8 +448,8 @@ class _Column:
         return Cell(text=self.text(server, now, page), style=self.style(server), right=self.right)
 
 
-def _status(server: Server, _now: float, page: Page) -> str:
-    return f"{mark(server.status, ascii_only=page.ascii_only)} {server.status}"
+def _state(server: Server, _now: float, page: Page) -> str:
+    return f"{mark(server.status, ascii_only=page.ascii_only)} {state_words(server)}"
 
 
 def _calls(server: Server, _now: float, page: Page) -> str:
@@ -476,8 +488,7 @@ _COLUMNS = (
         text=lambda server, _, page: page.short(one_line(server.id), LONGEST_NAME),
         style=lambda _: "bold",
     ),
-    _Column(title="STATUS", text=_status, style=lambda server: STYLES[server.status]),
-    _Column(title="STATE", text=lambda server, _, __: server.state.replace("_", " "), at_width=140),
+    _Column(title="STATE", text=_state, style=lambda server: STYLES[server.status]),
     _Column(title="SINCE", text=lambda server, now, _: span(now - server.since), right=True),
     _Column(title="TOOLS", text=lambda server, _, __: str(server.tools), right=True),
     _Column(title="RETRY", text=lambda server, _, __: left(server.retry_in), right=True),
@@ -529,12 +540,11 @@ def step(change: Change) -> str:
 
 
 def _title(server: Server, now: float, page: Page) -> Text:
-    state = f" ({server.state.replace('_', ' ')})" if server.state != server.status else ""
     return Text.assemble(
         (one_line(server.id), "bold"),
         GAP,
-        (f"{mark(server.status, ascii_only=page.ascii_only)} {server.status}", STYLES[server.status]),
-        f"{state} for {span(now - server.since)}",
+        (_state(server, now, page), STYLES[server.status]),
+        f" for {span(now - server.since)}",
     )
 
 

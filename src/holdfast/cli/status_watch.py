@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.layout import Page, page_of
-from holdfast.cli.output import data_console, print_error, print_json_line
+from holdfast.cli.output import counted, data_console, print_error, print_json_line
 from holdfast.cli.running_hub import ask, chosen
 from holdfast.cli.status_view import (
     STYLES,
@@ -168,7 +168,8 @@ def event_text(event: str, data: Mapping[str, Any]) -> str:
         case "gone":
             return f"{who}: no longer configured"
         case "missed":
-            return f"{data.get('count')} events were missed"
+            count = int(data.get("count") or 0)
+            return f"{counted(count, 'event')} {'was' if count == 1 else 'were'} missed"
         case "hub" if data.get("draining"):
             return "the hub is shutting down: it takes no new calls"
         case "hub" if data.get("config_problem"):
@@ -180,7 +181,7 @@ def event_text(event: str, data: Mapping[str, Any]) -> str:
 def _breaker_text(data: Mapping[str, Any]) -> str:
     if data.get("state") != "open":
         return f"breaker {str(data.get('state', '')).replace('_', ' ')}"
-    after = f" after {data['failures']} failures" if data.get("failures") else ""
+    after = f" after {counted(int(data['failures']), 'failure')}" if data.get("failures") else ""
     return f"breaker open for {span(float(data.get('retry_in') or 0))}{after}"
 
 
@@ -320,7 +321,9 @@ def frame(watched: WatchedFleet, state: WatchState, page: Page, height: int, now
     top = [*heading(watched.hub, watched.hub_now(now), page), page.fit(Text(tally(every)))]
     top += _causes(servers, page)[: height // 4]
     if state.words:
-        top.append(page.fit(Text(f"filter: {state.words}  ({len(servers)} of {len(every)} servers)", style="cyan")))
+        top.append(
+            page.fit(Text(f"filter: {state.words}  ({len(servers)} of {counted(len(every), 'server')})", style="cyan"))
+        )
     room = max(1, height - len(top) - 1)
     shown = watched.server(state.selected, now)
     body = _card(shown, watched, state, page, room, now) if state.in_full and shown else None

@@ -69,7 +69,7 @@ async def _load(config: Config, servers: list[str]) -> LoadResult:
 def _progress(waiting: list[str], total: int, starts: Mapping[str, str]) -> str:
     names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
     oldest = next((f"; {name}: {starts[name]}" for name in waiting if name in starts), "")
-    return f"{total - len(waiting)} of {total} servers answered; waiting for {names}{oldest}"
+    return f"{total - len(waiting)} of {counted(total, 'server')} answered; waiting for {names}{oldest}"
 
 
 def _as_json(outcome: MCPServerLoadOutcome) -> dict[str, Any]:
@@ -104,7 +104,8 @@ def _show(result: LoadResult, config: Config) -> None:
     if not result.outcomes:
         side.print(f"{config.source} has no servers")
         return
-    counts = f"{len(result.available)} of {len(result.outcomes)} servers available, {len(result.tools)} tools"
+    servers = counted(len(result.outcomes), "server")
+    counts = f"{len(result.available)} of {servers} available, {counted(len(result.tools), 'tool')}"
     closer = "" if len(result.available) == len(result.outcomes) else "; `holdfast doctor` checks the others"
     side.print(Text(counts, style="bold").append(closer, style="not bold"))
 
@@ -118,8 +119,6 @@ def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
     console.print(heading)
     if outcome.message:
         console.print(Text(f"  {outcome.message}"), soft_wrap=True)
-    if outcome.status == "transient":
-        console.print(Text(f"  last seen: {outcome.error}", style="dim"), soft_wrap=True)
     if outcome.hint:
         console.print(Text.assemble(("  hint: ", "cyan"), outcome.hint), soft_wrap=True)
     if outcome.tools:

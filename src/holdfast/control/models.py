@@ -117,7 +117,7 @@ class Server(ApiModel):
     attempts: int = 0
     attempts_allowed: int = 0
     breaker: BreakerView
-    retry_in: float | None = Field(default=None, description="Seconds until the hub itself tries again")
+    retry_in: float | None = Field(default=None, description="Seconds until the next try, by the hub or by a call")
     in_flight: int = 0
     tools: int = 0
     prompts: int = 0

@@ -137,14 +137,16 @@ if TYPE_CHECKING:
     )
     from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
     from holdfast.core.lifecycle.timing import LifecyclePolicy as LifecyclePolicy
-    from holdfast.core.machine import Health as Health, Machine as Machine, shown_state as shown_state
+    from holdfast.core.machine import Health as Health, Machine as Machine
     from holdfast.core.messages import (
         Failure as Failure,
         FailureStatus as FailureStatus,
         ServerStatus as ServerStatus,
+        counted as counted,
         for_caller as for_caller,
         for_model as for_model,
         for_user as for_user,
+        next_try as next_try,
         span as span,
     )
     from holdfast.core.names import (
@@ -289,14 +291,16 @@ __getattr__, __dir__ = lazy_exports(
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
-        "machine": ["Health", "Machine", "shown_state"],
+        "machine": ["Health", "Machine"],
         "messages": [
             "Failure",
             "FailureStatus",
             "ServerStatus",
+            "counted",
             "for_caller",
             "for_model",
             "for_user",
+            "next_try",
             "span",
         ],
         "names": [

@@ -219,11 +219,8 @@ def _http(seen: HttpStatus) -> Verdict:
                 answers=True,
             )
         case "transient", _:
-            doing = "it is limiting requests" if seen.status == 429 else "it is not ready"
-            said = "" if seen.status == 429 else said
-            return Verdict(
-                status="transient", reason=f"{doing} ({code}{said})", retry_after=seen.retry_after, answers=True
-            )
+            reason = f"it is limiting requests ({code})" if seen.status == 429 else f"it answered {code}{said}"
+            return Verdict(status="transient", reason=reason, retry_after=seen.retry_after, answers=True)
         case _:
             return _permanent(*_rejected(seen.status, f"({code}{said})"))
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.core.lifecycle.timing import LifecyclePolicy
     from holdfast.core.messages import FailureStatus, ServerStatus
 
-__all__ = ["Health", "Machine", "shown_state"]
+__all__ = ["Health", "Machine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,8 @@ class Health:
     """The class of the latest failure; None while nothing failed."""
     lost: bool = False
     """Whether it was up in this run and is not connected now."""
+    spent: bool = False
+    """Whether it is not connected, and its reconnect budget is spent: also while it is dialed on request."""
     down_for: float | None = None
     """Seconds since it was last connected, or since it should be; None while it is connected or off."""
     unconfirmed: bool = False
@@ -103,8 +105,8 @@ class Health:
 
     @property
     def shown_state(self) -> str:
-        """The state as every view names it: ``permanently_failed`` says only that the budget is spent."""
-        return shown_state(self.state)
+        """The state as every view names it; the Python API keeps the name of the enum."""
+        return self.state.shown
 
     @property
     def next_try(self) -> float | None:
@@ -126,17 +128,13 @@ class Health:
             self.reason,
             calls_fail=self.state is State.CONNECTED and status != "denied",
             lost=self.lost,
+            spent=self.spent or self.state is State.PERMANENTLY_FAILED,
             unconfirmed=self.unconfirmed,
             down_for=self.down_for,
             retry_in=self.next_try,
             call_asks=self.call_asks_in == 0.0,
             in_hub=True,
         )
-
-
-def shown_state(state: State) -> str:
-    """The name of a state in every view; the Python API keeps the name of the enum."""
-    return "parked" if state is State.PERMANENTLY_FAILED else state.value
 
 
 class Machine:
@@ -253,6 +251,7 @@ class Machine:
             evidence=life.evidence if denial is None else "denied",
             # A server that was ended on purpose, to be started again, has no reason and is not lost.
             lost=life.was_up and lease is None and (bool(life.reason) or life.state is not State.CONNECTING),
+            spent=lease is None and life.attempts >= len(life.policy.backoff),
             down_for=max(0.0, now - life.down_since) if life.down_since is not None else None,
             unconfirmed=denial.unconfirmed if denial is not None else life.state is State.DENIED and life.unconfirmed,
             call_asks_in=self._call_asks_in(now),

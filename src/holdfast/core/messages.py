@@ -1,8 +1,9 @@
 """The messages for people and models, as a pure function of the classification.
 
 Each class has words of its own. "Tools from this server will not work" is in the permanent message
-only; "starting up" is in the message about a server that has not been up yet, and in no other.
-A text of a server stays inside one line, and every time comes as an argument.
+only, and ends it; "starting up" is in the message about a server that has not been up yet and whose
+reconnect budget is not spent, and in no other. A text of a server stays inside one line, and every
+time comes as an argument.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["Failure", "FailureStatus", "ServerStatus", "for_caller", "for_model", "for_user", "next_try", "span"]
+__all__ = [
+    "Failure",
+    "FailureStatus",
+    "ServerStatus",
+    "counted",
+    "for_caller",
+    "for_model",
+    "for_user",
+    "next_try",
+    "span",
+]
 
 FailureStatus: TypeAlias = Literal["transient", "permanent", "denied"]
 
 ServerStatus: TypeAlias = Literal["available", "transient", "permanent", "denied", "idle", "disabled"]
 """A server in one word: as loads are classified, or not in use."""
-
-LONG = 60.0
-"""Seconds. A server that is not ready for longer is shown with that time."""
 
 _CHANGE = "log in or ask for access to change that"
 
@@ -36,6 +44,8 @@ class Failure(NamedTuple):
     """Whether it is connected, and calls to it are refused because they fail."""
     unconfirmed: bool = False
     """Whether a denial states no decision: it may be an outage of the authorization check."""
+    spent: bool = False
+    """Whether the reconnect budget is spent: then it is no longer starting up."""
     down_for: float | None = None
     retry_in: float | None = None
     """Seconds until the next try; None where none is planned."""
@@ -58,21 +68,27 @@ def for_user(failure: Failure, *, now: datetime | None = None) -> str:
             f"{name} is connected, but calls to it fail ({reason}). They are refused for now;"
             f" the first call {_later(failure.retry_in)} tries it."
         )
+    if failure.spent:
+        later = f"; next try {when}" if (when := next_try(failure.retry_in)) else ""
+        return f"{name} has not been ready for {_how_long(failure)} ({reason}) — it will be retried{later}."
     if failure.lost:
         words = f"{name} was lost ({reason}) and is being reconnected — it will be retried."
-        return " ".join(filter(None, (words, _how_long(failure), _next(failure))))
-    words = f"{name} is starting up and not ready yet — it will be retried."
-    # A short wait needs no more than the fixed words.
-    return f"{words} {_how_long(failure)} {_next(failure)}".rstrip() if _is_long(failure) else words
+        return f"{words} Next try {when}." if (when := next_try(failure.retry_in)) else words
+    return f"{name} is starting up and not ready yet — it will be retried."
 
 
-def for_caller(failure: Failure, *, now: datetime | None = None) -> str:
-    """The same for a call that was refused: always with the time of the next try, where there is one."""
+def for_caller(failure: Failure, *, refused_for: float | None = None, now: datetime | None = None) -> str:
+    """The same for a call that was refused; ``refused_for``: seconds until a call may pass.
+
+    A permanent sentence stands alone: no time to try again follows it.
+    """
     words = for_user(failure, now=now)
-    has_time = failure.status == "denied" or failure.calls_fail or failure.lost or _is_long(failure)
-    if has_time or failure.retry_in is None:
+    if failure.status != "transient" or failure.calls_fail or refused_for is None:
         return words
-    return f"{words} Try again in {span(failure.retry_in)}."
+    if not (failure.spent or failure.lost):
+        return f"{words} Try again in {span(refused_for)}."
+    longer = failure.retry_in is None or refused_for > failure.retry_in + 1
+    return f"{words} Calls to it are refused for {span(refused_for)}." if longer else words
 
 
 def for_model(failures: Iterable[Failure], *, now: datetime | None = None) -> str:
@@ -92,6 +108,11 @@ def span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.0f} {unit}"
     return f"{max(seconds, 1):.0f} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 tool``, ``2 tools``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def next_try(retry_in: float | None) -> str:
@@ -123,17 +144,8 @@ def _not_asked(failure: Failure, now: datetime | None) -> str:
     return f"is not asked again before {now + timedelta(seconds=failure.retry_in):%H:%M:%S}"
 
 
-def _is_long(failure: Failure) -> bool:
-    return failure.down_for is not None and failure.down_for >= LONG
-
-
 def _how_long(failure: Failure) -> str:
-    return f"Not ready for {span(failure.down_for)}." if failure.down_for is not None and _is_long(failure) else ""
-
-
-def _next(failure: Failure) -> str:
-    when = next_try(failure.retry_in)
-    return f"Next try {when}." if when else ""
+    return span(failure.down_for) if failure.down_for is not None else "a while"
 
 
 def _later(retry_in: float | None) -> str:
@@ -146,11 +158,11 @@ def _reason(failure: Failure) -> str:
 
 
 def _id_only(failure: Failure, _: datetime | None) -> str:
-    return f"{failure.server_id}{_note(failure)}"
+    return failure.server_id
 
 
 def _with_reason(failure: Failure, _: datetime | None) -> str:
-    return f"{failure.server_id}: {_reason(failure)}{_note(failure)}"
+    return f"{failure.server_id}: {_reason(failure)}"
 
 
 def _with_next_call(failure: Failure, _: datetime | None) -> str:
@@ -167,24 +179,21 @@ def _with_denial(failure: Failure, now: datetime | None) -> str:
     return f"{failure.server_id}: {_reason(failure)} ({when})"
 
 
-def _note(failure: Failure) -> str:
-    """The duration and the next try of a long outage."""
-    if not _is_long(failure) or failure.status != "transient" or failure.down_for is None:
-        return ""
-    when = next_try(failure.retry_in)
-    return f" (not ready for {span(failure.down_for)}{f'; next try {when}' if when else ''})"
-
-
 _Words: TypeAlias = Callable[[Failure, datetime | None], str]
 _LINES: tuple[tuple[str, Callable[[Failure], bool], _Words], ...] = (
     (
         "MCP servers still starting up (will retry; tools may appear shortly)",
-        lambda failure: failure.status == "transient" and not (failure.lost or failure.calls_fail),
+        lambda failure: failure.status == "transient" and not (failure.lost or failure.spent or failure.calls_fail),
         _id_only,
     ),
     (
         "MCP servers lost and being reconnected (will retry)",
-        lambda failure: failure.status == "transient" and failure.lost and not failure.calls_fail,
+        lambda failure: failure.status == "transient" and failure.lost and not (failure.spent or failure.calls_fail),
+        _with_reason,
+    ),
+    (
+        "MCP servers not ready for a while (will retry)",
+        lambda failure: failure.status == "transient" and failure.spent and not failure.calls_fail,
         _with_reason,
     ),
     (

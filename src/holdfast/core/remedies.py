@@ -16,7 +16,7 @@ from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Evidence, HttpStatus, read_challenge
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.core.messages import Failure, for_user
+from holdfast.core.messages import Failure, counted, for_user
 
 __all__ = ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"]
 
@@ -93,7 +93,7 @@ _READS_CONFIG = ("doctor ", "login ")
 
 
 def _connected(health: Health, facts: Facts) -> ServerText:
-    listed = "1 tool" if facts.tools == 1 else f"{facts.tools} tools"
+    listed = counted(facts.tools, "tool")
     if facts.held:
         held = "1 of them is" if facts.held == 1 else f"{facts.held} of them are"
         return ServerText(
@@ -120,15 +120,15 @@ def _failing(health: Health, failure: Failure, facts: Facts, now: datetime | Non
             "The next call after that is a test; to test it now, reconnect it.",
             _run("reconnect", health),
         )
-    return _transient(summary, health, facts)
+    return _transient(summary, health, failure, facts)
 
 
-def _transient(summary: str, health: Health, facts: Facts) -> ServerText:
+def _transient(summary: str, health: Health, failure: Failure, facts: Facts) -> ServerText:
     """No action is needed: the hub goes on by itself. A person who knows better may reconnect now."""
     parts = [summary]
-    if health.reason and not health.lost:
+    if health.reason and not (failure.lost or failure.spent):  # else the summary has it
         parts.append(f"The last attempt: {health.reason.rstrip('.')}.")
-    if health.attempts and facts.attempts_allowed and health.state is not State.PERMANENTLY_FAILED:
+    if health.attempts and facts.attempts_allowed and not failure.spent:
         parts.append(f"Attempt {health.attempts} of {facts.attempts_allowed}.")
     if health.breaker is BreakerState.OPEN and health.breaker_retry_in:
         parts.append("Calls to it are refused for now.")

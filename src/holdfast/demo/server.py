@@ -34,7 +34,7 @@ _notes: list[str] = ["Buy rope", "Ask the harbour master about berth 7"]
 
 def _add_note(given: Mapping[str, Any]) -> str:
     _notes.append(str(given["text"]))
-    return f"noted; there are {len(_notes)} notes now"
+    return "noted; there is 1 note now" if len(_notes) == 1 else f"noted; there are {len(_notes)} notes now"
 
 
 def _list_notes(_: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import Kind, RpcError, State, Unknown, quote_block, quoted, quoted_line, shown_state
+from holdfast.core import Kind, RpcError, State, Unknown, counted, next_try, quote_block, quoted, quoted_line
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
@@ -66,7 +66,7 @@ def error_result(error: HoldfastError) -> dict[str, Any]:
     if isinstance(error, ServerUnavailable):
         state = {
             "server": error.server_id,
-            "state": shown_state(State(error.state)),
+            "state": State(error.state).shown,
             "reason": error.reason,
             "retryIn": error.retry_in,
         }
@@ -233,10 +233,10 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
 
 def _line(name: str, one: Mapping[str, Any]) -> str:
     because = f": {one['reason']}" if one["reason"] and not one["available"] else ""
-    later = f" (next try in {one['retryIn']:.0f} s)" if one["retryIn"] and not one["available"] else ""
+    later = f" (next try {when})" if (when := next_try(one["retryIn"])) and not one["available"] else ""
     changed = one.get("changedTools")
     warning = f"; changed since first seen: {', '.join(changed)}" if changed else ""
-    return f"{name}: {one['state']}{because}{later}; {one['tools']} tools listed{warning}"
+    return f"{name}: {one['state']}{because}{later}; {counted(one['tools'], 'tool')} listed{warning}"
 
 
 def _collisions(hub: Hub) -> list[dict[str, str]]:

@@ -460,8 +460,7 @@ def _unavailable(
         later = f". Try again in {span(retry_in)}" if retry_in is not None else ""
         text = f"MCP server '{slot.id}' {words or 'is not available'}{because}{later}"
     else:
-        failure = failure._replace(retry_in=retry_in if retry_in is not None else failure.retry_in)
-        text = for_caller(failure, now=datetime.now(UTC).astimezone())
+        text = for_caller(failure, refused_for=retry_in, now=datetime.now(UTC).astimezone())
     return kind(text, server_id=slot.id, state=health.state.value, reason=health.reason, retry_in=retry_in)
 
 

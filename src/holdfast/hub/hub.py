@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from holdfast.auth import Logins
 from holdfast.config import Config
-from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey
+from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey, counted
 from holdfast.hub.approvals import Approvals, shown
 from holdfast.hub.call import is_repeatable, known
 from holdfast.hub.clock import Clock, RealClock
@@ -244,4 +244,4 @@ class Hub:
     def __repr__(self) -> str:
         registry = self.registry
         state = "" if registry.is_open else ", not open"
-        return f"<Hub of {len(registry.config.servers)} servers, catalog {registry.catalog.version}{state}>"
+        return f"<Hub of {counted(len(registry.config.servers), 'server')}, catalog {registry.catalog.version}{state}>"

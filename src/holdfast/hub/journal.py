@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripped, for_model, for_user
+from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripped, counted, for_model, for_user
 from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
@@ -94,16 +94,12 @@ def _write_state(record: HubRecord) -> None:
         case AccessChanged():
             _write(logging.INFO, record, "%s: calls are no longer denied", record.server)
         case BreakerChanged(server=server, change=Tripped() as trip):
-            words = "%s: breaker open for %.0f s after %d failures (%d calls refused since)"
-            _write(logging.WARNING, record, words, server, trip.retry_in, trip.failures, trip.refused)
+            words = "%s: breaker open for %.0f s after %s (%s refused since)"
+            counts = counted(trip.failures, "failure"), counted(trip.refused, "call")
+            _write(logging.WARNING, record, words, server, trip.retry_in, *counts)
         case BreakerChanged(server=server, change=change):
-            _write(
-                logging.INFO,
-                record,
-                "%s: breaker closed (%d calls were refused while it was open)",
-                server,
-                change.refused,
-            )
+            words = "%s: breaker closed (%s refused while it was open)"
+            _write(logging.INFO, record, words, server, counted(change.refused, "call"))
         case CloseFailed():
             words = "%s: an old connection did not close cleanly: %s"
             _write(logging.WARNING, record, words, record.server, record.error)
@@ -119,7 +115,7 @@ def _write_state(record: HubRecord) -> None:
         case ToolApproved():
             _write(logging.INFO, record, "%s: %s: the change was approved", record.server, subject_of(record))
         case Missed():
-            _write(logging.WARNING, record, "a listener was too slow and missed %d records", record.count)
+            _write(logging.WARNING, record, "a listener was too slow and missed %s", counted(record.count, "record"))
 
 
 def subject_of(record: ToolChanged | ToolApproved) -> str:
@@ -145,13 +141,11 @@ def transition_text(record: Transition) -> str:
             return f"{_START.get(record.cause, 'connecting')}{because}"
         case State.RECONNECTING:
             return f"{_LOSS.get(record.cause, 'connect failed')}{because}; reconnecting"
-        case State.PERMANENTLY_FAILED:
-            return f"parked{because}"
         case State.IDLE:
             return "idle: it starts at its next use"
         case State.DISCONNECTED:
             return _END.get(record.cause, "disconnected")
-    return f"{record.new.value}{because}"
+    return f"{record.new.shown}{because}"
 
 
 _START = {
@@ -226,7 +220,8 @@ def _write(level: int, record: HubRecord, words: str, *args: Any) -> None:
 
 
 OnWarning: TypeAlias = "Callable[[str, FailureStatus, str], None]"
-"""Called with (server id, status, text for a person) once for each change of a server's classification."""
+"""Called with (server id, status, text for a person) once for each change of a server's classification, and once more
+when a server that is not ready has spent its reconnect budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,12 +254,13 @@ def warnings_of(servers: Iterable[Health]) -> Warnings:
 
 
 class WarningSink:
-    """A sink of the journal that reports each change of a classification once."""
+    """A sink of the journal that reports each change of a classification once, and each spent budget."""
 
     def __init__(self, on_warning: OnWarning | None, health_of: Callable[[str], Health]) -> None:
         self._on_warning = on_warning
         self._health_of = health_of
-        self._reported: dict[str, FailureStatus | None] = {}
+        self._reported: dict[str, tuple[FailureStatus | None, bool]] = {}
+        """The latest status of each server, and whether its reconnect budget was spent."""
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
@@ -283,8 +279,11 @@ class WarningSink:
                 self._update(record.server, health.failure)
 
     def _update(self, server: str, failure: Failure | None) -> None:
-        status = failure.status if failure is not None else None
-        changed, self._reported[server] = status != self._reported.get(server), status
+        status, spent = (failure.status, failure.spent) if failure is not None else (None, False)
+        known, was_spent = self._reported.get(server, (None, False))
+        self._reported[server] = status, spent
+        # A spent budget changes the words of a transient failure, which is reported once more.
+        changed = status != known or (status == "transient" and spent and not was_spent)
         if changed and failure is not None and self._on_warning is not None:
             self._on_warning(server, failure.status, for_user(failure, now=_time_of_day()))
 

@@ -22,7 +22,6 @@ from holdfast.core import (
     State,
     Transition,
     Tripped,
-    shown_state,
 )
 
 __all__ = [
@@ -277,5 +276,5 @@ def _plain(record: Any) -> Mapping[str, Any]:
 
 def _plain_value(value: Any) -> Any:
     if isinstance(value, State):
-        return shown_state(value)
+        return value.shown
     return value.value if isinstance(value, Enum) else value

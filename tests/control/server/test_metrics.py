@@ -131,7 +131,7 @@ async def test_states_retries_and_transitions_follow_a_server_through_an_outage(
         await until(hub, "a", lambda: retries(told))
         now = await scraped(metrics)
         assert now.value("holdfast_server_state", server="a", state="connected") == 0
-        assert now.value("holdfast_server_state", server="a", state=hub.server_health("a").state.value) == 1
+        assert now.value("holdfast_server_state", server="a", state=hub.server_health("a").shown_state) == 1
         assert now.total("holdfast_server_state", server="a") == 1
         assert now.value("holdfast_retries_total", server="a") == len(retries(told))
         await peer.start()
@@ -174,7 +174,7 @@ async def test_labels_are_bounded_and_a_removed_server_takes_its_series_with_it(
         assert now.labels("method") == {"other", "tools/call"} <= {*METHODS, "other"}
         assert now.value("holdfast_calls_total", server="a", method="other", outcome="refused") == 50
         assert now.labels("server") == {"a", "b"}
-        assert now.labels("state") == {state.value for state in State}
+        assert now.labels("state") == {state.shown for state in State}
 
         await hub.apply(config({"b": entry}))
         assert metrics._servers.keys() == {"b"}

@@ -68,9 +68,7 @@ def test_a_server_parked_on_transient_evidence_has_transient_words_and_a_reconne
     parked = health(State.PERMANENTLY_FAILED, reason="HTTP 503", evidence="transient", attempts=5, retry_in=12.0)
     assert (parked.status, parked.shown_state) == ("transient", "parked")
     words = text_for(parked, Facts(attempts_allowed=5, hint="no hint"))
-    assert words.summary == (
-        "MCP server 'x' is starting up and not ready yet — it will be retried. The last attempt: HTTP 503."
-    )
+    assert words.summary == "MCP server 'x' has not been ready for a while (HTTP 503) — it will be retried."
     assert words.command == "holdfast reconnect x"
 
 
@@ -153,7 +151,8 @@ def test_every_state_has_words_that_are_true_of_it(
     words = text_for(one, facts)
     assert words == text_for(one, facts)
     assert words.summary.endswith(".")
-    starting = one.status == "transient" and not one.lost and state is not State.CONNECTED
+    trying = state not in (State.CONNECTED, State.PERMANENTLY_FAILED)
+    starting = one.status == "transient" and trying and not one.lost
     assert ("starting up" in words.summary) == starting
     assert ("will not work" in words.summary) == (one.status == "permanent")
     assert not words.command or words.command.startswith("holdfast ")

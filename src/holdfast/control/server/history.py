@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.control.models import Activity, Change, LastError
-from holdfast.core import State, Transition, shown_state
+from holdfast.core import State, Transition
 from holdfast.hub import CallEnded, CallOutcome, HubRecord
 
 __all__ = ["History", "ServerHistory", "Tally", "change_of", "counts_as"]
@@ -259,8 +259,8 @@ def change_of(record: Transition, at: float) -> Change:
     """Return a transition as the API shows it."""
     return Change(
         at=at,
-        old=shown_state(record.old),
-        new=shown_state(record.new),
+        old=record.old.shown,
+        new=record.new.shown,
         cause=record.cause,
         reason=record.reason,
         generation=record.generation,

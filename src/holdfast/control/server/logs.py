@@ -21,7 +21,7 @@ import anyio.lowlevel
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
 from holdfast.control.models import LogLine
-from holdfast.core import Redactor, State, Tripped
+from holdfast.core import Redactor, State, Tripped, counted
 from holdfast.hub import (
     AccessChanged,
     BreakerChanged,
@@ -94,17 +94,17 @@ class RepeatedLines(Generic[_T]):
 
     def due(self, now: float) -> Iterator[RepeatedLine[_T]]:
         """Yield the counts to write now; a line without repetition has none."""
-        for key, counted in [*self._counted.items()]:  # oldest first
-            if now - counted.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
+        for key, repeated in [*self._counted.items()]:  # oldest first
+            if now - repeated.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
                 return
             del self._counted[key]
-            if counted.times:
-                yield counted
+            if repeated.times:
+                yield repeated
 
     def rest(self) -> Iterator[RepeatedLine[_T]]:
         """Yield all remaining counts, at the end."""
-        counted, self._counted = self._counted, {}
-        yield from (one for one in counted.values() if one.times)
+        repeated, self._counted = self._counted, {}
+        yield from (one for one in repeated.values() if one.times)
 
     def __len__(self) -> int:
         return len(self._counted)
@@ -407,10 +407,10 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
         case RetryPlanned():
             return record.server, "info", f"reconnect attempt {record.attempt} in {record.delay:.1f} s"
         case BreakerChanged(change=Tripped() as trip):
-            text = f"breaker open for {trip.retry_in:.0f} s after {trip.failures} failures"
+            text = f"breaker open for {trip.retry_in:.0f} s after {counted(trip.failures, 'failure')}"
             return record.server, "warning", text
         case BreakerChanged():
-            text = f"breaker closed; {record.change.refused} calls were refused while it was open"
+            text = f"breaker closed; {counted(record.change.refused, 'call')} refused while it was open"
             return record.server, "info", text
         case AccessChanged(denied=True):
             return record.server, "warning", f"calls and the listing are denied: {record.reason}"

@@ -297,7 +297,7 @@ def _counted(servers: Mapping[str, Counts]) -> Iterator[Family]:
 
 def _seen(sample: HubSample) -> Iterator[Family]:
     seen = sample.seen
-    states = (((name, state.value), one.state is state) for name, one in seen.items() for state in State)
+    states = (((name, state.shown), one.state is state) for name, one in seen.items() for state in State)
     yield _gauge("holdfast_server_state", states)
     yield _gauge("holdfast_breaker_open", (((name,), one.refuses) for name, one in seen.items()))
     yield _gauge("holdfast_calls_in_flight", (((name,), one.in_flight) for name, one in seen.items()))
@@ -447,7 +447,7 @@ class Metrics:
     def _take(self, record: HubRecord) -> None:
         match record:
             case OneClientRecord(server=server, record=Transition(new=state)):
-                self._of(server).own_states[state.value] += 1
+                self._of(server).own_states[state.shown] += 1
             case AccessRefused(kind=kind):
                 self._refused[kind] += 1
             case Missed(count=count):
@@ -549,7 +549,7 @@ def metrics_route(metrics: Metrics, *, read_by: ReadBy | None = None) -> Route:
 def _count_change(counts: Counts, record: Transition | RetryPlanned | CloseFailed | BreakerChanged) -> None:
     match record:
         case Transition():
-            counts.states[record.new.value] += 1
+            counts.states[record.new.shown] += 1
         case RetryPlanned():
             counts.retries += 1
         case CloseFailed():

@@ -208,7 +208,7 @@ class Views:
             attempts=health.attempts,
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
             breaker=BreakerView(state=health.breaker.value, retry_in=health.breaker_retry_in),
-            retry_in=health.retry_in,
+            retry_in=health.next_try,
             in_flight=health.calls + self._history.elsewhere(name),
             tools=listed[Kind.TOOL],
             prompts=listed[Kind.PROMPT],

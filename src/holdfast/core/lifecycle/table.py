@@ -87,6 +87,11 @@ class State(Enum):
     DISABLED = "disabled"
     """Disabled by its user."""
 
+    @property
+    def shown(self) -> str:
+        """The name that people read: ``permanently_failed`` says only that the budget is spent."""
+        return "parked" if self is State.PERMANENTLY_FAILED else self.value
+
 
 class IllegalTransition(Exception):
     """An event that the table does not allow in this state; nothing has changed."""
@@ -235,8 +240,8 @@ _ENDINGS = frozenset({RemoveRequested, ShutdownRequested})
 
 def diagram() -> str:
     """The table as a Mermaid state diagram, one line for each pair of states."""
-    lines = [f"    {old.value} --> {new.value}: {', '.join(words)}" for old, new, words in _edges()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.DISCONNECTED.value}", *lines])
+    lines = [f"    {old.shown} --> {new.shown}: {', '.join(words)}" for old, new, words in _edges()]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.DISCONNECTED.shown}", *lines])
 
 
 def _edges() -> Iterator[tuple[State, State, list[str]]]:

@@ -268,7 +268,7 @@ def _none(*, other_offers: bool) -> Finding:
 
 
 def _hidden(case: Case, count: int) -> Finding:
-    words = f"its definition hides all of its {count} tools"
+    words = "its definition hides its only tool" if count == 1 else f"its definition hides all of its {count} tools"
     text = "show all of them, or correct the patterns"
     return finding("HF-TOOLS-HIDDEN", words, text, edits=(case.edit("tools", {"include": ["*"]}),))
 

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
+from holdfast.core import counted
 from holdfast.errors import UsageError
 from holdfast.files import NotPrivate, read_secret
 
@@ -117,7 +118,7 @@ class TokensFile:
         except UsageError as error:
             log.warning("%s; the tokens read before stay valid", error.message)
         else:
-            log.info("read %s again: %d tokens", self._path, len(self._tokens))
+            log.info("read %s again: %s", self._path, counted(len(self._tokens), "token"))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

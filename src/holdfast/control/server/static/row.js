@@ -209,7 +209,8 @@ export class Row {
     const { retry, breaker, since } = this.#parts;
     const { server } = this;
     setField(since, server.since, `for ${duration(now - server.since)}`);
-    const waits = server.due !== null && server.due > now && server.group !== "up";
+    // While it is connected, the breaker's own countdown says when a call may try.
+    const waits = server.due !== null && server.due > now && server.state !== "connected" && server.group !== "up";
     const tries = !waits && (server.state === "connecting" || server.state === "reconnecting");
     this.#tryingSince = tries ? (this.#tryingSince ?? now) : null;
     show(retry, waits || tries);
