@@ -72,6 +72,25 @@ def row(text: str, key: str) -> str:
     return " | ".join(part.strip() for part in line.split("  ") if part.strip())
 
 
+def test_it_says_how_a_limit_without_a_unit_was_read(show: Show, tmp_path: Path) -> None:
+    servers = {
+        "a": {"command": "x", "timeout": 300, "startTimeout": "30s"},
+        "b": {"url": "https://e.example/mcp", "timeout": 300000},
+        "c": {"command": "x", "timeout": "5m"},
+        "d": {"command": "x"},
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    out = " ".join(show().stdout.split())
+    assert "timeout 5m (300 read as seconds)" in out
+    assert "timeout 5m (300000 read as milliseconds)" in out
+    assert "timeout 5m mcp.json" in out
+    assert "timeout as holdfast.call.timeout default" in out
+    assert "startTimeout 30s mcp.json" in out
+    values = json.loads(show("--json").stdout)["servers"][0]["values"]
+    (limit,) = (one for one in values if one["key"] == "timeout")
+    assert (limit["value"], limit["note"]) == ("5m", "300 read as seconds")
+
+
 def test_every_value_is_shown_with_where_it_came_from(show: Show, good: Path) -> None:
     done = show(**ENVIRON)
     assert done.returncode == 0, done.stderr
@@ -124,6 +143,7 @@ def test_json_says_the_same_for_programs(show: Show, good: Path) -> None:
         "key": "enabled",
         "value": False,
         "from": {"kind": "file", "place": "mcp.json:14:19", "variables": []},
+        "note": "",
     }
     assert (values["lazy"]["value"], values["lazy"]["from"]["place"]) == (True, "mcp.json:14:33")
     settings = {value["key"]: value["value"] for value in report["settings"]}

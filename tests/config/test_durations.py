@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config.fields import InvalidValue, format_duration, format_size, parse_duration, parse_size
+from holdfast.config.fields import (
+    InvalidValue,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    read_bare_timeout,
+)
+from holdfast.config.read import config_from_mapping, read_file
+from holdfast.config.spec import BadServer, CallPolicy, ServerSpec
 
 
 @pytest.mark.parametrize(
@@ -76,3 +86,46 @@ def test_nothing_but_unfit_is_ever_raised(value: object) -> None:
     for parse in (parse_duration, parse_size):
         with contextlib.suppress(InvalidValue):
             parse(value)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds", "unit"),
+    [
+        (300, 300, "seconds"),
+        (999, 999, "seconds"),
+        (0.5, 0.5, "seconds"),
+        ("60", 60, "seconds"),
+        (1000, 1, "milliseconds"),
+        (300_000, 300, "milliseconds"),
+        ("30000", 30, "milliseconds"),
+        ("5m", 300, None),
+    ],
+)
+def test_a_limit_of_calls_without_a_unit_is_read_as_clients_mean_it(written: object, seconds: float, unit: str) -> None:
+    config = config_from_mapping({"mcpServers": {"a": {"command": "x", "timeout": written}}})
+    server = config.servers["a"]
+    assert isinstance(server, ServerSpec)
+    assert server.timeout == seconds
+    bare = read_bare_timeout(written)
+    assert (bare[1] if bare is not None else None) == unit
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "true", "[]", '"soon"', '"0s"', "1e300", '"9999999h"', '"1 parsec"'])
+def test_a_limit_of_calls_that_is_none_is_an_error_with_its_place(written: str, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(f'{{"mcpServers": {{"a": {{"command": "x",\n  "timeout": {written}}}}}}}')
+    server = read_file(file, environ={}).config.servers["a"]
+    assert isinstance(server, BadServer)
+    (problem,) = server.problems
+    assert (problem.file, problem.line, problem.column) == (file, 2, 14)
+    assert problem.message.startswith("`timeout` ")
+    assert problem.hint
+
+
+def test_a_servers_own_limit_raises_a_hard_limit_that_is_shorter() -> None:
+    policy = CallPolicy(timeout=60, hard_timeout=600)
+    assert policy.of(ServerSpec(id="a", transport="stdio")) is policy
+    short = policy.of(ServerSpec(id="a", transport="stdio", timeout=5))
+    long = policy.of(ServerSpec(id="a", transport="stdio", timeout=1800))
+    assert (short.timeout, short.hard_timeout) == (5, 600)
+    assert (long.timeout, long.hard_timeout) == (1800, 1800)

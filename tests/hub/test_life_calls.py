@@ -24,6 +24,7 @@ from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock
 from holdfast.wire.http.connection import PooledConnection
 from holdfast.wire.http.pool import ConnectTimedOut, Pool
+from tests.front.peer_server import running as front_peer
 from tests.hub.open_hubs import reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
@@ -80,9 +81,39 @@ async def test_three_slow_calls_do_not_tear_down_a_server_that_still_answers() -
         assert (health.state, health.generation, health.failures) == (State.CONNECTED, 1, 0)
         assert hub.registry.slots["a"].machine.breaker.failures == 0
         assert len(failures) == 3
-        assert all("holdfast.call.timeout" in failure.hint for failure in failures)
+        assert all("raise `timeout` in its definition" in failure.hint for failure in failures)
         assert all("uncertain" in str(failure) for failure in failures)
         assert peer.methods.count("initialize") == 1
+
+
+@pytest.mark.requirement("HUB-2")
+async def test_a_servers_own_limit_holds_for_its_calls_and_for_no_other_server() -> None:
+    limits = {"timeout": "200ms", "hardTimeout": "300ms"}
+    async with front_peer("legacy") as patient, front_peer("legacy") as usual, McpPeer() as hasty:
+        servers = {
+            "patient": {"url": patient.url, "timeout": 300},
+            "usual": {"url": usual.url},
+            "hasty": {"url": hasty.url, "timeout": "50ms"},
+        }
+        async with Hub.from_config({"mcpServers": servers, "holdfast": {"call": limits}}) as hub:
+            await settled(hub)
+            answers: list[str] = []
+
+            async def wait() -> None:
+                answers.append((await hub.call_tool("patient__wait", {})).text)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                with anyio.fail_after(10):
+                    await patient.waiting.wait()
+                    with pytest.raises(CallFailed) as slow:
+                        await hub.call_tool("usual__hang", {})
+                    with pytest.raises(CallFailed) as sooner:
+                        await hub.call_tool("hasty__slow", {})
+                    patient.go.set()
+    assert "within 0.2 s" in str(slow.value)
+    assert "within 0.05 s" in str(sooner.value)
+    assert len(answers) == 1, "the patient server answered after both limits of the others"
 
 
 @pytest.mark.requirement("LIFE-10")

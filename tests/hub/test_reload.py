@@ -15,11 +15,13 @@ import anyio.lowlevel
 import pytest
 
 from holdfast.config.read import load_config
+from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Item, Listing
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 from holdfast.hub.reload import ConfigRecord, Reloader
 from holdfast.testing import StdioServer
+from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 
@@ -185,6 +187,30 @@ async def test_settings_that_changed_are_named_and_what_of_them_waits_for_the_ne
             assert hub.config.settings.call.timeout == 5
             assert hub.registry.slot("one").machine.breaker.policy.threshold == 9
             assert len(one.pids) == 1
+
+
+@pytest.mark.requirement("LIFE-20")
+@pytest.mark.parametrize("sharing", ["shared", "per-client"])
+async def test_a_servers_own_limit_of_calls_applies_without_a_new_connection(file: Path, sharing: str) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one={**one.definition, "sharing": sharing}))
+        async with running(file) as (hub, reloader):
+            server, own = hub.config.servers["one"], None
+            assert isinstance(server, ServerSpec)
+            if sharing == "per-client":
+                own = hub.registry.clients.of("me", server, lambda: None)
+                await came_true(lambda slot=own: slot.lease is not None)  # type: ignore[misc]
+            started = len(one.pids)
+            file.write_text(text(one={**one.definition, "sharing": sharing, "timeout": 300}))
+            assert (await applied(reloader)).changed == ("one",)
+            server = hub.config.servers["one"]
+            assert isinstance(server, ServerSpec)
+            assert hub.registry.slot("one").spec is server
+            if own is not None:
+                assert hub.registry.clients.of("me", server, lambda: None) is own
+                assert own.spec is server
+            assert hub.config.settings.call.of(server).timeout == 300
+            assert len(one.pids) == started
 
 
 async def test_a_saved_file_that_says_the_same_changes_nothing(file: Path) -> None:

@@ -128,6 +128,8 @@ def _line(lead: str, text: str) -> Text:
 
 def _in_words(value: Value, redactor: Redactor) -> str:
     shown = _masked(value, redactor)
+    if value.note:
+        return f"{shown} ({_safe(value.note)})"
     if isinstance(shown, list):
         return " ".join(map(_word, shown)) if shown else "none"
     if isinstance(shown, bool):
@@ -154,7 +156,8 @@ def _server_json(server: ServerProvenance) -> dict[str, object]:
 
 
 def _value_json(value: Value, redactor: Redactor) -> dict[str, object]:
-    return {"key": value.key, "value": _masked(value, redactor), "from": _origin_json(value.origin)}
+    shown, origin = _masked(value, redactor), _origin_json(value.origin)
+    return {"key": value.key, "value": shown, "from": origin, "note": _safe(value.note)}
 
 
 def _origin_json(origin: Origin) -> dict[str, object]:

@@ -147,7 +147,9 @@ class ValueOrigin(TypedDict):
     variables: list[str]
 
 
-ConfigValue = TypedDict("ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": ValueOrigin})
+ConfigValue = TypedDict(
+    "ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": ValueOrigin, "note": str}
+)
 
 
 class IgnoredValue(TypedDict):

@@ -306,6 +306,7 @@ class _DefinitionReader:
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,
             start_timeout=model.start_timeout,
+            timeout=model.timeout,
             era=cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
             placement=cast("PlacementName | None", model.placement),

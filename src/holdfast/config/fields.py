@@ -22,6 +22,7 @@ __all__ = [
     "SIZE_PATTERN",
     "TRANSPORTS",
     "ApprovalName",
+    "CallTimeout",
     "Count",
     "Duration",
     "EnvName",
@@ -50,6 +51,7 @@ __all__ = [
     "kind_of",
     "parse_duration",
     "parse_size",
+    "read_bare_timeout",
     "read_flag",
     "read_transport",
 ]
@@ -97,6 +99,20 @@ def parse_duration(value: object) -> float:
     if amount * _SECONDS[unit] > LONGEST:
         raise InvalidValue("is longer than a year", hint="the units are ms, s, m and h")
     return amount * _SECONDS[unit]
+
+
+SECONDS_BELOW = 1_000
+"""Clients write a call's limit without a unit, some in seconds, some in milliseconds: no limit is meant to be 17 min
+in the one, or less than a second in the other."""
+
+
+def read_bare_timeout(value: object) -> tuple[float, str] | None:
+    """The seconds of a limit without a unit, and the unit that was assumed; None for a text with a unit."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return (float(value), "seconds") if value < SECONDS_BELOW else (value / 1_000, "milliseconds")
 
 
 def format_duration(seconds: float) -> str:
@@ -280,6 +296,16 @@ def _timeout(value: object) -> float:
     return seconds
 
 
+def _call_timeout(value: object) -> float:
+    bare = read_bare_timeout(value)
+    if bare is None:
+        return _timeout(value)
+    seconds, _ = bare
+    if not 0 < seconds <= LONGEST:
+        raise InvalidValue("must be longer than 0 and at most a year", hint='write it with a unit, as in "5m"')
+    return seconds
+
+
 def _period(value: object) -> float | None:
     if value == "off":
         return None
@@ -421,6 +447,11 @@ Duration: TypeAlias = Annotated[
     float, BeforeValidator(parse_duration), _schema({"type": "string", "pattern": DURATION_PATTERN}, _EXPANDS)
 ]
 Timeout: TypeAlias = Annotated[float, BeforeValidator(_timeout), _schema(_LONGER_THAN_NOTHING, _EXPANDS)]
+CallTimeout: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_call_timeout),
+    _schema(_LONGER_THAN_NOTHING, {"type": "number", "exclusiveMinimum": 0}, _EXPANDS),
+]
 Period: TypeAlias = Annotated[
     float | None, BeforeValidator(_period), _schema(_LONGER_THAN_NOTHING, {"const": "off"}, _EXPANDS)
 ]

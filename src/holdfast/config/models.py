@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from holdfast.config.fields import (
     ApprovalName,
+    CallTimeout,
     Count,
     Duration,
     EnvName,
@@ -288,6 +289,12 @@ class ServerFile(_FileModel):
         description="How long its process may take to answer for the first time; it is not ended before. A first run "
         "of `npx` or `uvx` installs packages and can take a minute.",
     )
+    timeout: CallTimeout | None = Field(
+        default=None,
+        description="How long a call of it may go without an answer or progress. Default: `holdfast.call.timeout`. "
+        "One that is longer than `holdfast.call.hardTimeout` takes its place for this server. A number without a unit "
+        "is read as other clients mean it: below 1000 as seconds, from 1000 on as milliseconds.",
+    )
     era: EraName = Field(
         default="auto",
         description="The protocol era to speak with it. `auto`: the one that it speaks, and that of each client where "
@@ -559,7 +566,6 @@ SERVER_KEYS: Mapping[str, str] = {
     "stderr": _LIBRECHAT,
     "targetAudience": _GEMINI,
     "targetServiceAccount": _GEMINI,
-    "timeout": "Claude Code, Cline, Gemini CLI, Roo Code (Holdfast: holdfast.call.timeout)",
     "title": _LIBRECHAT,
     "trust": _GEMINI,
     "version": _VS_CODE,

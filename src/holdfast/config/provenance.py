@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from holdfast.config.definition import Definition, Ignored
 from holdfast.config.expand import Expansion
-from holdfast.config.fields import format_duration, format_size
+from holdfast.config.fields import format_duration, format_size, read_bare_timeout
 from holdfast.config.find import find_config, search_places
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
 from holdfast.config.models import HoldfastSettings, is_oauth_key
@@ -59,6 +59,8 @@ class Value:
     origin: Origin
     hidden: bool = False
     """Whether the value is never shown: it is an environment or header value."""
+    note: str = ""
+    """How the value was read, where the file leaves that open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,9 @@ class _ServerValues:
         yield from self._process() if self._server.transport == "stdio" else self._requests()
         yield self._value("enabled", self._server.enabled, "enabled", "disabled")
         yield self._value("lazy", self._server.lazy, "lazy")
+        if self._server.transport == "stdio":
+            yield self._value("startTimeout", format_duration(self._server.start_timeout), "startTimeout")
+        yield self._timeout()
         yield self._value("era", self._server.era, "era")
         yield self._value("sharing", self._server.sharing, "sharing")
         if self._server.transport == "stdio":
@@ -171,6 +176,13 @@ class _ServerValues:
             "approvals", self._server.approvals or "as holdfast.approvals", "approvals", "tools.holdChanged"
         )
         yield self._value("tools.exclude", tools.exclude, "tools.exclude", "excludeTools", "disabledTools")
+
+    def _timeout(self) -> Value:
+        own = self._server.timeout
+        value = self._value("timeout", "as holdfast.call.timeout" if own is None else format_duration(own), "timeout")
+        written = self._definition.given.get("timeout")
+        bare = read_bare_timeout(written)
+        return value if bare is None else replace(value, note=f"{written} read as {bare[1]}")
 
     def _transport(self) -> Value:
         value = self._value("type", self._server.transport, "type", "transport", "transportType")

@@ -7,7 +7,7 @@ here reads a file, and no ``repr`` shows an environment value, a header value or
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -103,6 +103,8 @@ class ServerSpec:
     enabled: bool = True
     start_timeout: float = 120.0
     """How long, in seconds, its process may take to answer for the first time; it is not ended before."""
+    timeout: float | None = None
+    """How long, in seconds, a call may go without an answer or progress; None for ``CallPolicy.timeout``."""
     era: EraChoice = "auto"
     """The protocol era to speak with it: found out and fitted to each client, or fixed."""
     lazy: bool = False
@@ -115,6 +117,10 @@ class ServerSpec:
     """Whether each replica of a fleet runs its process, or one does; None for the fleet's default."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header values, env values, and values from ``${…}``."""
+
+    def connects_like(self, other: ServerSpec | BadServer) -> bool:
+        """Whether a connection of one serves the other: they differ at most in how long calls may take."""
+        return isinstance(other, ServerSpec) and replace(self, timeout=other.timeout) == other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +156,11 @@ class CallPolicy:
     """Calls to one server that may run at the same time."""
     queue: int = 256
     """Further calls that may wait for their turn; 0 lets none wait."""
+
+    def of(self, server: ServerSpec | BadServer) -> CallPolicy:
+        """The policy of one server: its own timeout counts, and raises a hard limit that is shorter."""
+        own = server.timeout if isinstance(server, ServerSpec) else None
+        return self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
 
 
 @dataclass(frozen=True, kw_only=True)

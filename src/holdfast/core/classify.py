@@ -131,7 +131,7 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return Verdict(
                 status="transient",
                 reason=waited + _quoted(evidence.stderr),
-                hint=f"if it is always this slow, raise `{evidence.setting}`" if evidence.sent else _NO_WAY,
+                hint=f"if it is always this slow, raise {_setting(evidence.setting)}" if evidence.sent else _NO_WAY,
             )
         case Redirected():
             return _permanent(
@@ -420,6 +420,12 @@ _LOGIN = {
         "if it rejects a new login too, it and its authorization server disagree: tell their operators",
     ),
 }
+
+
+def _setting(name: str) -> str:
+    """A setting in words; one without ``holdfast.`` before it is of the server itself."""
+    return f"`{name}`" if name.startswith("holdfast.") else f"`{name}` in its definition"
+
 
 _NO_WAY = "check that its host is up, and that no firewall drops the packets"
 """The hint for a connection that never came to stand: raising a limit does not help."""

@@ -254,7 +254,7 @@ class HubCall:
                 if trace is not None:
                     trace.enter("upstream")
                     params = trace.carried(params)
-                policy = self._hub.config.settings.call
+                policy = self._hub.config.settings.call.of(slot.spec)
                 self._sent_at = perf_counter()
                 result = await connection.request(
                     self._method,

@@ -315,11 +315,12 @@ class Loader:
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))
+                    policy = settings.call.of(spec)
                     return await connection.call_tool(
                         tool,
                         args,
-                        idle=settings.call.timeout,
-                        within=settings.call.hard_timeout,
+                        idle=policy.timeout,
+                        within=policy.hard_timeout,
                         on_progress=on_progress,
                     )
         except (UnknownTool, UsageError):

@@ -183,7 +183,7 @@ class Slot:
             listed=listed,
         )
         self.desired_state = DesiredState()
-        call = context.settings.call
+        call = context.settings.call.of(spec)
         self.bulkhead = Bulkhead(call.concurrency, call.queue, patience=call.timeout)
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
@@ -318,10 +318,17 @@ class Slot:
         self.closed.set()
 
     def reconfigure(self, spec: ServerSpec | BadServer) -> None:
-        """Use a new definition of the server."""
-        self.spec = spec
+        """Use a new definition of the server. How long its calls may take concerns no connection."""
+        before, self.spec = self.spec, spec
+        self._adopt_call_policy()
+        if isinstance(before, ServerSpec) and before.connects_like(spec):
+            return
         policy = lifecycle_policy(spec, self._context.settings)
         self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))
+
+    def _adopt_call_policy(self) -> None:
+        call = self._context.settings.call.of(self.spec)
+        self.bulkhead.adopt(call.concurrency, call.queue, patience=call.timeout)
 
     def hold(self) -> None:
         """Let new calls wait until the server is connected elsewhere; those in flight go on."""
@@ -356,8 +363,7 @@ class Slot:
         context = self._context = replace(self._context, settings=settings)
         lifecycle = lifecycle_policy(self.spec, settings, claims=context.fleet is not None)
         policies = breaker_policy(settings), lifecycle
-        call = settings.call
-        self.bulkhead.adopt(call.concurrency, call.queue, patience=call.timeout)
+        self._adopt_call_policy()
         for lease in self._leases.values():
             if lease.connection is not None:
                 lease.connection.adopt(settings.limits)

@@ -434,9 +434,10 @@ def _check_blocks(content: Bytes) -> None:
 
 
 def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, within: float) -> TimedOut:
-    waited, key = (within, "hardTimeout") if timeout.hard else (idle, "timeout")
+    # A server's own timeout raises its hard limit, so it is the one to raise where both are the same.
+    waited, key = (within, "holdfast.call.hardTimeout") if timeout.hard and within > idle else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
-    return TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
+    return TimedOut(doing=f"the result of {what}", after=waited, setting=key)
 
 
 async def _told(

@@ -70,6 +70,40 @@ def test_a_program_that_a_client_starts_is_the_same_program_here(client: str) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("client", "written", "timeout", "start"),
+    [
+        ("claude-code", {"timeout": 300_000}, "5m", None),
+        ("claude-code", {"timeout": 500}, "500ms", None),
+        ("gemini", {"timeout": 30_000}, "30s", None),
+        ("cline", {"timeout": 3600}, "1h", None),
+        ("cline", {"timeout": "90"}, "90s", None),
+        ("roo", {"timeout": 1800}, "30m", None),
+        ("codex", {"tool_timeout_sec": 1200.0, "startup_timeout_sec": 45}, "20m", "45s"),
+        ("codex", {"startup_timeout_ms": 20_000}, None, "20s"),
+        ("cursor", {"timeout": 120}, "2m", None),
+        ("copilot", {"timeout": 120_000}, "2m", None),
+        ("kiro", {"timeout": "${LIMIT}"}, "${LIMIT}", None),
+        ("vscode", {"startTimeout": "30s"}, None, "30s"),
+    ],
+)
+def test_a_clients_limit_is_written_as_a_duration_in_its_unit(
+    client: str, written: dict[str, Any], timeout: str | None, start: str | None
+) -> None:
+    found = entry(client, {"command": "npx", **written}, LIMIT="30s")
+    assert (found.problems, found.dropped) == ((), ())
+    assert (found.definition.get("timeout"), found.definition.get("startTimeout")) == (timeout, start)
+    assert not {"tool_timeout_sec", "startup_timeout_sec", "startup_timeout_ms"} & found.definition.keys()
+
+
+@pytest.mark.parametrize("value", [0, -5, "soon", True, 10**30, [60]])
+def test_a_clients_limit_that_is_none_is_not_copied_and_the_server_is(value: object) -> None:
+    found = entry("cline", {"command": "npx", "timeout": value})
+    assert found.problems == ()
+    assert found.dropped == ("timeout (no duration)",)
+    assert "timeout" not in found.definition
+
+
 @pytest.mark.parametrize("client", REMOTE)
 def test_an_address_that_a_client_dials_is_the_same_address_here(client: str) -> None:
     server = spec(client, REMOTE[client])

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.config.clients.known import KnownClient
 from holdfast.config.definition import ReadContext, gather_secrets, keys_of, read_definition
+from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
 from holdfast.config.jsonc import SourceMap
 from holdfast.config.models import ServerFile
 from holdfast.config.spec import BadServer
@@ -50,7 +51,7 @@ def read_entry(
     """Translate an entry of ``client``; ``project`` is the folder that relative paths start from, or None."""
     if not isinstance(raw, dict):
         return ClientEntry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
-    given = _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client)))
+    given = _with_durations(client, _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client))))
     if project is not None:
         given = _texts(given, lambda text: _in_workspace(text, project))
     definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
@@ -155,6 +156,44 @@ def _codex(given: dict[str, Any]) -> dict[str, Any]:
     }
     found = {"headers": headers, "env": env, **tools}
     return {**taken, **{key: value for key, value in found.items() if value}}
+
+
+_DURATIONS: Mapping[str, tuple[str, Literal["s", "ms"] | None]] = {
+    "timeout": ("timeout", None),
+    "startTimeout": ("startTimeout", None),
+    "tool_timeout_sec": ("timeout", "s"),
+    "startup_timeout_sec": ("startTimeout", "s"),
+    "startup_timeout_ms": ("startTimeout", "ms"),
+}
+"""The limits that clients write: our key, and the unit where the client's key says it."""
+
+
+def _with_durations(client: KnownClient, given: dict[str, Any]) -> dict[str, Any]:
+    """The same, with each limit as a duration; one that cannot be read keeps its name, and is not copied."""
+    taken = {key: value for key, value in given.items() if key not in _DURATIONS}
+    for key, (ours, unit) in _DURATIONS.items():
+        if key in given:
+            written = _duration(given[key], unit or client.timeout_unit)
+            taken[ours if written else f"{key} (no duration)"] = written or given[key]
+    return taken
+
+
+def _duration(value: object, unit: Literal["s", "ms"] | None) -> str:
+    """A client's limit as Holdfast writes it; empty if it is none. The number itself tells a unit that is not known."""
+    bare = read_bare_timeout(value)
+    if isinstance(value, str) and _REFERENCE.search(value):
+        return value  # it is read where the variable is known
+    try:
+        if bare is None:
+            seconds = parse_duration(value)
+        elif unit is None:
+            seconds = bare[0]
+        else:
+            seconds = float(str(value)) / (1_000 if unit == "ms" else 1)
+        written = format_duration(seconds)
+        return written if parse_duration(written) > 0 else ""
+    except (InvalidValue, OverflowError):
+        return ""
 
 
 def _names(variables: object) -> Iterator[str]:

@@ -66,6 +66,8 @@ class KnownClient:
     """The key of its HTTP headers."""
     expands: bool = True
     """Whether ``${…}`` in its file is a reference; if not, it is plain text."""
+    timeout_unit: Literal["s", "ms"] | None = None
+    """The unit of ``timeout`` in its file; None where it is not known, and the number itself tells."""
 
     def places(self, around: ClientPaths, *, scopes: tuple[Scope, ...]) -> tuple[ClientLocation, ...]:
         """Where its servers may be. The files may not exist."""
@@ -115,6 +117,7 @@ _ROWS = (
             ("project", "{project}/.mcp.json", _SERVERS),
         ),
         http={"type": "http", "url": "{url}"},
+        timeout_unit="ms",
     ),
     KnownClient(
         id="cursor",
@@ -156,12 +159,14 @@ _ROWS = (
             ("project", "{project}/.gemini/settings.json", _SERVERS),
         ),
         http={"httpUrl": "{url}"},
+        timeout_unit="ms",
     ),
     KnownClient(
         id="cline",
         title="Cline",
         files=(("user", f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", _SERVERS),),
         http={"type": "streamableHttp", "url": "{url}"},
+        timeout_unit="s",
     ),
     KnownClient(
         id="roo",
@@ -171,6 +176,7 @@ _ROWS = (
             ("project", "{project}/.roo/mcp.json", _SERVERS),
         ),
         http={"type": "streamable-http", "url": "{url}"},
+        timeout_unit="s",
     ),
     KnownClient(
         id="zed",
