@@ -10,13 +10,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from holdfast.auth.client_authentication import new_key, public_key
-from tests.peers.everything import node
+from tests.integrations.environments import python_of_fastmcp
+from tests.peers import everything
 from tests.peers.guarded import PLANTED
 from tests.peers.leaks import RUN_MARK
 from tests.peers.tls import Certificates
 
-__all__ = ["KEY", "METHODS", "SECRET", "RealServers", "node_servers", "python_servers"]
+__all__ = [
+    "KEY",
+    "METHODS",
+    "SECRET",
+    "RealServers",
+    "node",
+    "node_program",
+    "node_servers",
+    "python",
+    "python_servers",
+]
 
 _PROGRAMS = Path(__file__).with_name("servers")
 _MODULES = Path(__file__).parents[2] / ".tools/node/node_modules"
@@ -40,6 +53,20 @@ class RealServers:
         return self.endpoints[name]
 
 
+@pytest.fixture(scope="session")
+def python() -> Iterator[RealServers]:
+    """The SDK's authorization server, FastMCP's, and FastMCP's proxy."""
+    with python_servers(python_of_fastmcp(), "sdk", "fastmcp", "proxy") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
+    """The TypeScript SDK's authorization server, and ``oidc-provider``."""
+    with node_servers(tmp_path_factory.mktemp("node")) as running:
+        yield running
+
+
 @contextmanager
 def python_servers(python: Path, *names: str) -> Iterator[RealServers]:
     """The servers of ``servers/python.py``, in the environment of this Python."""
@@ -60,7 +87,14 @@ def node_servers(folder: Path, modules: Path = _MODULES) -> Iterator[RealServers
         "CLIENT_JWK": json.dumps(public_key(KEY)),
         "SERVER_JWK": new_key([])[0],
     }
-    with _running((node(), _PROGRAMS / "node.cjs"), environment) as servers:
+    with _running((everything.node(), _PROGRAMS / "node.cjs"), environment) as servers:
+        yield servers
+
+
+@contextmanager
+def node_program(name: str, modules: Path) -> Iterator[RealServers]:
+    """The servers of another program in ``servers``, with the packages of this folder."""
+    with _running((everything.node(), _PROGRAMS / name), {"NODE_PATH": str(modules)}) as servers:
         yield servers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,25 +19,12 @@ from holdfast.config.spec import Config, ServerSpec
 from holdfast.errors import LoginFailed
 from holdfast.hub.hub import Hub
 from tests.auth.logins import logged_in
-from tests.auth.real_servers import KEY, METHODS, SECRET, RealServers, node_servers, python_servers
+from tests.auth.real_servers import KEY, METHODS, SECRET, RealServers, node, python
 from tests.hub.open_hubs import settled
-from tests.integrations.environments import python_of_fastmcp
+
+__all__ = ["node", "python"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-9")]
-
-
-@pytest.fixture(scope="session")
-def python() -> Iterator[RealServers]:
-    """The SDK's authorization server, FastMCP's, and FastMCP's proxy."""
-    with python_servers(python_of_fastmcp(), "sdk", "fastmcp", "proxy") as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
-    """The TypeScript SDK's authorization server, and ``oidc-provider``."""
-    with node_servers(tmp_path_factory.mktemp("node")) as running:
-        yield running
 
 
 def config(url: str, **oauth: Any) -> Config:

@@ -11,8 +11,11 @@ import pytest
 
 from holdfast.auth.store import TokenStore
 from tests.auth.grants import grant
+from tests.auth.real_servers import RealServers, python
 from tests.cli.command import Cli
 from tests.peers.guarded import PLANTED, Guarded, guarded_at, guarded_pair
+
+__all__ = ["python"]
 
 _BROWSER = """#!{python}
 import sys, urllib.request
@@ -82,6 +85,22 @@ def test_a_user_logs_in_checks_the_status_and_logs_out(cli: Cli, peer: Guarded, 
     logout = cli.run("logout", "files")
     assert logout.stdout == f"Logged out of files: its tokens are removed, and revoked by {peer.address}.\n"
     nothing_planted(cli.folder, *(text for ran in (login, status, logout) for text in (ran.stdout, ran.stderr)))
+
+
+@pytest.mark.requirement("AUTH-9")
+@pytest.mark.parametrize("name", ["sdk", "fastmcp"])
+def test_a_user_at_a_terminal_logs_in_to_a_server_on_python(
+    name: str, cli: Cli, python: RealServers, browser: str
+) -> None:
+    cli.configure({"files": {"url": python[name]}})
+    with cli.on_terminal("login", "files", BROWSER=browser) as terminal:
+        terminal.until("requested scopes: files:read")
+        terminal.until("Logged in to files. Granted: files:read. It expires in 60 min and is renewed automatically.")
+        terminal.until("It works: 1 tool.")
+        assert terminal.code() == 0
+        assert "hf-planted" not in terminal.text
+    logout = cli.run("logout", "files")
+    assert "its tokens are removed, and revoked by" in logout.stdout
 
 
 @pytest.mark.requirement("AUTH-1")

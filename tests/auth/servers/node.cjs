@@ -24,6 +24,13 @@ const { Provider } = require("oidc-provider");
 const METHODS = ["none", "client_secret_basic", "client_secret_post", "client_secret_jwt", "private_key_jwt"];
 const SCOPES = ["files:read", "files:write"];
 const SECRET = process.env.CLIENT_SECRET;
+const { version } = JSON.parse(readFileSync(join(process.env.NODE_PATH, "oidc-provider", "package.json")));
+// The document is on this machine, which the provider's own dispatcher would not ask.
+const DOCUMENTS = {
+  feature: { clientIdMetadataDocument: { enabled: true, ack: "draft-02" } },
+  fetch: { fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined }) },
+};
+const documents = Number(version.split(".")[0]) >= 9 ? DOCUMENTS : {};
 
 async function listening(server) {
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
@@ -76,14 +83,13 @@ async function oidc(methods) {
     scopes: ["openid", "offline_access"],
     pkce: { required: () => true },
     rotateRefreshToken: true,
-    // The document is on this machine, which its own dispatcher would not ask.
-    fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined }),
+    ...documents.fetch,
     features: {
       registration: { enabled: true },
       revocation: { enabled: true },
       deviceFlow: { enabled: true },
       mTLS: { enabled: true, tlsClientAuth: true, selfSignedTlsClientAuth: true },
-      clientIdMetadataDocument: { enabled: true, ack: "draft-02" },
+      ...documents.feature,
       resourceIndicators: {
         enabled: true,
         defaultResource: () => resource,
