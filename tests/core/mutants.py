@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from holdfast.core.breaker import Breaker, BreakerState, Permit
+from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Permit
 from holdfast.core.lifecycle.effects import Cause, Close, Effect, Withdraw
 from holdfast.core.lifecycle.events import (
     CallWaiting,
@@ -178,6 +178,18 @@ class HasNoCooldown(Breaker):
         return super().admit(now, connection)
 
 
+class CountsTheCallAndItsConnection(Breaker):
+    def lost(self, connection: int, now: float) -> BreakerEvent | None:
+        self._doubted = None
+        return super().lost(connection, now)
+
+
+class CountsTheDialAfterALoss(Breaker):
+    def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
+        self._dial_excused = False
+        return super().connect_failed(now, neutral=neutral)
+
+
 class LetsEveryCallerProbe(Breaker):
     def admit(self, now: float, connection: int | None = None) -> Any:
         self._probe = None
@@ -200,6 +212,8 @@ MUTANTS: list[tuple[type[Watcher], type[Machine]]] = [
     (properties.EveryStateCanBeLeft, with_life(DropsTheEnableThatCameTooSoon)),
     (properties.StoppedStaysStopped, with_life(RevivesAfterTheEnd)),
     (properties.OpenAdmitsNoCall, with_breaker(HasNoCooldown)),
+    (properties.OneEventIsOneFailure, with_breaker(CountsTheCallAndItsConnection)),
+    (properties.OneEventIsOneFailure, with_breaker(CountsTheDialAfterALoss)),
     (properties.OneProbeAtATime, with_breaker(LetsEveryCallerProbe)),
     (properties.TransientIsRetriedSoon, with_life(ParksTransientSlowly)),
     (properties.DenialsAreNotHammered, with_life(AsksTheDeniedEverySecond)),

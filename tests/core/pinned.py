@@ -100,8 +100,20 @@ MACHINE: Mapping[str, Sequence[Step]] = {
     "OpenAdmitsNoCall-HasNoCooldown": (
         ("begin", {"listed": False, "watchable": False, "lazy": False}),
         ("it_comes_up_and_perhaps_dies", {"deaths": 0, "tools": []}),
-        ("an_outage", {"answers": False, "times": 2, "unreachable": False}),
+        ("an_outage", {"answers": False, "times": 3, "unreachable": False}),
         ("calls_ask", {"count": 1}),
+    ),
+    "OneEventIsOneFailure-CountsTheCallAndItsConnection": (
+        ("begin", {"listed": False, "watchable": False, "lazy": False}),
+        ("a_dial_succeeds", {"tools": []}),
+        ("calls_ask", {"count": 1}),
+        ("a_call_ends", {"outcome": Outcome.TRANSPORT_FAILURE, "which": 0}),
+        ("something_of_the_connection", {"chance": 0.0, "news": "lost"}),
+    ),
+    "OneEventIsOneFailure-CountsTheDialAfterALoss": (
+        ("begin", {"listed": False, "watchable": False, "lazy": False}),
+        ("a_dial_succeeds", {"tools": []}),
+        ("an_outage", {"answers": False, "times": 1, "unreachable": False}),
     ),
     "OneProbeAtATime-LetsEveryCallerProbe": (
         ("begin", {"watchable": True, "lazy": False, "listed": False}),
@@ -131,6 +143,7 @@ BREAKER: Mapping[str, Sequence[Step]] = {
         ("the_connection_dies_under_all_its_calls", {}),
         ("the_connection_dies_under_all_its_calls", {}),
         ("a_dial_fails", {}),
+        ("a_dial_fails", {}),
         ("a_call_asks", {}),
     ),
     "TrustsLateResults": (
@@ -142,6 +155,29 @@ BREAKER: Mapping[str, Sequence[Step]] = {
     "CountsEveryVictim": (
         ("begin", {}),
         ("a_call_asks", {}),
+        ("the_connection_dies_under_all_its_calls", {}),
+    ),
+    "CountsTheCallAndItsConnection": (
+        ("begin", {}),
+        ("a_call_asks", {}),
+        ("a_call_ends", {"outcome": Outcome.TRANSPORT_FAILURE, "which": 0}),
+        ("the_connection_dies_under_all_its_calls", {}),
+    ),
+    "CountsTheDialAfterALoss": (
+        ("begin", {}),
+        ("the_connection_dies_under_all_its_calls", {}),
+        ("a_dial_fails", {}),
+    ),
+    "ExcusesEveryDial": (
+        ("begin", {}),
+        ("the_connection_dies_under_all_its_calls", {}),
+        ("a_dial_fails", {}),
+        ("a_dial_fails", {}),
+    ),
+    "DoubtsForEver": (
+        ("begin", {}),
+        ("the_connection_does_not_answer", {}),
+        ("the_connection_answers", {}),
         ("the_connection_dies_under_all_its_calls", {}),
     ),
     "CountsCancellations": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from holdfast.core.breaker import Breaker, Outcome, Permit, Tripped
+from holdfast.core.breaker import Breaker, BreakerState, Outcome, Permit, Tripped
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
     Cause,
@@ -30,10 +30,12 @@ from holdfast.core.lifecycle.events import (
     DialSucceeded,
     DisableRequested,
     EnableRequested,
+    LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
     ReconnectRequested,
     RefreshFailed,
+    RefreshSucceeded,
     RemoveRequested,
     SessionExpired,
     ShutdownRequested,
@@ -321,6 +323,47 @@ class OpenAdmitsNoCall(Watcher):
                 self.until = change.at + change.retry_in if isinstance(change, Tripped) else None
 
 
+class OneEventIsOneFailure(Watcher):
+    """A call that fails, the loss of its connection and the first dial after it are counted once."""
+
+    def __init__(self) -> None:
+        self.in_doubt = False
+        """Something failed on the connection, was counted, and nothing was answered since."""
+        self.ended = False
+        """Such a connection has ended, or one was lost, and no dial after it has."""
+
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.current, self.standing = slot.is_current(happening), slot.connection
+        self.failures, self.was_closed = slot.machine.breaker.failures, self._closed(slot)
+
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        counted = slot.machine.breaker.failures > self.failures or self.was_closed != self._closed(slot)
+        lost = isinstance(happening, TransportLost) or (
+            isinstance(happening, Settled) and happening.outcome is Outcome.CONNECTION_LOST
+        )
+        if self.current and self.was_closed:
+            self.holds(not (counted and self.in_doubt and lost))
+            self.holds(not (counted and self.ended and isinstance(happening, DialFailed)))
+        if isinstance(happening, Settled | LivenessFailed) and self.current and counted:
+            self.in_doubt = True
+        if self.standing is not None and Close(self.standing) in effects:
+            self.ended, self.in_doubt = self.current and (lost or self.in_doubt), False
+        elif isinstance(happening, DialFailed) and self.current:
+            self.ended = False
+        if self.current and self._ends(happening):
+            self.ended = self.in_doubt = False
+
+    def _ends(self, happening: Happening) -> bool:
+        """Whether it answers, or a person has made it start afresh."""
+        if isinstance(happening, Settled):
+            return happening.outcome is Outcome.COMPLETED
+        commands = ReconnectRequested | LoginSucceeded | ConfigChanged | DisableRequested
+        return isinstance(happening, LivenessConfirmed | RefreshSucceeded | DialSucceeded | commands)
+
+    def _closed(self, slot: SlotHarness) -> bool:
+        return slot.machine.breaker.state is BreakerState.CLOSED
+
+
 class OneProbeAtATime(Watcher):
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         probes = [permit for permit in slot.permits if permit.probe]
@@ -386,6 +429,7 @@ PROPERTIES: tuple[type[Watcher], ...] = (
     EveryStateCanBeLeft,
     StoppedStaysStopped,
     OpenAdmitsNoCall,
+    OneEventIsOneFailure,
     OneProbeAtATime,
     TransientIsRetriedSoon,
     DenialsAreNotHammered,

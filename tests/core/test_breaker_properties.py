@@ -47,6 +47,10 @@ class AnythingToABreaker(RuleBasedStateMachine):
         self.permits: list[tuple[Permit, int]] = []
         self.by_calls = False
         """Whether calls opened it, and nothing failed at the connection since."""
+        self.doubts = 0
+        """The failures of the connection since its last answer."""
+        self.excused = False
+        """Whether the next dial that fails belongs to the end of a connection."""
 
     # The model.
 
@@ -63,10 +67,23 @@ class AnythingToABreaker(RuleBasedStateMachine):
             self.by_calls = False
         if self.breaker.state is BreakerState.OPEN:
             return False
-        self.failures.append(self.now)
+        self.failures = [*self.failures, self.now][-3:]
         recent = [at for at in self.failures if self.now - at <= 30.0]
         trips = self.breaker.state is BreakerState.HALF_OPEN or len(recent) >= 3
         self.by_calls = call if trips else self.by_calls
+        return trips
+
+    def connection_ends(self) -> bool:
+        """Whether that trips it: the failures since its last answer, its end and the next dial are one."""
+        if self.doubts:
+            self.by_calls = False
+            if self.breaker.state is BreakerState.CLOSED:
+                others = max(0, len(self.failures) - self.doubts)
+                self.failures = self.failures[: others + bool(self.failures)]
+            trips = False
+        else:
+            trips = self.failure_trips()
+        self.doubts, self.excused = 0, True
         return trips
 
     def is_late(self, permit: Permit, epoch: int) -> bool:
@@ -109,12 +126,16 @@ class AnythingToABreaker(RuleBasedStateMachine):
             event = self.breaker.settle(permit, outcome, self.now)
             self.failures.clear()
             self.by_calls = False
+            self.doubts, self.excused = 0, False
             self.tell(event, trips=False, closes=True)
             return
-        trips = self.failure_trips(call=outcome is Outcome.TRANSPORT_FAILURE)
-        self.tell(self.breaker.settle(permit, outcome, self.now), trips=trips)
         if outcome is Outcome.CONNECTION_LOST:
+            trips = self.connection_ends()
             self.connection += 1
+        else:
+            trips = self.failure_trips(call=True)
+            self.doubts += 1
+        self.tell(self.breaker.settle(permit, outcome, self.now), trips=trips)
 
     def its_place_is_free(self, permit: Permit) -> None:
         if permit.probe and self.breaker.state is BreakerState.HALF_OPEN and not self.probes():
@@ -126,7 +147,7 @@ class AnythingToABreaker(RuleBasedStateMachine):
     def the_connection_dies_under_all_its_calls(self) -> None:
         before = self.breaker.failures
         victims = [p for p, epoch in self.permits if not self.is_late(p, epoch)]
-        trips = self.failure_trips()
+        trips = self.connection_ends()
         self.tell(self.breaker.lost(self.connection, self.now), trips=trips)
         for permit in victims:
             self.breaker.settle(permit, Outcome.CONNECTION_LOST, self.now)
@@ -135,16 +156,37 @@ class AnythingToABreaker(RuleBasedStateMachine):
         assert self.breaker.failures <= min(3, before + 1), "a connection that dies is one failure"
 
     @rule()
+    def the_connection_does_not_answer(self) -> None:
+        trips = self.failure_trips()
+        self.doubts += 1
+        self.tell(self.breaker.unanswered(self.connection, self.now), trips=trips)
+
+    @rule()
+    def the_connection_answers(self) -> None:
+        self.doubts = 0
+        self.breaker.answered(self.connection)
+
+    @rule()
     def a_dial_succeeds(self) -> None:
         self.connection += 1
+        self.doubts, self.excused = 0, False
         self.connected_at = self.now
         event = self.breaker.connected(self.connection, self.now)
         self.tell(event, trips=False, closes=not self.by_calls)
 
     @rule()
     def a_dial_fails(self) -> None:
-        trips = self.failure_trips()
+        if self.excused and self.breaker.state is not BreakerState.HALF_OPEN:
+            self.by_calls = trips = False
+        else:
+            trips = self.failure_trips()
+        self.excused = False
         self.tell(self.breaker.connect_failed(self.now), trips=trips)
+
+    @rule()
+    def a_dial_is_denied(self) -> None:
+        self.excused = False
+        self.tell(self.breaker.connect_failed(self.now, neutral=True), trips=False)
 
     @rule(outcome=st.sampled_from(Outcome))
     def it_trips_cools_down_and_is_probed(self, outcome: Outcome) -> None:
@@ -155,6 +197,7 @@ class AnythingToABreaker(RuleBasedStateMachine):
         self.a_call_asks()
         self.a_call_ends(len(self.permits) - 1, outcome)
 
+    @precondition(lambda self: not self.excused)
     @rule()
     def the_connection_has_stood(self) -> None:
         self.breaker.stood()
@@ -165,6 +208,7 @@ class AnythingToABreaker(RuleBasedStateMachine):
     def a_person_asks_for_a_new_try(self) -> None:
         event = self.breaker.close(self.now)
         self.by_calls = False
+        self.doubts, self.excused = 0, False
         self.failures.clear()
         self.epoch += 1
         self.tell(event, trips=False, closes=True)
@@ -187,6 +231,10 @@ class AnythingToABreaker(RuleBasedStateMachine):
     def at_most_one_probe(self) -> None:
         if self.breaker.state is BreakerState.HALF_OPEN:
             assert len(self.probes()) <= 1, "at most one probe"
+
+    @invariant()
+    def it_counts_events(self) -> None:
+        assert self.breaker.failures == len(self.failures), "one event is one failure"
 
     @invariant()
     def it_is_open_when_the_model_says_so(self) -> None:
@@ -229,6 +277,31 @@ class CountsEveryVictim(Breaker):
     def lost(self, connection: int, now: float) -> BreakerEvent | None:
         self.detached(connection)
         return self._failed(now)
+
+
+class CountsTheCallAndItsConnection(Breaker):
+    def lost(self, connection: int, now: float) -> BreakerEvent | None:
+        self._doubted = None
+        return super().lost(connection, now)
+
+
+class CountsTheDialAfterALoss(Breaker):
+    def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
+        self._dial_excused = False
+        return super().connect_failed(now, neutral=neutral)
+
+
+class ExcusesEveryDial(Breaker):
+    def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
+        excused = self._dial_excused
+        event = super().connect_failed(now, neutral=neutral)
+        self._dial_excused = excused
+        return event
+
+
+class DoubtsForEver(Breaker):
+    def answered(self, connection: int) -> None:
+        pass
 
 
 class CountsCancellations(Breaker):
@@ -275,11 +348,15 @@ with_mutants = pytest.mark.parametrize(
         (HasNoCooldown, "no admission while open"),
         (TrustsLateResults, "a late result changes nothing|trips exactly at its threshold"),
         (CountsEveryVictim, "a connection that dies is one failure"),
+        (CountsTheCallAndItsConnection, "one event is one failure|trips exactly at its threshold"),
+        (CountsTheDialAfterALoss, "one event is one failure|trips exactly at its threshold"),
+        (ExcusesEveryDial, "one event is one failure|trips exactly at its threshold"),
+        (DoubtsForEver, "one event is one failure|trips exactly at its threshold"),
         (CountsCancellations, "a neutral outcome changes nothing"),
         (KeepsTheProbesPlace, "an abandoned probe's place is given back"),
-        (ForgetsAtEveryHandshake, "trips exactly at its threshold"),
+        (ForgetsAtEveryHandshake, "one event is one failure|trips exactly at its threshold"),
         (NeedsFourFailures, "trips exactly at its threshold"),
-        (NeverForgets, "trips exactly at its threshold"),
+        (NeverForgets, "one event is one failure|trips exactly at its threshold"),
         (ClosesAtEveryHandshake, "open when the model says so"),
     ],
 )

@@ -221,10 +221,12 @@ async def test_failed_connects_and_failed_calls_share_one_count() -> None:
         told = records(hub)
         peer.script = respond(503, "mending")
         with pytest.raises(CallFailed):
-            await hub.call_tool("a__echo")  # one; and the lifecycle gives the connection up
-        for attempts in (1, 2):
+            await hub.call_tool("a__echo")  # one, with the first dial; and the lifecycle gives the connection up
+        machine = hub.registry.slots["a"].machine
+        for dials, failures in ((2, 1), (3, 2), (4, 3)):
             await clock.advance(hub.server_health("a").retry_in or 0)
-            await until(hub, "a", lambda n=attempts: hub.server_health("a").attempts == n)  # type: ignore[misc]
+            await until(hub, "a", lambda n=dials: machine.life.generation == n and machine.dialing is None)  # type: ignore[misc]
+            assert machine.breaker.failures == failures
         assert trips(told) == 1
         assert hub.server_health("a").breaker is BreakerState.OPEN
         seen = len(peer.requests)

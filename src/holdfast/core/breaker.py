@@ -9,7 +9,10 @@ Four rules:
 
 * A permit carries the generation in which it was given and the connection on which it was used.
   A result from before a trip, or from a connection that has been replaced, changes nothing.
-* A connection that dies is one failure, however many calls it takes with it.
+* One event is one failure. Over HTTP a server that stops is seen several times: a call fails, the check of its
+  connection fails, and so does the dial after it. A failed call puts its connection in doubt. An answer ends the
+  doubt: then the connection stands, and each call that failed on it counts for itself. If the connection ends in
+  doubt, all its failures, its loss and the first dial after it are one.
 * A reconnect closes a breaker that failed connects or a lost connection opened, but keeps the failures
   it remembers. Only a completed user call, or a connection that has stood for a while, clears them. So
   a server that connects, lists and dies in a loop does trip.
@@ -154,6 +157,12 @@ class Breaker:
         self._opened_at = self._until = 0.0
         self._probe: Permit | None = None
         self._oldest_connection = 0
+        self._doubted: int | None = None
+        """The connection on which something failed, and which has not answered since."""
+        self._doubts = 0
+        """How many failures were counted on it since then."""
+        self._dial_excused = False
+        """Whether the next failed dial belongs to a failure that is counted already."""
         self._connected_at = 0.0
         self._refused = 0
         self._late = 0
@@ -224,33 +233,57 @@ class Breaker:
             return self._completed(now)
         if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
             return self.lost(permit.connection, now)
-        return self._failed(now, call=True)
+        return self._failed_on(permit.connection, now, call=True)
 
     def connected(self, connection: int, now: float) -> BreakerEvent | None:
         """A dial succeeded: closes, unless calls failed on a connection that stood, and keeps earlier failures."""
         self._oldest_connection = max(self._oldest_connection, connection)
+        self._end_doubt()
         self._connected_at = now
         self._earlier_trips = self.trips
         return None if self.by_calls else self._close(now)
 
-    def connect_failed(self, now: float) -> BreakerEvent | None:
-        """A dial failed: the server's fault, and not a denial."""
+    def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
+        """A dial failed; ``neutral`` if that was a denial, or no fault of the server."""
+        excused, self._dial_excused = self._dial_excused, False
+        if neutral:
+            return None
+        if excused and self.state is not BreakerState.HALF_OPEN:  # a probe that waits for this dial has failed with it
+            self.by_calls = False
+            return None
         return self._failed(now)
 
     def lost(self, connection: int, now: float) -> BreakerEvent | None:
-        """A connection died: one failure, counted once."""
+        """A connection died: one failure, together with those that were counted on it since its last answer."""
         if connection < self._oldest_connection:
             return None
+        event: BreakerEvent | None = None
+        if connection == self._doubted:
+            self.by_calls = False
+            if self.state is BreakerState.CLOSED:
+                for _ in range(min(self._doubts, len(self._failures)) - 1):
+                    self._failures.pop()
+        else:
+            event = self._failed_on(connection, now)
         self.detached(connection)
-        return self._failed(now)
+        return event
 
     def detached(self, connection: int) -> None:
         """A connection was given up: late outcomes of its calls are not counted."""
-        self._oldest_connection = max(self._oldest_connection, connection + 1)
+        if connection >= self._oldest_connection:
+            self._oldest_connection = connection + 1
+            excused = connection == self._doubted
+            self._end_doubt()
+            self._dial_excused = excused
+
+    def answered(self, connection: int) -> None:
+        """A connection answered: what failed on it before counts, and a later loss is another failure."""
+        if connection == self._doubted:
+            self._doubted, self._doubts = None, 0
 
     def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
         """A connection did not answer a liveness check: one failure, like that of a call."""
-        return None if connection < self._oldest_connection else self._failed(now)
+        return None if connection < self._oldest_connection else self._failed_on(connection, now)
 
     def warned(self, now: float) -> None:
         """Calls fail at a peer: one failing call here is enough now. A peer alone opens nothing."""
@@ -274,6 +307,7 @@ class Breaker:
         """A new try was asked for: closed, and outcomes of calls in flight are late."""
         self.generation += 1
         self._failures.clear()
+        self._end_doubt()
         return self._close(now)
 
     def reset(self, now: float) -> BreakerEvent | None:
@@ -291,6 +325,15 @@ class Breaker:
         if self._failures or self.trips:
             self._forget()
         return None if self.state is BreakerState.CLOSED else self._close(now)
+
+    def _failed_on(self, connection: int | None, now: float, *, call: bool = False) -> BreakerEvent | None:
+        """Count a failure on a connection, which is in doubt from now on."""
+        self._doubts = self._doubts + 1 if connection == self._doubted else 1
+        self._doubted = connection
+        return self._failed(now, call=call)
+
+    def _end_doubt(self) -> None:
+        self._doubted, self._doubts, self._dial_excused = None, 0, False
 
     def _failed(self, now: float, *, call: bool = False) -> BreakerEvent | None:
         if not call:
@@ -344,6 +387,7 @@ class Breaker:
 
     def _forget(self) -> None:
         self._failures.clear()
+        self._end_doubt()
         self.trips = self._earlier_trips = 0
 
     def _take_counts(self) -> tuple[int, int]:

@@ -33,12 +33,14 @@ from holdfast.core.lifecycle.events import (
     DialSucceeded,
     DisableRequested,
     Event,
+    LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
     PeerRecovered,
     PeerTripped,
     ReconnectRequested,
     RefreshDue,
+    RefreshSucceeded,
     RetryDue,
     SelfProbeDue,
     SessionExpired,
@@ -281,10 +283,12 @@ class Machine:
         if isinstance(event, SessionExpired) and renewed_without_use(self.life):
             event = lost_session(event)
         before = self.connection
-        # A failed call was counted already; the check that it asked for is no second failure.
-        counted = self.life.lease is not None and self.life.lease.suspect
+        suspect = self.life.lease is not None and self.life.lease.suspect
         effects = self.life.apply(event, now, chance=chance)
-        if not (isinstance(event, LivenessFailed) and counted):
+        if isinstance(event, LivenessFailed) and suspect:
+            # The check that a failed call asked for shows that its connection is dead.
+            effects += self._told(self.breaker.lost(event.generation, now))
+        else:
             effects += self._told(self._learn(event, now))
         if before is not None and before != self.connection:
             self.breaker.detached(before)
@@ -363,12 +367,13 @@ class Machine:
             case DialSucceeded():
                 return breaker.connected(event.generation, now)
             case DialFailed():
-                counts = event.status != "denied" and not event.neutral
-                return breaker.connect_failed(now) if counts else None
+                return breaker.connect_failed(now, neutral=event.status == "denied" or event.neutral)
             case TransportLost():
                 return breaker.lost(event.generation, now)
             case LivenessFailed():
                 return breaker.unanswered(event.generation, now)
+            case LivenessConfirmed() | RefreshSucceeded():
+                breaker.answered(event.generation)
             case StandingDue():
                 breaker.stood()
             case PeerTripped(by_calls=True):

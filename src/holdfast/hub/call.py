@@ -229,20 +229,34 @@ class HubCall:
             self._asked_at = permit.at
         return permit
 
+    def _admitted_again(self, permit: Permit) -> Permit:
+        """The permit of a call that has waited: meanwhile its server may have failed, or been disabled.
+
+        A probe keeps its place.
+        """
+        if permit.probe:
+            return permit
+        self._slot.settle(permit, Outcome.NEUTRAL)
+        return self._admitted()
+
     async def _attempt(self, lease: Lease | None, params: Fields | None, late: bool) -> RawObject:
         """Send it once. ``params`` are None, or those of this very moment: they are made again after a wait."""
         slot, trace = self._slot, self._trace
-        permit = self._admitted()
+        permit, waited = self._admitted(), False
         outcome, reason = Outcome.NEUTRAL, ""
         try:
             if not slot.bulkhead.try_acquire():
                 await slot.bulkhead.enter()
                 lease, params = slot.lease, None
+                waited = True
             try:
+                if waited:
+                    permit = self._admitted_again(permit)
                 if trace is not None:
                     trace.enter("wait")
                 if lease is None:
                     lease, params = await self._ready(), None
+                    permit = self._admitted_again(permit)
                 self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
                 caller = self._caller
                 connection = lease.connection if caller is None else lease.connection_at_once(caller)
