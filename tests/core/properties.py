@@ -216,7 +216,7 @@ class BudgetIsFive(Watcher):
 
 
 class AddressChecksKeepTheirRate(Watcher):
-    """A second apart at least, a quarter of one if the server was up before; half a minute once the outage is old."""
+    """A second apart at least, a quarter of one if the server was up before; a tenth of the outage once it is old."""
 
     def __init__(self) -> None:
         self.outage: float | None = None
@@ -252,8 +252,9 @@ class AddressChecksKeepTheirRate(Watcher):
     def _looked(self, now: float) -> None:
         self.holds(self.outage is not None)
         if self.last is not None and self.outage is not None:
-            old = self.last - self.outage > 100.0
-            self.holds(now - self.last >= (30.0 if old else 0.25 if self.known else 1.0) - EPSILON)
+            since = self.last - self.outage
+            slower = min(since / 10, 30.0) if since >= MINUTE else 0.0
+            self.holds(now - self.last >= max(slower, 0.25 if self.known else 1.0) - EPSILON)
         self.last = now
 
 

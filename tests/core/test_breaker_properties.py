@@ -347,7 +347,10 @@ with_mutants = pytest.mark.parametrize(
         (LetsEveryCallerProbe, "at most one probe"),
         (HasNoCooldown, "no admission while open"),
         (TrustsLateResults, "a late result changes nothing|trips exactly at its threshold"),
-        (CountsEveryVictim, "a connection that dies is one failure"),
+        (
+            CountsEveryVictim,
+            "one event is one failure|a connection that dies is one failure|trips exactly at its threshold",
+        ),
         (CountsTheCallAndItsConnection, "one event is one failure|trips exactly at its threshold"),
         (CountsTheDialAfterALoss, "one event is one failure|trips exactly at its threshold"),
         (ExcusesEveryDial, "one event is one failure|trips exactly at its threshold"),

@@ -64,7 +64,10 @@ class LifecyclePolicy:
     restart: float = 10.0
     """The longest time that counts as a quick restart."""
     check_often_for: float = 60.0
-    """How long checks stay that frequent; then each wait is about twice the one before."""
+    """How long checks stay that frequent."""
+    check_share: float = 0.1
+    """After that, the share of an outage's length that passes between two checks. So a server that comes back waits for
+    at most that share of the time for which it was away."""
     check_at_least_every: float = 30.0
     """The longest wait between two address checks, or two dials of a server that answers that it is not ready."""
     not_ready_every: float = 2.0
@@ -141,7 +144,7 @@ class Timers:
 
 
 class AddressWatch:
-    """When to check the address of a server that is unreachable: often at first, then rarely.
+    """When to check the address of a server that is unreachable: often at first, then ever more rarely.
 
     A check is one bare TCP connect, name lookup included. It is not a dial and spends no budget. So
     it can be frequent enough to see a server within a second of its return, and it costs the server
@@ -213,8 +216,7 @@ class AddressWatch:
 
 
 def _backing_off(since: float, policy: LifecyclePolicy, *, often: float) -> float:
-    """The wait ``since`` an outage began: ``often`` at first, then as long as that has been over, up to a limit.
-
-    So each wait is about twice the one before.
-    """
-    return min(max(since - policy.check_often_for, often), policy.check_at_least_every)
+    """The wait ``since`` an outage began: ``often`` at first, then a share of the time so far, up to a limit."""
+    if since < policy.check_often_for:
+        return often
+    return min(max(since * policy.check_share, often), policy.check_at_least_every)
