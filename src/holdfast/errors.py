@@ -33,10 +33,11 @@ No message holds a secret: the code that builds it masks secrets first.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from holdfast.core import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,7 @@ class UntrustedConfig(ConfigError):
         self.file = file
         self.data = data
         message = "this project file was found, and you have not trusted its content"
-        hint = f"look at it, then run `holdfast trust {shlex.quote(str(file))}`; or name it with --config"
+        hint = f"look at it, then run `{command_line('trust', str(file))}`; or name it with --config"
         super().__init__([Problem(message=message, hint=hint, file=file)])
 
 

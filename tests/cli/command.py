@@ -54,7 +54,7 @@ class Cli:
         self.size = (200, 50)
         """Columns and lines of the terminals."""
         self.environment = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{HOLDFAST.parent}{os.pathsep}{os.environ['PATH']}",  # as a user has it, who types `holdfast`
             "PYTHONPATH": PACKAGE,
             "HOME": str(folder),
             "LANG": "C.UTF-8",

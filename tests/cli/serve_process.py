@@ -30,7 +30,7 @@ COMMAND = (sys.executable, "-c", "from holdfast.cli.entry import main; main()")
 def environment(home: Path) -> dict[str, str]:
     """One that has nothing of the user's."""
     return {
-        "PATH": os.environ["PATH"],
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": PACKAGE,
         "HOME": str(home),
         "XDG_STATE_HOME": str(home / "state"),

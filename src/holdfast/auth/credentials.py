@@ -6,7 +6,6 @@ the server's refusal is the result, and says so. Nothing here shows a token.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from holdfast.auth.grant import Grant, Source
 from holdfast.auth.renew import Renewer
 from holdfast.auth.store import TokenStore
 from holdfast.config import ServerSpec
-from holdfast.core import Login, LoginState, TokenNotRenewed
+from holdfast.core import Login, LoginState, TokenNotRenewed, command_line
 from holdfast.errors import ServerFailure
 
 __all__ = [
@@ -246,4 +245,4 @@ class Bearer:
 
 def login_command(server_id: str) -> str:
     """The command that logs in to a server."""
-    return f"holdfast login {shlex.quote(server_id)}"
+    return command_line("login", server=server_id)

@@ -6,7 +6,6 @@ import getpass
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.config_edit import ConfigEdit, File, file_to_edit, plan_edit, undo_last_edit
-from holdfast.cli.output import data_console, print_json, side_console, typed_command, working
+from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.config import BadServer, Config, looks_secret, parse_config
-from holdfast.core import Redactor, plain
+from holdfast.core import Redactor, command_line, plain
 from holdfast.errors import ConfigError, UsageError
 from holdfast.files import private_folder, replace_file
 
@@ -113,7 +112,7 @@ def add(
         _print_undone(names, chosen, as_json=as_json)
         return
     if name is None or not target:
-        hint = f"{typed_command()} add NAME URL, or {typed_command()} add NAME -- COMMAND"
+        hint = f"{command_line('add')} NAME URL, or {command_line('add')} NAME -- COMMAND"
         raise UsageError("name the server, and its URL or command", hint=hint)
     if not _NAME.fullmatch(name):
         raise UsageError(f"`{name}` is not a name for a server", hint="use letters, digits, `.`, `_` and `-`")
@@ -233,7 +232,7 @@ def _show(edit: ConfigEdit, name: str, secrets: _Secrets, outcome: MCPServerLoad
         out.print(f"stored {', '.join(secrets.values)} in {secrets.stored}", soft_wrap=True)
     for variable in _to_export(secrets):
         side.print(f"Set this variable where the hub runs: export {variable}='your value'", soft_wrap=True)
-    side.print(f"To undo this: {typed_command()} add --undo --file {shlex.quote(str(edit.file))}", soft_wrap=True)
+    side.print(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}", soft_wrap=True)
 
 
 def _to_export(secrets: _Secrets) -> list[str]:

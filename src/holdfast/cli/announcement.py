@@ -15,9 +15,10 @@ from typing import Self
 
 from holdfast._version import __version__
 from holdfast.cli.listen import notify_ready
-from holdfast.cli.output import counted, typed_command
+from holdfast.cli.output import counted
 from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
+from holdfast.core import command_line
 from holdfast.files import make_private
 
 __all__ = ["Announcement", "keep_state_private", "tell_addresses"]
@@ -50,9 +51,9 @@ def tell_addresses(
     notify_ready(os.environ)
     by = f" with {counted(workers, 'worker')}" if workers else ""
     log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)
-    log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
+    log.info("if a server does not start, run: %s", command_line("doctor"))
     if is_demo:
-        log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
+        log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
     if open_to:
         log.info("%s may call the hub, and use the credentials in that file", open_to)
     if needs_name:

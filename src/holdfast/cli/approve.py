@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.output import counted, data_console, print_error, print_json, side_console, typed_command
+from holdfast.cli.output import counted, data_console, print_error, print_json, side_console
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub, near
 from holdfast.cli.status_view import one_line
 from holdfast.control import Approval, ControlClient, RunningHub
-from holdfast.core import ApprovalKind, plain
+from holdfast.core import ApprovalKind, command_line, plain
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError
 from holdfast.files import replace_file
 
@@ -143,7 +142,7 @@ def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
     if offered:
         which = ["--kind", "instructions"] if change.kind == "instructions" else [change.tool]
         which += ["--kind", "prompt"] if change.kind == "prompt" else []
-        command = f"{typed_command()} {shlex.join(['approve', change.server, *which, '--mark', change.mark])}"
+        command = command_line("approve", change.server, *which, "--mark", change.mark)
         console.print(Text.assemble("  $ ", (plain(command), "bold cyan"), "\n"), soft_wrap=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from rich.text import Text
 from holdfast.cli.output import data_console, print_json, side_console, until
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, ServerSpec
+from holdfast.core import command_line
 
 if TYPE_CHECKING:
     from holdfast.auth import LoginStatus
@@ -101,7 +101,7 @@ def _words(one: LoginStatus, now: float) -> tuple[str, str]:
         renewed = " and is renewed automatically" if one.refreshable and time_left else ""
         return "green", f"logged in{time_left}{renewed}"
     why = "was revoked or has expired" if one.refused else f"expired {until(one.expires_at, now)} and cannot be renewed"
-    return "yellow", f"the login {why}: run `holdfast login {shlex.quote(one.server_id)}`"
+    return "yellow", f"the login {why}: run `{command_line('login', server=one.server_id)}`"
 
 
 def _is_valid(one: LoginStatus, now: float) -> bool:

@@ -19,7 +19,7 @@ from rich.text import Text
 from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.cli.trust import with_trust
 from holdfast.config import ConfigReading, find_config
-from holdfast.core import Redactor, plain
+from holdfast.core import Redactor, command_line, plain
 from holdfast.doctor import (
     CODES,
     Code,
@@ -138,7 +138,7 @@ def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
             _show_diff(plan)
         if (certain and not interactive) or (interactive and typer.confirm(f"Write {plan.file}?", err=True)):
             kept = plan.perform()
-            side_console().print(f"backup: {kept}; `holdfast doctor --undo` restores it", soft_wrap=True)
+            side_console().print(f"backup: {kept}; `{command_line('doctor', '--undo')}` restores it", soft_wrap=True)
             done += [one.repaired(done=True) for one in plan.edits]
         else:
             why = "not written" if interactive else "needs your decision: run this on a terminal, or edit the file"
@@ -202,7 +202,8 @@ def _progress(waiting: list[str], total: int, starts: Mapping[str, str]) -> str:
 def _explain(codes: list[str]) -> None:
     if not codes:
         raise UsageError(
-            "no code given", hint=f"for example `holdfast doctor explain HF-REFUSED`; codes: {', '.join(CODES)}"
+            "no code given",
+            hint=f"for example `{command_line('doctor', 'explain', 'HF-REFUSED')}`; codes: {', '.join(CODES)}",
         )
     for code in [code_named(code) for code in codes]:
         print_code(code)
@@ -285,9 +286,9 @@ class _Page:
             for path in report.searched:
                 self.say(f"  {path}")
             for path in report.served:
-                command = shlex.join(["holdfast", "doctor", "--config", path])
+                command = command_line("doctor", "--config", path)
                 self.say(f"A running hub serves another file. To check that one: `{command}`")
-            self.say("`holdfast import` lists the servers of your other MCP clients.")
+            self.say(f"`{command_line('import')}` lists the servers of your other MCP clients.")
             return
         self.say(f"Configuration: {report.file}")
         if report.hub is not None:
@@ -352,7 +353,7 @@ class _Page:
             words += f"; failed: {', '.join(failed)}"
         self.wrapped(words, indent=0, style="bold")
         if failed:
-            self.say(f"For more about a code: `holdfast doctor explain {_first_code(report)}`")
+            self.say(f"For more about a code: `{command_line('doctor', 'explain', _first_code(report))}`")
 
     # A finding
 

@@ -103,8 +103,11 @@ def _run_command(name: str, argv: list[str]) -> int:
 def _unknown(name: str) -> int:
     from difflib import get_close_matches  # noqa: PLC0415 - see the module's docstring
 
+    from holdfast.cli.program import typed_command  # noqa: PLC0415 - see the module's docstring
+
     near = get_close_matches(name, COMMANDS, n=1)
-    hint = f"did you mean `holdfast {near[0]}`?" if near else "`holdfast --help` lists the commands"
+    program = typed_command()
+    hint = f"did you mean `{program} {near[0]}`?" if near else f"`{program} --help` lists the commands"
     sys.stderr.write(f"error: there is no command `{name}`\n\nhint: {hint}\n")
     return USAGE
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
-from holdfast.cli.output import own_command
+from holdfast.cli.program import own_command
 from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
 from holdfast.files import private_folder

@@ -6,7 +6,6 @@ Secrets are masked in everything that is printed.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.listen import DEFAULT_URL, local_token, local_token_file, read_token
-from holdfast.cli.output import counted, data_console, own_command, print_error, print_json, side_console, typed_command
+from holdfast.cli.output import counted, data_console, print_error, print_json, side_console
+from holdfast.cli.program import own_command
 from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
     CLIENTS,
@@ -34,7 +34,7 @@ from holdfast.config import (
     plan_undoing,
     user_folders,
 )
-from holdfast.core import Redactor, plain
+from holdfast.core import Redactor, command_line, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
 
 __all__ = [
@@ -113,7 +113,7 @@ def _offer_service(config: Path, url: str, *, ask: bool) -> None:
     """Offer to run the hub in the background: the client needs it from now on."""
     if url != DEFAULT_URL or service_is_installed():
         return
-    command = f"{typed_command()} service install --config {shlex.quote(str(config))}"
+    command = command_line("service", "install", "--config", str(config))
     if not (ask and sys.stdin.isatty()):
         side_console().print(f"To keep it running in the background: {command}", soft_wrap=True)
     elif typer.confirm("Run the hub in the background, also after a restart of your session?", err=True):
@@ -225,7 +225,7 @@ def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | No
         verb = "uses the hub now" if kept else "would use the hub"
         out.print(Text(f"{pointing.client.title} {verb}: {pointing.place.file}"), soft_wrap=True)
         if kept:
-            back = f"`holdfast import {pointing.client.id} --undo` restores it"
+            back = f"`{command_line('import', pointing.client.id, '--undo')}` restores it"
             out.print(Text(f"  backup: {kept}; {back}", style="dim"), soft_wrap=True)
     _print_next(plan, done=done, applied=bool(pointed))
 
@@ -316,7 +316,7 @@ def _print_next(plan: ImportPlan, *, done: bool, applied: bool) -> None:
     if not done:
         side.print("Dry run: nothing was changed.")
     elif applied:
-        side.print(f"Start the hub: {typed_command()} serve --config {plan.destination}", soft_wrap=True)
+        side.print(f"Start the hub: {command_line('serve', '--config', str(plan.destination))}", soft_wrap=True)
     else:
         side.print(
             f"The servers are in {plan.destination}. With --apply the client uses the hub instead.",

@@ -9,10 +9,10 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.layout import Cell, page_of
-from holdfast.cli.output import data_console, print_json, side_console, typed_command
+from holdfast.cli.output import data_console, print_json, side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.config import BadServer, ServerSpec
-from holdfast.core import Redactor, mask_url, plain
+from holdfast.core import Redactor, command_line, mask_url, plain
 
 __all__ = ["app"]
 
@@ -41,7 +41,7 @@ def list_(
             console.print(line, soft_wrap=True)
         side = side_console()
         count = f"{len(rows)} {'server' if len(rows) == 1 else 'servers'} in {found.source}"
-        side.print(Text(count if rows else f"{count}; to add one: {typed_command()} add"), soft_wrap=True)
+        side.print(Text(count if rows else f"{count}; to add one: {command_line('add')}"), soft_wrap=True)
     raise typer.Exit(1 if any(row["state"] == "not usable" for row in rows) else 0)
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -24,12 +20,10 @@ __all__ = [
     "counted",
     "data_console",
     "json_text",
-    "own_command",
     "print_error",
     "print_json",
     "print_json_line",
     "side_console",
-    "typed_command",
     "until",
     "working",
 ]
@@ -135,18 +129,6 @@ class _NoProgress:
 
     def update(self, text: str) -> None:
         """Do nothing."""
-
-
-def own_command() -> tuple[str, ...]:
-    """The command that starts this program from another one, independent of PATH."""
-    beside = Path(sys.executable).with_name("holdfast")
-    return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "holdfast")
-
-
-def typed_command() -> str:
-    """The command as a user types it: the name, or the path where the name is not on PATH."""
-    own = own_command()
-    return "holdfast" if shutil.which("holdfast") == own[0] else shlex.join(own)
 
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))

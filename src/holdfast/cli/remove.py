@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from holdfast.cli.config_edit import File, file_to_edit, plan_edit, undo_last_edit
-from holdfast.cli.output import data_console, print_json, side_console, typed_command
-from holdfast.core import plain
+from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.core import command_line, plain
 from holdfast.errors import UsageError
 
 __all__ = ["app"]
@@ -41,7 +40,7 @@ def remove(
             data_console().print(f"undone in {chosen}: {', '.join(restored)}", soft_wrap=True)
         return
     if not names:
-        raise UsageError("name the servers to remove", hint=f"`{typed_command()} list` shows them")
+        raise UsageError("name the servers to remove", hint=f"`{command_line('list')}` shows them")
     edit = plan_edit(chosen, remove=list(dict.fromkeys(names)))
     if not dry_run:
         edit.perform()
@@ -52,4 +51,4 @@ def remove(
     data_console().print(Text(plain(f"{verb} {', '.join(edit.names)} from {chosen}")), soft_wrap=True)
     if not dry_run:
         side = side_console()
-        side.print(f"To undo this: {typed_command()} remove --undo --file {shlex.quote(str(chosen))}", soft_wrap=True)
+        side.print(f"To undo this: {command_line('remove', '--undo', '--file', str(chosen))}", soft_wrap=True)

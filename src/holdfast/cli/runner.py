@@ -13,7 +13,8 @@ from typing import Any
 import typer
 
 from holdfast.cli.output import print_error
-from holdfast.core import Redactor
+from holdfast.cli.program import here
+from holdfast.core import Redactor, invocation, typed_as
 from holdfast.errors import HoldfastError, UsageError
 
 __all__ = ["run_app"]
@@ -29,6 +30,11 @@ UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: str) -> int:
     """Run a typer app. Returns the exit code. ``HOLDFAST_DEBUG=1`` prints the traceback."""
+    with typed_as(here(argv, os.environ)):
+        return _run(load_app, argv, program)
+
+
+def _run(load_app: Callable[[], typer.Typer], argv: list[str], program: str) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
@@ -67,7 +73,8 @@ def _wrong_usage(exc: Any, program: str) -> int:
     )
     known = [name.strip(" `?)") for name in near.split(",") if name.strip()]
     context = getattr(exc, "ctx", None)
-    usage = f"`{context.command_path if context is not None else program} --help` shows the usage"
+    path = context.command_path if context is not None else program
+    usage = f"`{path.replace('holdfast', invocation().program, 1)} --help` shows the usage"
     print_error(message[:1].lower() + message[1:].rstrip("."), f"did you mean `{known[0]}`?" if known else usage)
     return int(exc.exit_code)
 

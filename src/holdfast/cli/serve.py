@@ -33,12 +33,12 @@ from holdfast.cli.listen import (
     require_auth_beyond_loopback,
     uid_of,
 )
-from holdfast.cli.output import side_console, typed_command
+from holdfast.cli.output import side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.cli.worker_link import WorkerLink
 from holdfast.config import Config, load_config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
-from holdfast.core import is_loopback
+from holdfast.core import command_line, is_loopback
 from holdfast.errors import ConfigNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -426,7 +426,7 @@ def _local_callers(who: CallerAuth, *, local_token: bool, told: bool) -> CallerA
     why = "" if local_token else "This system does not tell which user calls. "
     if not told:
         side_console().print(
-            f"{why}Callers need the token in {file}; `{typed_command()} import` gives it to your clients",
+            f"{why}Callers need the token in {file}; `{command_line('import')}` gives it to your clients",
             soft_wrap=True,
         )
     return replace(who, token=read_token(file), token_file=file)
@@ -562,7 +562,7 @@ def _load(config: Path | None) -> Config | None:
     except ConfigNotFound as exc:
         side = side_console()
         side.print("No mcp.json was found, so this serves demo servers. To serve your own:", soft_wrap=True)
-        side.print(f"  {typed_command()} import   copies them from your other MCP clients", soft_wrap=True)
+        side.print(f"  {command_line('import')}   copies them from your other MCP clients", soft_wrap=True)
         side.print(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}", soft_wrap=True)
         return None
 

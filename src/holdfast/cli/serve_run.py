@@ -34,14 +34,14 @@ from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.leaving import Leaving
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, open_to, read_token
-from holdfast.cli.output import typed_command
+from holdfast.cli.program import anywhere
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.cli.worker_link import WorkerLink, WorkerTask
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
-from holdfast.core import is_loopback
+from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import (
@@ -496,19 +496,21 @@ async def _drain_stdio(broker: Broker, seconds: float) -> bool:
 
 @asynccontextmanager
 async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config, Path | None]]:
-    """The config to serve, and the file for its state."""
-    if serving.config is not None:
-        source = serving.config.source
-        if source is not None and serving.is_demo:
-            yield serving.config, demo_state(source.parent)
-        else:
-            yield serving.config, default_state_file(source) if source is not None else None
-        return
+    """The config to serve, and the file for its state. Hints name that file: they are read in any folder."""
     async with AsyncExitStack() as stack:
+        if serving.config is not None:
+            source = serving.config.source
+            stack.enter_context(typed_as(anywhere(source, os.environ)))
+            if source is not None and serving.is_demo:
+                yield serving.config, demo_state(source.parent)
+            else:
+                yield serving.config, default_state_file(source) if source is not None else None
+            return
         control = await stack.enter_async_context(demo_fleet())
         if url:
             note_running(control, url)
             stack.callback(forget_running)
+        stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
         yield load_config(control.config_file), demo_state(control.folder)
 
 
@@ -559,7 +561,7 @@ def admin_of(
         config=str(source.absolute()) if source else "",
         demo=demo,
         identity=IDENTITY,
-        program=typed_command(),
+        program=invocation().program,
         notice=notice,
         pid=worker.supervisor if worker is not None else 0,
         started=worker.started if worker is not None else 0.0,

@@ -21,9 +21,11 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, endpoint, require_auth_beyond_loopback
-from holdfast.cli.output import data_console, own_command, print_json, side_console, typed_command
+from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.program import own_command
 from holdfast.cli.trust import with_trust
 from holdfast.config import find_config, is_named, read_config, read_file, user_folders
+from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError
 from holdfast.files import replace_file
 
@@ -142,9 +144,9 @@ def upgrade() -> None:
     """
     manager = _manager()
     if not manager.installed():
-        raise HoldfastError("no service is installed", hint=f"to install it: {typed_command()} service install")
+        raise HoldfastError("no service is installed", hint=f"to install it: {command_line('service', 'install')}")
     manager.upgrade()
-    side_console().print(f"a new hub takes over; {typed_command()} service logs shows how it goes", soft_wrap=True)
+    side_console().print(f"a new hub takes over; {command_line('service', 'logs')} shows how it goes", soft_wrap=True)
 
 
 @app.command()
@@ -183,7 +185,7 @@ def status(
     if as_json:
         print_json({**state})
     elif not state["installed"]:
-        side_console().print(f"no service is installed; to install it: {typed_command()} service install")
+        side_console().print(f"no service is installed; to install it: {command_line('service', 'install')}")
     else:
         for name, value in state.items():
             if value not in (None, [], ""):
@@ -251,7 +253,7 @@ def hub_service(
     try:
         file = find_config(config, environ=os.environ, cwd=Path.cwd()).absolute()
     except ConfigNotFound as exc:
-        hint = f"{typed_command()} import copies the servers of your MCP clients; {typed_command()} add adds one"
+        hint = f"{command_line('import')} copies the servers of your MCP clients; {command_line('add')} adds one"
         raise HoldfastError("there is no mcp.json to serve", hint=hint) from exc
     _check_trust(config, file)
     given = any(option.partition("=")[0] in _AUTH_OPTIONS for option in options)
@@ -281,7 +283,7 @@ def _variable_hints(wanted: HubService) -> list[str]:
     if not missing or wanted.environment is None:
         return []
     where = f"Write these into {wanted.environment} (mode 600), one NAME=value a line"
-    again = f"then run `{typed_command()} service install` again"
+    again = f"then run `{command_line('service', 'install')}` again"
     return [f"The service does not see the variables of your shell. {where}, {again}: {', '.join(missing)}"]
 
 
@@ -528,7 +530,7 @@ def _run(*command: str) -> str:
             command, check=False, capture_output=True, text=True, timeout=COMMAND_SECONDS
         )
     except FileNotFoundError as exc:
-        hint = f"run `{typed_command()} serve` under the supervisor of your system"
+        hint = f"run `{command_line('serve')}` under the supervisor of your system"
         raise HoldfastError(
             f"the command `{command[0]}` was not found: there is no service manager", hint=hint
         ) from exc
@@ -547,4 +549,4 @@ def _last_line(text: str) -> str:
 def _hint(text: str) -> str:
     if "bus" in text.lower():
         return "systemd runs no services for this user: log in to a session of your own, without su or sudo"
-    return f"`{typed_command()} service logs` shows the log of the hub"
+    return f"`{command_line('service', 'logs')}` shows the log of the hub"

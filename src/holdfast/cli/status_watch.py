@@ -47,6 +47,7 @@ from holdfast.cli.status_view import (
 )
 from holdfast.cli.terminal import Screen
 from holdfast.control import Activity, ControlClient, HubView, RunningHub, Server, Servers
+from holdfast.core import command_line
 from holdfast.errors import HoldfastError, NoHub
 
 __all__ = [
@@ -430,7 +431,7 @@ def _has_screen(console: Console) -> bool:
 
 
 def _ended(control: ControlClient) -> NoHub:
-    return NoHub(f"the hub at {control.url} ended", hint="start it again with `holdfast serve`")
+    return NoHub(f"the hub at {control.url} ended", hint=f"start it again with `{command_line('serve')}`")
 
 
 # As lines

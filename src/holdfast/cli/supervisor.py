@@ -31,7 +31,7 @@ import anyio.to_thread
 from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import endpoint, notify_successor, read_token
-from holdfast.cli.output import own_command
+from holdfast.cli.program import anywhere, own_command
 from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
@@ -52,6 +52,7 @@ from holdfast.cli.worker_link import (
 )
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import SharedSignIns
+from holdfast.core import typed_as
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.front import ConnectionShares
@@ -206,7 +207,8 @@ class Supervisor:
     async def _found_config(self) -> AsyncIterator[Config]:
         """The configuration; without one, the demo servers run until the end of the block."""
         if self._serving.config is not None:
-            yield self._serving.config
+            with typed_as(anywhere(self._serving.config.source, os.environ)):
+                yield self._serving.config
             return
         from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
 
@@ -214,7 +216,8 @@ class Supervisor:
             self._demo = str(control.folder)
             note_running(control, self._url)
             try:
-                yield load_config(control.config_file)
+                with typed_as(anywhere(control.config_file, os.environ)):
+                    yield load_config(control.config_file)
             finally:
                 forget_running()
 

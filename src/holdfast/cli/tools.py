@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.cli.output import counted, data_console, print_json, side_console, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
-from holdfast.core import plain
+from holdfast.core import command_line, plain
 from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _show(result: LoadResult, config: Config) -> None:
         return
     servers = counted(len(result.outcomes), "server")
     counts = f"{len(result.available)} of {servers} available, {counted(len(result.tools), 'tool')}"
-    closer = "" if len(result.available) == len(result.outcomes) else "; `holdfast doctor` checks the others"
+    closer = "" if len(result.available) == len(result.outcomes) else f"; `{command_line('doctor')}` checks the others"
     side.print(Text(counts, style="bold").append(closer, style="not bold"))
 
 

@@ -38,6 +38,7 @@ from holdfast.core import (
     NetworkFault,
     PlainHttpRefused,
     classify_evidence,
+    command_line,
     mask_url,
 )
 from holdfast.errors import HubRefused, NoHub, ServerFailure
@@ -209,7 +210,7 @@ class ControlClient:
     def _out_of_reach(self, seen: Evidence) -> NoHub:
         match seen:
             case NetworkFailure(fault=NetworkFault.REFUSED):
-                return NoHub(f"no hub answers at {self.url}", hint="start it with `holdfast serve`")
+                return NoHub(f"no hub answers at {self.url}", hint=f"start it with `{command_line('serve')}`")
             case PlainHttpRefused():
                 hint = "use https, or a tunnel to a port on this machine"
                 return NoHub(f"the control token would travel unencrypted to {self.url}", hint=hint)

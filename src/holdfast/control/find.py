@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.config import state_folder
-from holdfast.core import mask_url
+from holdfast.core import command_line, mask_url
 from holdfast.errors import NoHub
 from holdfast.files import PRIVATE_FOLDER, private_folder, replace_file
 
@@ -33,7 +33,9 @@ __all__ = [
 URL_VARIABLE = "HOLDFAST_URL"
 TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 
-_START = "start one with `holdfast serve`, or give the address of another one with --url"
+
+def _start() -> str:
+    return f"start one with `{command_line('serve')}`, or give the address of another one with --url"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ def find_hub(
     if len(hubs) > 1 and config is not None:
         hubs = [hub for hub in hubs if hub.config == str(config.absolute())] or hubs
     if not hubs:
-        raise NoHub("no hub is running here", hint=_START)
+        raise NoHub("no hub is running here", hint=_start())
     if len(hubs) > 1:
         raise SeveralHubs("several hubs are running here", hint=f"choose one:{_listed(hubs)}")
     found = hubs[0]
@@ -107,7 +109,7 @@ def _chosen(name: str, hubs: list[RunningHub]) -> RunningHub:
     if len(matching) == 1:
         return matching[0]
     if not hubs:
-        raise NoHub("no hub is running here", hint=_START)
+        raise NoHub("no hub is running here", hint=_start())
     if not matching:
         raise NoHub(f"no running hub is meant by `{name}`", hint=f"choose one:{_listed(hubs)}")
     raise SeveralHubs(f"several hubs are meant by `{name}`", hint=f"choose one:{_listed(matching)}")

@@ -162,6 +162,12 @@ if TYPE_CHECKING:
         nearest as nearest,
         uri_lead as uri_lead,
     )
+    from holdfast.core.own_commands import (
+        Invocation as Invocation,
+        command_line as command_line,
+        invocation as invocation,
+        typed_as as typed_as,
+    )
     from holdfast.core.process_output import (
         Need as Need,
         hint_for as hint_for,
@@ -189,7 +195,6 @@ if TYPE_CHECKING:
         Facts as Facts,
         FailureRemedy as FailureRemedy,
         ServerText as ServerText,
-        pasteable as pasteable,
         remedy_of as remedy_of,
         text_for as text_for,
     )
@@ -218,6 +223,7 @@ __getattr__, __dir__ = lazy_exports(
             "classify_load_error",
             "statement_of",
         ],
+        "own_commands": ["Invocation", "command_line", "invocation", "typed_as"],
         "evidence": [
             "BadConfig",
             "Challenge",
@@ -319,7 +325,7 @@ __getattr__, __dir__ = lazy_exports(
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "quoting": ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"],
         "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
-        "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
+        "remedies": ["Facts", "FailureRemedy", "ServerText", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],
 )

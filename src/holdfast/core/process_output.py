@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from holdfast.core.own_commands import command_line
+
 __all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
 
 NeedKind: TypeAlias = Literal[
@@ -121,7 +123,7 @@ def _package_hint(need: Need, name: str) -> str:
         case "node_module":
             return f"install the module `{name}` in the server's folder, or build the server"
         case _:
-            return "a file is missing in what npx installed: `holdfast doctor` says how to install it again"
+            return f"a file is missing in what npx installed: `{command_line('doctor')}` says how to install it again"
 
 
 class _Said(NamedTuple):

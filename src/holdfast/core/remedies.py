@@ -17,8 +17,9 @@ from holdfast.core.evidence import Evidence, HttpStatus, read_challenge
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, counted, for_user
+from holdfast.core.own_commands import command_line
 
-__all__ = ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"]
+__all__ = ["Facts", "FailureRemedy", "ServerText", "remedy_of", "text_for"]
 
 
 class FailureRemedy(NamedTuple):
@@ -79,19 +80,6 @@ def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> Se
     return _connected(health, facts)
 
 
-def pasteable(command: str, *, program: str, config: str) -> str:
-    """A command that works in any folder: with the program's name there, on the file that the hub serves."""
-    name, _, rest = command.partition(" ")
-    if name != "holdfast":
-        return command
-    reads_config = rest.startswith(_READS_CONFIG) and config and "--config" not in rest
-    return f"{program} {rest}" + (f" --config {shlex.quote(config)}" if reads_config else "")
-
-
-_READS_CONFIG = ("doctor ", "login ")
-"""The commands that read an mcp.json; the others ask the hub."""
-
-
 def _connected(health: Health, facts: Facts) -> ServerText:
     listed = counted(facts.tools, "tool")
     if facts.held:
@@ -150,7 +138,7 @@ def _permanent(summary: str, health: Health, facts: Facts) -> ServerText:
 
 
 def _run(command: str, health: Health) -> str:
-    return f"holdfast {command} {shlex.quote(health.server)}"
+    return command_line(command, server=health.server)
 
 
 def _sentence(text: str) -> str:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast._version import __version__
 from holdfast.config import ConfigReading, find_config, is_named, read_file
 from holdfast.control import running_hubs
-from holdfast.core import Redactor
+from holdfast.core import Redactor, command_line
 from holdfast.doctor.codes import CODES, Code, Severity
 from holdfast.errors import ConfigError, ConfigNotFound, Problem, UntrustedConfig, UsageError
 
@@ -177,10 +177,8 @@ def ask_for(variable: str) -> str:
 
 
 def on_server(command: str, server: str, *options: str) -> str:
-    """A command of ours for one server. A name that begins with a dash must not be read as an option."""
-    if server.startswith("-"):
-        return shell("holdfast", command, *options, "--", server)
-    return shell("holdfast", command, server, *options)
+    """A command of ours for one server."""
+    return command_line(command, server=server, options=options)
 
 
 def shell(*words: str) -> str:
@@ -353,7 +351,7 @@ def problem_finding(code: str, problem: Problem, *, edits: tuple[Edit, ...] = ()
     """The finding for a problem in the file, with the command that opens the file at its line."""
     text = problem.hint or "correct it there"
     if problem.file is None:
-        return finding(code, str(problem), text, "holdfast config show", edits=edits)
+        return finding(code, str(problem), text, command_line("config", "show"), edits=edits)
     at = [f"+{problem.line}"] if problem.line else []
     return finding(code, str(problem), text, f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}", edits=edits)
 

@@ -14,7 +14,7 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import BadServer, ConfigReading, Definition, ServerSpec
-from holdfast.core import Redactor, mask_url
+from holdfast.core import Redactor, command_line, mask_url
 from holdfast.doctor.case import Case, LiveHub, Resolve, Tools, hub_of
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
@@ -31,8 +31,6 @@ from holdfast.doctor.report import (
     Report,
     ServerReport,
     finding,
-    on_server,
-    shell,
     worst,
 )
 from holdfast.hub import DialLimit, default_state_file, is_shown
@@ -287,7 +285,7 @@ class _Look:
         return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
 
     def _again(self, *options: str) -> str:
-        return on_server("doctor", self._server, *options) if self._server else shell("holdfast", "doctor", *options)
+        return command_line("doctor", server=self._server, options=options)
 
 
 def _drop_repeated(results: dict[str, CheckResult]) -> None:
@@ -361,7 +359,7 @@ def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
 
 def _silent_hub(hub: LiveHub) -> CheckResult:
     words = f"a hub serves this configuration and did not answer: {hub.error}"
-    found = finding("HF-HUB-SILENT", words, "look at its log, or restart it", "holdfast status")
+    found = finding("HF-HUB-SILENT", words, "look at its log, or restart it", command_line("status"))
     return CheckResult(check="hub", status="warned", findings=(found,))
 
 

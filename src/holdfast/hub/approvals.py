@@ -34,7 +34,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.files import FileStamp, file_stamp, locked, replace_file, set_aside
-from holdfast.hub.approvals_lock import ApprovalsLock
+from holdfast.hub.approvals_lock import ApprovalsLock, write_lock
 from holdfast.hub.journal import Journal
 from holdfast.hub.records import ToolApproved, ToolChanged
 
@@ -369,7 +369,7 @@ class Approvals:
         if self.lock is not None:
             raise ToolHeld(
                 f"nothing can be approved here: this hub uses what {self.lock.source or 'its lock'} has",
-                hint="approve it at a hub without a lock, and make a new lock there: `holdfast approve --export FILE`",
+                hint=f"approve it at a hub without a lock, and make a new lock there: `{write_lock()}`",
             )
         pending = {key_of(change.kind, change.tool): change for change in self.pending(server)}
         one = key_of(kind, tool or "") if tool is not None or kind != "tool" else None

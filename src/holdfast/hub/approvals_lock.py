@@ -12,14 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.core import command_line
 from holdfast.errors import HoldfastError, UsageError
 
-__all__ = ["ApprovalsLock"]
+__all__ = ["ApprovalsLock", "write_lock"]
 
 KIND = "holdfast approvals lock"
 FORMAT = 1
 LARGEST = 64 * 1024 * 1024
-_HINT = "write one with `holdfast approve --export FILE`"
+
+
+def write_lock() -> str:
+    """The command that writes a lock."""
+    return command_line("approve", "--export", "FILE")
+
+
+def _hint() -> str:
+    return f"write one with `{write_lock()}`"
 
 
 @dataclass(frozen=True)
@@ -47,19 +56,22 @@ class ApprovalsLock:
             with file.open("rb") as opened:
                 content = opened.read(LARGEST + 1)
         except OSError as exc:
-            raise HoldfastError(f"cannot read the approvals lock {file}: {exc.strerror}", hint=_HINT) from exc
+            raise HoldfastError(f"cannot read the approvals lock {file}: {exc.strerror}", hint=_hint()) from exc
         if len(content) > LARGEST:
-            raise UsageError(f"the approvals lock {file} is larger than {LARGEST // 1024**2} MiB", hint=_HINT)
+            raise UsageError(
+                f"the approvals lock {file} is larger than {LARGEST // 1024**2} MiB",
+                hint=_hint(),
+            )
         try:
             read = json.loads(content)
         except (ValueError, RecursionError) as exc:
-            raise UsageError(f"the approvals lock {file} is no JSON", hint=_HINT) from exc
+            raise UsageError(f"the approvals lock {file} is no JSON", hint=_hint()) from exc
         return cls._checked(read, file)
 
     @classmethod
     def _checked(cls, read: object, file: Path) -> ApprovalsLock:
         if not isinstance(read, dict) or read.get("kind") != KIND:
-            raise UsageError(f"{file} is no approvals lock", hint=_HINT)
+            raise UsageError(f"{file} is no approvals lock", hint=_hint())
         if read.get("format") != FORMAT:
             raise UsageError(
                 f"the approvals lock {file} has format {read.get('format')!r}, and this version reads {FORMAT}",
@@ -74,7 +86,7 @@ class ApprovalsLock:
             and all(isinstance(one, str) for one in disabled)
         )
         if not whole:
-            raise UsageError(f"the approvals lock {file} is damaged", hint=_HINT)
+            raise UsageError(f"the approvals lock {file} is damaged", hint=_hint())
         assert isinstance(servers, dict)  # noqa: S101 - see above
         assert isinstance(disabled, list)  # noqa: S101 - see above
         return cls(servers, frozenset(disabled), file)

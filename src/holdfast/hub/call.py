@@ -8,7 +8,6 @@ may have a resolution of a millisecond, and many calls take less.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
@@ -40,6 +39,7 @@ from holdfast.core import (
     Unexpected,
     Unknown,
     classify_evidence,
+    command_line,
     for_caller,
     masked,
     span,
@@ -111,7 +111,7 @@ def approval_mode(config: Config, server: str, default: ApprovalMode) -> Approva
 def refuse_held(approvals: Approvals, server: str, name: str, kind: ApprovalKind) -> None:
     """Raise ``ToolHeld`` for a tool or a prompt that waits for approval."""
     if approvals.is_held(server, name, kind):
-        command = shlex.join(["holdfast", "approve", server, name, *([] if kind == "tool" else ["--kind", kind])])
+        command = command_line("approve", server, name, *([] if kind == "tool" else ["--kind", kind]))
         raise ToolHeld(
             f"the {kind} `{name}` of `{server}` is held: it is not known to be unchanged since it was first seen",
             hint=f"A person must review the change and approve it first: `{command}`",

@@ -15,7 +15,18 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripped, counted, for_model, for_user
+from holdfast.core import (
+    Failure,
+    FailureStatus,
+    Health,
+    Redactor,
+    State,
+    Tripped,
+    command_line,
+    counted,
+    for_model,
+    for_user,
+)
 from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
@@ -178,7 +189,7 @@ def _write_config(record: ConfigApplied | ConfigRefused) -> None:
     for problem in record.problems[:MOST_PROBLEMS]:
         reload_log.error("%s cannot be used: %s", what, problem)
     if (more := len(record.problems) - MOST_PROBLEMS) > 0:
-        reload_log.error("%d more problems: `holdfast doctor` shows all of them", more)
+        reload_log.error("%d more problems: `%s` shows all of them", more, command_line("doctor"))
     running = f"the running definition of {servers}" if servers else "the running configuration"
     reload_log.error("%s stays in force", running, extra={"record": record})
 

@@ -28,7 +28,7 @@ from holdfast.config import (
     load_config,
     spec_from_connection,
 )
-from holdfast.core import Evidence, Redactor, Verdict, classify_evidence, delay, masked
+from holdfast.core import Evidence, Redactor, Verdict, classify_evidence, command_line, delay, masked
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
@@ -338,7 +338,11 @@ class Loader:
         if tool in infos:
             return infos[tool].input_schema
         near = get_close_matches(tool, infos, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"`holdfast tools {spec.id}` lists what it has"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else f"`{command_line('tools', server=spec.id)}` lists what it has"
+        )
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
 
 

@@ -13,7 +13,7 @@ from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.core.remedies import Facts, pasteable, remedy_of, text_for
+from holdfast.core.remedies import Facts, remedy_of, text_for
 
 
 def health(state: State, **more: Any) -> Health:
@@ -177,13 +177,3 @@ def test_the_login_that_is_offered_is_the_one_that_the_reason_names() -> None:
     assert commands == ["holdfast login x"] * 2 + ["holdfast login x --scope 'read write'", "", "", ""]
     for one, command in zip(seen, commands, strict=True):
         assert (f"run `{command}`" in classify_evidence(one).reason) == bool(command)
-
-
-@pytest.mark.requirement("HUB-5")
-def test_a_command_to_paste_works_in_any_folder_and_without_the_programs_name_on_the_path() -> None:
-    here = {"program": "/opt/h/bin/holdfast", "config": "/my files/mcp.json"}
-    assert pasteable("holdfast doctor x", **here) == "/opt/h/bin/holdfast doctor x --config '/my files/mcp.json'"
-    assert pasteable("holdfast login x --scope s", **here).endswith("login x --scope s --config '/my files/mcp.json'")
-    assert pasteable("holdfast enable x", **here) == "/opt/h/bin/holdfast enable x"
-    assert pasteable("holdfast doctor x", program="holdfast", config="") == "holdfast doctor x"
-    assert pasteable("", **here) == ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import math
 import secrets
-import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -43,9 +42,10 @@ from holdfast.control.server.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Event
 from holdfast.control.server.login import LoginResponse, PendingLogins
 from holdfast.control.server.logs import LogBuffer
 from holdfast.control.server.openapi import MOST_LINES, OPERATIONS, Operation, document, look_up
+from holdfast.control.server.page import sign_in_command
 from holdfast.control.server.sign_ins import CODE_SECONDS, SharedSignIns
 from holdfast.control.server.views import Views
-from holdfast.core import classify_evidence
+from holdfast.core import classify_evidence, command_line
 from holdfast.errors import (
     HoldfastError,
     LoadFailed,
@@ -208,6 +208,11 @@ class ApiRequest:
         """When the access of its sender ends."""
         self._request = request
 
+    @property
+    def sign_in(self) -> str:
+        """The command that signs a browser in, for the one who asks."""
+        return sign_in_command(self._request)
+
     def number(self, name: str, *, default: int, most: int) -> int:
         """Return a whole number of the query."""
         text = self._request.query_params.get(name)
@@ -272,11 +277,12 @@ class ControlApi:
             raise ApiRefused(
                 401,
                 "the control token, or the token of a signed-in page, is required",
-                hint="`holdfast status --open` signs a browser in; commands find the token of a local hub themselves",
+                hint=f"`{sign_in_command(request)}` signs a browser in; commands find the token of a local hub by "
+                "themselves",
                 headers={"www-authenticate": "Bearer"},
             )
         if operation.needs == "control" and access != "control":
-            raise ApiRefused(403, "this needs the control token itself", hint="`holdfast status --open` uses it")
+            raise ApiRefused(403, "this needs the control token itself", hint=f"`{sign_in_command(request)}` uses it")
         return self._sessions.expires(token.strip()) if access == "session" else None
 
     # One method for each operation.
@@ -321,7 +327,7 @@ class ControlApi:
         spec = self._hub.registry.slot(request.server).spec
         helps, scope = self._views.login_scope(request.server)
         if not helps or not isinstance(spec, ServerSpec):
-            hint = "its row says what it needs; `holdfast login` in a terminal logs in to any server"
+            hint = f"its row says what it needs; `{command_line('login')}` in a terminal logs in to any server"
             raise ApiRefused(409, f"`{request.server}` does not ask for a login", hint=hint)
         return LoginResponse(self._hub, spec, self._logins, scope=scope, headers=HEADERS)
 
@@ -370,7 +376,7 @@ class ControlApi:
 
     async def _sign_in(self, request: ApiRequest) -> ApiModel:
         assert isinstance(request.body, SignIn)  # noqa: S101 - the table says so
-        again = "`holdfast status --open` makes a new one"
+        again = f"`{request.sign_in}` makes a new one"
         try:
             token = self._sessions.sign_in(request.body.code)
         except TooManyGuesses:
@@ -462,7 +468,7 @@ def _next_step(error: HoldfastError) -> str:
         case LoadFailed():
             return classify_evidence(error.evidence).hint
         case ServerDisabled():
-            return f"switch it on first: `holdfast enable {shlex.quote(error.server_id)}`"
+            return f"switch it on first: `{command_line('enable', server=error.server_id)}`"
     return ""
 
 

@@ -1,12 +1,13 @@
-"""The files of the status page, served unchanged. They contain no data: the page reads the control API.
+"""The files of the status page. They contain no data of the hub: the page reads the control API. So they need no token.
 
-So they need no token. Their headers limit what they may do in a browser: only scripts, styles and requests of this
-hub, and no frame around them.
+The only text that is filled in is the command that signs a browser in. Their headers limit what they may do in a
+browser: only scripts, styles and requests of this hub, and no frame around them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-__all__ = ["HEADERS", "page_routes"]
+from holdfast.core import command_line, is_loopback
+
+__all__ = ["HEADERS", "page_routes", "sign_in_command"]
 
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -50,7 +53,7 @@ def page_routes() -> list[Route]:
     shell = kept["index.html"]
 
     async def page(request: Request) -> Response:
-        return _answer(request, shell)
+        return _answer(request, _with_command(shell, sign_in_command(request)))
 
     async def static(request: Request) -> Response:
         found = kept.get(request.path_params["name"])
@@ -59,6 +62,28 @@ def page_routes() -> list[Route]:
         return _answer(request, found)
 
     return [Route("/", page), Route("/static/{name}", static)]
+
+
+SIGN_IN = "holdfast status --open"
+"""The command in the page as it is stored."""
+
+
+def sign_in_command(request: Request) -> str:
+    """The command that signs a browser in, for the one who asks.
+
+    A path of this machine is told only on this machine: others could learn the name of a user from it.
+    """
+    client = request.client.host if request.client is not None else ""
+    is_here = (
+        is_loopback(client) and is_loopback(request.url.hostname or "") and "x-forwarded-for" not in request.headers
+    )
+    return command_line("status", "--open") if is_here else SIGN_IN
+
+
+def _with_command(shell: _StaticFile, command: str) -> _StaticFile:
+    if command == SIGN_IN:
+        return shell
+    return _file("index.html", shell.body.replace(SIGN_IN.encode(), html.escape(command).encode()))
 
 
 def _files() -> dict[str, _StaticFile]:

@@ -13,7 +13,7 @@ from typing import ClassVar, cast
 import anyio.to_thread
 
 from holdfast.config import BadServer, Definition, KeyPath, ServerSpec, joined, looks_secret
-from holdfast.core import CommandUnusable
+from holdfast.core import CommandUnusable, command_line
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
 from holdfast.doctor.diagnose.process import missing_interpreter, unusable
@@ -174,7 +174,7 @@ def _others_may_read(file: Path) -> bool:
 def _readable(file: Path) -> Finding:
     mode = stat.S_IMODE(file.stat().st_mode)
     words = f"{file} contains credentials, and other users can read it (mode {mode:o})"
-    text = "make it readable only by you; `holdfast doctor --fix` does the same"
+    text = f"make it readable only by you; `{command_line('doctor', '--fix')}` does the same"
     return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
 
 
@@ -192,7 +192,7 @@ class TokensCheck(GlobalCheck):
         if not fault:
             return Observation(str(file) if file.exists() else "")
         words = f"the token store {file} is damaged ({fault}): no login can be read from it"
-        text = "set it aside and log in again; `holdfast doctor --fix` sets it aside and deletes nothing"
+        text = f"set it aside and log in again; `{command_line('doctor', '--fix')}` sets it aside and deletes nothing"
         aside = shell("mv", str(file), f"{file}.corrupt")
         return Observation(
             "", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),)
@@ -215,7 +215,7 @@ class StateCheck(GlobalCheck):
         if not fault:
             return Observation(str(file))
         words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
-        text = "set it aside; the hub writes a new one; `holdfast doctor --fix` does the same"
+        text = f"set it aside; the hub writes a new one; `{command_line('doctor', '--fix')}` does the same"
         aside = shell("mv", str(file), f"{file}.corrupt")
         return Observation("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
 

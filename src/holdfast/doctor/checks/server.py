@@ -21,6 +21,7 @@ from holdfast.core import (
     Kind,
     base_name,
     classify_evidence,
+    command_line,
     cutting_clients,
     masked,
     quoted,
@@ -90,7 +91,7 @@ def _renewed(case: Case, result: Refreshed) -> Observation:
         case "renewed":
             case.learned.renewed = f"renewed the login of `{case.id}`, which had expired{_until(result.status)}"
             words = f"its token had expired and was renewed{_until(result.status)}"
-            note = finding("HF-LOGIN-RENEWED", words, "nothing needs to be done", "holdfast auth status")
+            note = finding("HF-LOGIN-RENEWED", words, "nothing needs to be done", command_line("auth", "status"))
             return Observation(f"a login from {result.status.place}{_until(result.status)}, renewed just now", (note,))
         case "unreachable":
             return Observation(f"a login that expired and could not be renewed just now: {result.reason}")
@@ -264,7 +265,7 @@ def _none(*, other_offers: bool) -> Finding:
     text = (
         "if it should have tools, compare its arguments and credentials with its documentation; this command shows them"
     )
-    return finding("HF-TOOLS-NONE", words, text, "holdfast config show")
+    return finding("HF-TOOLS-NONE", words, text, command_line("config", "show"))
 
 
 def _hidden(case: Case, count: int) -> Finding:

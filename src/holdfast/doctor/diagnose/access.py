@@ -20,6 +20,7 @@ from holdfast.core import (
     Login,
     LoginState,
     Statement,
+    command_line,
     quoted,
     quoted_name,
     read_challenge,
@@ -143,7 +144,7 @@ def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
     text = (
         f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration"
     )
-    return finding("HF-AUTH-OUTAGE", words, text, "holdfast gateway render --ext-auth-timeout 10s")
+    return finding("HF-AUTH-OUTAGE", words, text, command_line("gateway", "render", "--ext-auth-timeout", "10s"))
 
 
 def _unclear(case: Case, body: str) -> Finding:

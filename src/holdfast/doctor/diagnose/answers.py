@@ -18,6 +18,7 @@ from holdfast.core import (
     OverBound,
     Redirected,
     RpcError,
+    command_line,
     quoted,
     quoted_name,
 )
@@ -73,7 +74,7 @@ async def status(case: Case, seen: HttpStatus) -> Finding:
         return wrong_endpoint(case, endpoint, f"it answered HTTP {seen.status} at {_path(case)}")
     words = f"it rejected the request (HTTP {seen.status}{_said(seen)})"
     text = "compare `url` and `headers` with the server's documentation; this command shows them"
-    return finding("HF-STATUS", words, text, "holdfast config show")
+    return finding("HF-STATUS", words, text, command_line("config", "show"))
 
 
 def redirected(case: Case, seen: Redirected) -> Finding:
@@ -108,7 +109,7 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
     if seen.fault is NotMcpFault.VERSION:
         spoken = f" (it speaks {seen.detail})" if seen.detail else ""
         text = "update the server or Holdfast; this command shows the version of Holdfast"
-        return finding("HF-VERSION", f"no common protocol version{spoken}", text, "holdfast --version")
+        return finding("HF-VERSION", f"no common protocol version{spoken}", text, command_line("--version"))
     if seen.fault in (NotMcpFault.BAD_RESULT, NotMcpFault.BROKEN_HTTP, NotMcpFault.CURSOR_REPEATS):
         why = seen.detail or "its list of tools does not end: a page cursor repeats"
         text = "this is a bug in the server: update it, or report the bug to its authors"

@@ -22,6 +22,7 @@ from holdfast.core import (
     TokenNotRenewed,
     Unexpected,
     classify_evidence,
+    command_line,
 )
 from holdfast.doctor.case import Case
 from holdfast.doctor.diagnose import answers, network, process
@@ -59,7 +60,7 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             return await process.ended(case, seen)
         case BadConfig():
             text = seen.hint or "correct the definition"
-            return finding("HF-DEFINITION", "; ".join(seen.problems), text, "holdfast config show")
+            return finding("HF-DEFINITION", "; ".join(seen.problems), text, command_line("config", "show"))
         case TokenNotRenewed():
             words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
             text = "try again when the authorization server answers; a new login is not needed"

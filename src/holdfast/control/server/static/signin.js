@@ -12,7 +12,8 @@ export class SignIn {
   constructor(api, onDone) {
     this.#api = api;
     this.#onDone = onDone;
-    document.getElementById("sign-in-command").append(...copyable("holdfast status --open", "the command"));
+    const command = document.getElementById("sign-in-command");
+    command.append(...copyable(command.dataset.command, "the command"));
     document.getElementById("sign-in-form").addEventListener("submit", (event) => this.#submit(event));
   }
 

@@ -1,0 +1,84 @@
+"""How this program was started, and how a person starts it again: the name or the path, and the file.
+
+``pipx`` and ``uv tool`` put a symbolic link on the PATH, so real paths are compared.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.config import find_config, user_folders
+from holdfast.core import Invocation
+from holdfast.errors import ConfigNotFound
+
+__all__ = ["anywhere", "here", "own_command", "typed_command"]
+
+
+def own_command() -> tuple[str, ...]:
+    """The command that starts this program from another one, independent of PATH."""
+    beside = Path(sys.executable).with_name("holdfast")
+    return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "holdfast")
+
+
+def typed_command(*, anywhere: bool = False) -> str:
+    """The command as a person types it: the name, or a path where the name does not find this program.
+
+    A path that was typed stays as it was typed, unless it must work ``anywhere``: a page is read in any folder.
+    """
+    own = own_command()
+    found = shutil.which("holdfast", path=_path_of_shell(os.environ))
+    if found is not None and _is_same(found, own[0]):
+        return "holdfast"
+    typed = sys.argv[0] if sys.argv else ""
+    if os.sep in typed and _is_same(typed, own[0]):
+        return shlex.quote(os.path.abspath(typed) if anywhere else typed)  # noqa: PTH100 - a link stays a link
+    return shlex.join(own)
+
+
+def _is_same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _path_of_shell(environ: Mapping[str, str]) -> str:
+    """The PATH of the shell that a person types into. ``uv run`` and ``uvx`` put a folder before it, for us alone."""
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    if "UV" in environ and folders and _is_same(folders[0], str(Path(sys.prefix) / "bin")):
+        folders = folders[1:]
+    return os.pathsep.join(folders)
+
+
+def here(arguments: Sequence[str], environ: Mapping[str, str]) -> Invocation:
+    """How commands are typed in this terminal, in this folder: with the file that this command uses."""
+    typed = _config_in(arguments) or environ.get("HOLDFAST_CONFIG", "")
+    return Invocation(typed_command(), "" if not typed or _finds(typed, environ) else typed)
+
+
+def anywhere(config: Path | None, environ: Mapping[str, str]) -> Invocation:
+    """How commands are typed in any terminal, for the hub that serves this file."""
+    own = next((file for folder in user_folders(environ) if (file := folder / "mcp.json").is_file()), None)
+    named = "" if config is None or (own is not None and _is_same(str(own), str(config))) else str(config.absolute())
+    return Invocation(typed_command(anywhere=True), named)
+
+
+def _finds(file: str, environ: Mapping[str, str]) -> bool:
+    """Whether a command without ``--config`` finds this file, also in a shell without our variable."""
+    unset = {name: value for name, value in environ.items() if name != "HOLDFAST_CONFIG"}
+    try:
+        return _is_same(str(find_config(None, environ=unset, cwd=Path.cwd())), file)
+    except (ConfigNotFound, OSError):  # or there is no working folder any more
+        return False
+
+
+def _config_in(arguments: Sequence[str]) -> str:
+    """The value of ``--config`` on a command line."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for at, word in enumerate(ours):
+        name, given, value = word.partition("=")
+        if name in ("--config", "--file"):
+            return value if given else next(iter(ours[at + 1 : at + 2]), "")
+    return ""
