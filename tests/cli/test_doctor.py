@@ -230,6 +230,36 @@ def test_a_running_hubs_states_stand_beside_what_was_seen(
     assert max(map(len, printed.splitlines())) <= 80
 
 
+@pytest.mark.requirement("DOC-4", "DOC-7")
+def test_a_cause_that_many_servers_share_is_told_once(clinic: Clinic) -> None:
+    names = [f"server{number}" for number in range(12)]
+    servers: dict[str, object] = {name: {"command": "npx", "args": ["-y", name]} for name in names}
+    clinic.configure({**servers, "other": {"command": "uvx", "args": ["other"]}})
+    clinic.environment["PATH"] = str(clinic.folder / "nowhere")
+    ran = clinic.run()
+    assert ran.returncode == 1
+    assert ran.stdout.count("HF-COMMAND-MISSING  ") == 2, "one for npx, one for uvx"
+    assert f"FAILED   12 servers, one cause: {', '.join(names)}" in " ".join(ran.stdout.split()).replace(
+        "FAILED ", "FAILED   "
+    )
+    assert len(ran.stdout.splitlines()) < 30
+    as_json = json.loads(clinic.run("--json").stdout)
+    shape().validate(as_json)
+    (cause,) = as_json["causes"]
+    assert (cause["code"], cause["servers"]) == ("HF-COMMAND-MISSING", names)
+    assert all(server["checks"][1]["findings"] for server in as_json["servers"]), "each server has its finding too"
+
+
+@pytest.mark.requirement("DOC-4", "DOC-8")
+def test_of_edits_that_are_alike_some_are_shown_and_all_are_written(clinic: Clinic) -> None:
+    clinic.configure({f"s{number}": {"command": "x", "env": {"KEY": "<your key>"}} for number in range(6)})
+    told = clinic.run().stdout
+    assert told.count("HF-PLACEHOLDER") == 1
+    assert "and at 3 more places; `holdfast doctor --fix` writes all of them" in told
+    clinic.run("--fix", "--yes")
+    assert (clinic.folder / "mcp.json").read_text().count("${env:KEY}") == 6
+
+
 @pytest.mark.requirement("DOC-7")
 def test_programs_get_the_same_as_json_of_the_published_schema(clinic: Clinic, stdio_peer: Make) -> None:
     with closed_port() as port:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from holdfast.doctor.case import Case
@@ -13,6 +16,8 @@ from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Obser
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.report import Report, ServerReport, read_or_report
 from holdfast.doctor.run import CHECKS, GLOBAL_CHECKS, Doctor
+from holdfast.doctor.starts import Starts, places_here
+from holdfast.hub.limits import DialLimit
 from tests.doctor.examination import SNAPSHOTS, Examination
 from tests.peers.http_fault import Behaviour, Exchange, Request
 from tests.peers.mcp_http import McpPeer
@@ -202,3 +207,60 @@ def test_every_code_says_its_cause_and_its_cure_and_none_says_only_to_check_the_
         assert code.cause.endswith(".")
         assert code.cure
         assert "check your configuration" not in code.cure.lower()
+
+
+def counting(folder: Path, *, answers: bool) -> dict[str, object]:
+    """A process that leaves a file while it starts, notes how many others start beside it, and answers or does not."""
+    program = (
+        "import os, sys, pathlib, time, json\n"
+        "me = pathlib.Path(sys.argv[1]) / str(os.getpid())\n"
+        "me.touch()\n"
+        "seen = len([one for one in me.parent.iterdir() if one.suffix == ''])\n"
+        "asked = json.loads(sys.stdin.readline())\n"
+        "me.with_suffix('.seen').write_text(str(seen))\n"
+        "me.unlink()\n" + ("sys.exit(3)\n" if answers else "sys.stdin.read()\n")
+    )
+    return {"command": sys.executable, "args": ["-ISc", program, str(folder)]}
+
+
+@pytest.mark.requirement("DOC-1")
+async def test_only_so_many_processes_start_at_a_time(
+    clinic: Examination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.doctor.run.HOLD_SECONDS", 300.0)
+    folder = tmp_path / "starting"
+    folder.mkdir()
+    clinic.configure({f"s{n}": counting(folder, answers=True) for n in range(places_here() * 3)})
+    report = await clinic.all(within=600.0)
+    assert {server.findings[0].code for server in report.servers} == {"HF-EXITED"}
+    assert max(int(file.read_text()) for file in folder.glob("*.seen")) <= places_here()
+
+
+@pytest.mark.requirement("DOC-1", "DOC-4")
+async def test_a_server_that_doctor_itself_slowed_down_is_not_blamed(clinic: Examination, tmp_path: Path) -> None:
+    folder = tmp_path / "starting"
+    folder.mkdir()
+    clinic.configure({f"s{n}": counting(folder, answers=False) for n in range(places_here() * 2)})
+    report = await clinic.all(within=3.0)
+    assert {server.health for server in report.servers} == {"warned"}
+    assert not report.ok, "no server is known to work"
+    found = report.servers[0].findings[0]
+    assert (found.code, found.remedy.commands) == ("HF-CROWDED", ("holdfast doctor s0",))
+    clinic.matches("crowded", found)
+    alone = await clinic.all(within=1.0, names=["s0"])
+    assert [one.code for one in alone.servers[0].findings] == ["HF-SILENT"]
+
+
+async def test_the_time_of_a_crowd_is_counted() -> None:
+    async with anyio.create_task_group() as timers:
+        starts = Starts(DialLimit(3, timers, hold=60.0, wait=60.0), at_ease=1)
+        async with starts.place():
+            before = starts.crowded_seconds
+            await anyio.lowlevel.checkpoint()
+            assert starts.crowded_seconds == before == 0.0, "one alone is no crowd"
+            async with starts.place():
+                now = anyio.current_time()
+                while anyio.current_time() == now:
+                    await anyio.lowlevel.checkpoint()
+                assert starts.crowded_seconds > 0.0
+        timers.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import anyio
 import typer
@@ -29,8 +29,10 @@ from holdfast.doctor import (
     Report,
     ServerReport,
     Severity,
+    SharedCause,
     check_names,
     code_named,
+    own_findings,
     read_or_report,
 )
 from holdfast.errors import UsageError
@@ -240,6 +242,9 @@ _LABELS: dict[Health, tuple[str, str]] = {
 }
 _ACTIONS = {"replace": "replace the value by", "insert": "insert after the {", "rename": "replace the key by"}
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
+MOST_ALIKE = 3
+"""How many edits or commands are shown of those that differ only by the server."""
+
 LONGEST_DIFF_LINE = 160
 """A file without line ends is one long line."""
 
@@ -249,7 +254,7 @@ _LABEL_WIDTH = 9
 
 def print_report(report: Report) -> None:
     """Print the whole report on stdout."""
-    page = _Page(data_console())
+    page = _Page(data_console(), own_findings(report.servers))
     page.heading(report)
     width = max((len(server.id) for server in report.servers), default=0)
     ranked = sorted(report.servers, key=lambda server: _ORDER.index(server.health))
@@ -258,13 +263,15 @@ def print_report(report: Report) -> None:
     page.file_findings(report)
     for server in (one for one in ranked if one.health in ("warned", "failed")):
         page.block_of(server)
+    for cause in reversed(report.causes):
+        page.cause(cause)
     page.repairs(report)
     page.summary(report)
 
 
 def print_code(code: Code) -> None:
     """Print the explanation of a code."""
-    page = _Page(data_console())
+    page = _Page(data_console(), {})
     page.say(Text.assemble((code.id, "bold"), (f"  {code.severity}", _COLOURS[code.severity])))
     page.wrapped(f"{code.means}.", indent=2)
     page.wrapped(f"Cause: {code.cause}", indent=2, hang=7)
@@ -274,8 +281,9 @@ def print_code(code: Code) -> None:
 class _Page:
     """Prints the parts of a report line by line."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, own: Mapping[str, tuple[Finding, ...]]) -> None:
         self._console = console
+        self._own = own
         self._width = min(console.width, WIDEST)
 
     # Parts of the report
@@ -300,10 +308,13 @@ class _Page:
         label, colour = _LABELS[server.health]
         lead = f"{label:<{_LABEL_WIDTH}}{server.id:<{width}}  "
         self.wrapped(lead + _in_short(server), indent=0, hang=len(lead), lead=(len(label), colour))
-        self.findings(server.findings)
+        self.findings(self._own[server.id])
 
     def block_of(self, server: ServerReport) -> None:
-        """All details of a server that needs attention."""
+        """All details of a server that needs attention, but for those that it shares with others."""
+        own = self._own[server.id]
+        if not own and server.health == "failed":
+            return
         label, colour = _LABELS[server.health]
         self.say("")
         line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
@@ -312,9 +323,19 @@ class _Page:
         self.say(line)
         if server.health == "warned":
             self.wrapped(_in_short(server), indent=2)
-        self.findings(server.findings)
+        self.findings(own)
         if server.hub is not None:
             self.wrapped(f"hub: {_hub_words(server)}", indent=2)
+
+    def cause(self, cause: SharedCause) -> None:
+        """A cause that several servers share, once."""
+        severe = {"error": "failed", "warning": "warned", "note": "healthy"}[cause.severity]
+        label, colour = _LABELS[cast("Health", severe)]
+        self.say("")
+        lead = f"{label if cause.severity != 'note' else 'note':<{_LABEL_WIDTH}}"
+        words = f"{lead}{len(cause.servers)} servers, one cause: {', '.join(cause.servers)}"
+        self.wrapped(words, indent=0, hang=_LABEL_WIDTH, lead=(len(label), colour))
+        self._finding(cause, most=MOST_ALIKE)
 
     def file_findings(self, report: Report) -> None:
         """The findings that concern no single server, under a heading of their own."""
@@ -345,29 +366,39 @@ class _Page:
         if not report.servers:
             self.say("the configuration has no servers" if report.ok else "no server was checked: fix this first")
             return
-        well = report.count("healthy") + report.count("warned")
+        unjudged = [one.id for one in report.servers if any(found.code == "HF-CROWDED" for found in one.findings)]
+        well = report.count("healthy") + report.count("warned") - len(unjudged)
         total = len(report.servers) - report.count("disabled")
         failed = [server.id for server in report.servers if server.health == "failed"]
         words = f"{well} of {total} servers work" if total != 1 else "it works" if well else "it does not work"
         if failed:
             words += f"; failed: {', '.join(failed)}"
+        if unjudged:
+            words += f"; not judged: {', '.join(unjudged)}"
         self.wrapped(words, indent=0, style="bold")
         if failed:
             self.say(f"For more about a code: `{command_line('doctor', 'explain', _first_code(report))}`")
 
     # A finding
 
-    def _finding(self, found: Finding) -> None:
+    def _finding(self, found: Finding | SharedCause, *, most: int | None = None) -> None:
         lead = f"{found.code}  "
         self.wrapped(lead + found.words, indent=2, hang=2, lead=(len(lead), _COLOURS[found.severity]))
         for line in found.detail.splitlines():
             self.say(Text(f"    | {line}", style="dim"))
         self.wrapped(f"fix: {found.remedy.text}", indent=4, hang=5)
-        for edit in (one for one in found.remedy.edits if one.paste):
+        edits = [one for one in found.remedy.edits if one.paste]
+        for edit in edits[:most]:
             self.say(f"      in {edit.place}, {_ACTIONS[edit.action]}:")
             self.say(Text(edit.paste, style="cyan"))
-        for command in found.remedy.commands:
+        if most is not None and len(edits) > most:
+            self.say(
+                f"      and at {len(edits) - most} more places; `{command_line('doctor', '--fix')}` writes all of them"
+            )
+        for command in found.remedy.commands[:most]:
             self.say(Text(f"      $ {command}", style="cyan"))
+        if most is not None and len(found.remedy.commands) > most:
+            self.say("      and the same for the others")
 
     # Lines
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
         Repaired as Repaired,
         Report as Report,
         ServerReport as ServerReport,
+        SharedCause as SharedCause,
         check_names as check_names,
         code_named as code_named,
+        own_findings as own_findings,
         read_or_report as read_or_report,
         report_schema as report_schema,
     )
@@ -33,6 +35,7 @@ __getattr__, __dir__ = lazy_exports(
         "codes": ["CODES", "Code", "Severity"],
         "repair": ["EditPlan", "plan_edits", "undo_edits"],
         "report": [
+            "SharedCause",
             "Edit",
             "Finding",
             "Health",
@@ -41,6 +44,7 @@ __getattr__, __dir__ = lazy_exports(
             "ServerReport",
             "check_names",
             "code_named",
+            "own_findings",
             "read_or_report",
             "report_schema",
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,11 +21,18 @@ from holdfast.core import Redactor, mask_url
 from holdfast.doctor.probe import Probe
 from holdfast.doctor.report import Edit, LiveState, ask_for, shell
 from holdfast.doctor.route import Route
+from holdfast.doctor.starts import Starts
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
 from holdfast.wire import INHERITED, Dialer
 
 __all__ = ["SAME_ENVIRONMENT", "Case", "Learned", "LiveHub", "Tools", "edit_at", "hub_of"]
+
+SLOWED = 0.1
+"""The part of a dial from which on doctor's own load counts."""
+
+ENOUGH_SECONDS = 30.0
+"""A server that has this much time without such load, and half of its time, is judged."""
 
 ASKING_SECONDS = 3.0
 """A hub on this machine answers in milliseconds."""
@@ -92,6 +100,7 @@ class Tools:
 
     dialer: Dialer
     turnstile: DialLimit
+    starts: Starts
     settings: Settings
     resolve: Resolve
     logins: Logins
@@ -110,6 +119,9 @@ class Learned:
     """The dial of this server, also while it is under way."""
     failed: bool = False
     """Whether a check failed."""
+    dial_seconds: float = 0.0
+    loaded_seconds: float = 0.0
+    """The part of its dial in which it waited for its turn, or doctor loaded the machine."""
     login_ended: str = ""
     """Why its login is no longer valid."""
     renewed: str = ""
@@ -130,6 +142,8 @@ class Case:
     tools: Tools
     deadline: float
     """When the examination of this server ends, on the event loop's clock."""
+    seconds: float = math.inf
+    """How long it may take."""
     redactor: Redactor = field(default_factory=Redactor)
     learned: Learned = field(default_factory=Learned)
 
@@ -167,6 +181,15 @@ class Case:
     def left(self) -> float:
         """Seconds until the deadline."""
         return max(self.deadline - anyio.current_time(), 0.0)
+
+    @property
+    def was_crowded(self) -> bool:
+        """Whether doctor's own load may be why this server did not answer in time."""
+        learned = self.learned
+        given = min(self.seconds, self.spec.start_timeout) if self.transport == "stdio" else self.seconds
+        enough = min(given, max(given / 2, ENOUGH_SECONDS))
+        slowed = learned.loaded_seconds > learned.dial_seconds * SLOWED
+        return slowed and learned.dial_seconds - learned.loaded_seconds < enough
 
     @property
     def beyond_proxy(self) -> bool:

@@ -717,6 +717,13 @@ OTHER = (
         "Look at its log; restart it.",
     ),
     Code(
+        "HF-CROWDED",
+        "warning",
+        "The server was not judged: doctor's own load slowed it down",
+        "Many processes started at the same time on this machine, and this one had too little time of its own.",
+        "Check it alone: `holdfast doctor SERVER`. The exit code is 1, because it is not known to work.",
+    ),
+    Code(
         "HF-CHECK-TIME",
         "error",
         "A check did not finish in time",

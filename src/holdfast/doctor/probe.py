@@ -14,8 +14,7 @@ from holdfast.core import Redactor
 from holdfast.wire import Attempt
 
 if TYPE_CHECKING:
-    from holdfast.hub import DialLimit
-    from holdfast.wire import Connection, Dialer, Offers
+    from holdfast.wire import Connection, Dialer, Limit, Offers
 
 __all__ = ["Probe", "probe", "trace_of"]
 
@@ -26,7 +25,7 @@ async def probe(
     spec: ServerSpec,
     *,
     dialer: Dialer,
-    turnstile: DialLimit,
+    limit: Limit,
     redactor: Redactor,
     deadline: float,
     begun: Callable[[Probe], None] | None = None,
@@ -47,7 +46,7 @@ async def probe(
     )
     if begun is not None:
         begun(found)
-    return await found.run(dialer, turnstile)
+    return await found.run(dialer, limit)
 
 
 def trace_of(found: Probe) -> str:

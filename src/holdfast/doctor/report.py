@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast._version import __version__
 from holdfast.config import ConfigReading, find_config, is_named, read_file
 from holdfast.control import running_hubs
-from holdfast.core import Redactor, command_line
+from holdfast.core import Redactor, command_line, telling_line
 from holdfast.doctor.codes import CODES, Code, Severity
 from holdfast.errors import ConfigError, ConfigNotFound, Problem, UntrustedConfig, UsageError
 
@@ -39,11 +40,14 @@ __all__ = [
     "Report",
     "ReportModel",
     "ServerReport",
+    "SharedCause",
     "ask_for",
+    "causes_of",
     "check_names",
     "code_named",
     "finding",
     "on_server",
+    "own_findings",
     "problem_finding",
     "read_or_report",
     "rename_edits",
@@ -240,6 +244,17 @@ class ServerReport(ReportModel):
         return tuple(found for result in self.checks for found in result.findings)
 
 
+class SharedCause(ReportModel):
+    """One cause that several servers share. Each of them has the finding too."""
+
+    code: str
+    severity: Severity
+    words: str = Field(description="The fault, as the first of them has it")
+    servers: tuple[str, ...] = Field(description="The servers that have it")
+    detail: str = Field(default="", description="The lines of the first of them")
+    remedy: Remedy = Field(description="What to do for all of them")
+
+
 class Repaired(ReportModel):
     """A repair by ``--fix``, done or failed."""
 
@@ -262,7 +277,7 @@ class Report(ReportModel):
 
     version: int = VERSION
     holdfast: str = Field(description="The version of Holdfast that made it")
-    ok: bool = Field(description="Whether no check failed; the exit code is 0 if so, else 1")
+    ok: bool = Field(description="Whether no check failed and each server was judged; the exit code is then 0, else 1")
     file: str | None = Field(default=None, description="The configuration; null if none was found")
     searched: tuple[str, ...] = Field(default=(), description="The paths that were searched for a configuration")
     served: tuple[str, ...] = Field(
@@ -271,12 +286,68 @@ class Report(ReportModel):
     hub: HubSeen | None = Field(default=None, description="The running hub that the servers were compared with")
     checks: tuple[CheckResult, ...] = Field(default=(), description="Checks that concern no single server")
     servers: tuple[ServerReport, ...] = ()
+    causes: tuple[SharedCause, ...] = Field(
+        default=(), description="Causes that several servers share, the most common first"
+    )
     repairs: tuple[Repaired, ...] = ()
     elapsed_ms: float = 0.0
 
     def count(self, health: Health) -> int:
         """The number of servers with that health."""
         return sum(server.health == health for server in self.servers)
+
+
+def causes_of(servers: Sequence[ServerReport]) -> tuple[SharedCause, ...]:
+    """The causes that more than one server has."""
+    shared = [_shared(group) for group in _by_cause(servers).values() if len({name for name, _ in group}) > 1]
+    return tuple(sorted(shared, key=lambda cause: -len(cause.servers)))
+
+
+def own_findings(servers: Sequence[ServerReport]) -> dict[str, tuple[Finding, ...]]:
+    """The findings of each server that no other server has."""
+    by_cause = _by_cause(servers)
+
+    def is_own(server: str, found: Finding) -> bool:
+        return all(name == server for name, _ in by_cause[_cause_key(server, found)])
+
+    return {one.id: tuple(found for found in one.findings if is_own(one.id, found)) for one in servers}
+
+
+def _by_cause(servers: Sequence[ServerReport]) -> dict[tuple[str, ...], list[tuple[str, Finding]]]:
+    groups: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}
+    for server in servers:
+        for found in server.findings:
+            groups.setdefault(_cause_key(server.id, found), []).append((server.id, found))
+    return groups
+
+
+_CAUSE_IN_DETAIL = frozenset({"HF-EXITED", "HF-KILLED", "HF-COMMAND-START", "HF-STDOUT-ONLY", "HF-UNEXPECTED"})
+"""Codes whose sentence is the same for every cause: the output makes the difference."""
+
+_VARYING = re.compile(r"\d+(?:\.\d+)? s\b|\b[0-9a-f]{8,}\b|:\d+(?::\d+)?\b|/\S+")
+"""What differs from server to server with one cause: times, hashes, positions, paths."""
+
+
+def _cause_key(server: str, found: Finding) -> tuple[str, ...]:
+    """Equal for two findings that have the same cause."""
+    detail = telling_line(found.detail) if found.code in _CAUSE_IN_DETAIL else ""
+    own_name = re.compile(rf"(?<![\w-]){re.escape(server)}(?![\w-])")
+    texts = (found.words, found.remedy.text, detail)
+    return (found.code, *(_VARYING.sub("…", own_name.sub("…", text)) for text in texts))
+
+
+def _shared(group: Sequence[tuple[str, Finding]]) -> SharedCause:
+    first = group[0][1]
+    edits = tuple(edit for _, found in group for edit in found.remedy.edits)
+    commands = tuple(dict.fromkeys(command for _, found in group for command in found.remedy.commands))
+    return SharedCause(
+        code=first.code,
+        severity=first.severity,
+        words=first.words,
+        servers=tuple(dict.fromkeys(name for name, _ in group)),
+        detail=first.detail,
+        remedy=Remedy(text=first.remedy.text, commands=commands, edits=in_order(edits)),
+    )
 
 
 def worst(findings: tuple[Finding, ...]) -> Literal["passed", "warned", "failed"]:

@@ -30,9 +30,11 @@ from holdfast.doctor.report import (
     Repaired,
     Report,
     ServerReport,
+    causes_of,
     finding,
     worst,
 )
+from holdfast.doctor.starts import HOLD_SECONDS, Starts, places_here
 from holdfast.hub import DialLimit, default_state_file, is_shown
 from holdfast.wire import Dialer, Starting, Warden
 
@@ -55,7 +57,7 @@ GLOBAL_CHECKS: Sequence[GlobalCheck] = (FilesCheck(), TokensCheck(), StateCheck(
 """Checks that concern no single server."""
 
 
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 3.0
 """Seconds beyond the deadline that a check gets to report its own timeout, which says more than a cancellation."""
 
 OnServer = Callable[[ServerReport], None]
@@ -116,11 +118,12 @@ class Doctor:
             servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
         return Report(
             holdfast=__version__,
-            ok=all(server.health != "failed" for server in servers) and all(one.status != "failed" for one in whole),
+            ok=not any(map(_is_in_doubt, servers)) and all(one.status != "failed" for one in whole),
             file=str(self._source) if self._source is not None else None,
             hub=_hub_seen(hub),
             checks=(*whole, *(_hub_results(hub) if hub is not None else ())),
             servers=servers,
+            causes=causes_of(servers),
             repairs=tuple(self._repairs),
             elapsed_ms=_ms(began),
         )
@@ -148,6 +151,7 @@ class Doctor:
         return Tools(
             dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize),
             turnstile=DialLimit(settings.load.concurrency, timers),
+            starts=Starts(DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=self._shortest / 2)),
             settings=settings,
             resolve=self._resolve,
             logins=logins,
@@ -198,6 +202,7 @@ class Doctor:
             source_map=self._reading.context.source_map,
             tools=tools,
             deadline=began + self._seconds(server),
+            seconds=self._seconds(server),
             redactor=Redactor(secrets),
         )
         self._cases[server.id] = case
@@ -222,6 +227,11 @@ class Doctor:
             hub=case.learned.live,
             elapsed_ms=_ms(began),
         )
+
+    @property
+    def _shortest(self) -> float:
+        """The time of the server that has the least. Each must begin early enough to have half of its own."""
+        return min((self._seconds(one.server) for one in self._reading.definitions), default=self._timeout)
 
     def _seconds(self, server: ServerSpec | BadServer) -> float:
         """How long all checks of a server may take. A process may start for as long as its ``startTimeout`` says."""
@@ -308,6 +318,11 @@ def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:
 
 def _less(seconds: float | None, passed: float) -> float | None:
     return max(seconds - passed, 0.0) if seconds is not None else None
+
+
+def _is_in_doubt(server: ServerReport) -> bool:
+    """Whether a server failed, or was not judged."""
+    return server.health == "failed" or any(one.code == "HF-CROWDED" for one in server.findings)
 
 
 def _health(results: Mapping[str, CheckResult]) -> Health:

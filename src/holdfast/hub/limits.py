@@ -84,12 +84,18 @@ SPREAD = 16
 class DialLimit:
     """At most ``places`` new attempts at a time; ``tasks`` owns the timers that give places back.
 
-    An attempt that finds no place in ``WAIT_SECONDS`` begins without one: a hundred silent servers hold their places
+    An attempt that finds no place in ``wait`` seconds begins without one: a hundred silent servers hold their places
     for a second each, and would delay the healthy server behind them by many seconds (LOAD-15).
     """
 
     def __init__(
-        self, places: int, tasks: anyio.abc.TaskGroup, *, hold: float = HOLD_SECONDS, clock: Clock | None = None
+        self,
+        places: int,
+        tasks: anyio.abc.TaskGroup,
+        *,
+        hold: float = HOLD_SECONDS,
+        wait: float = WAIT_SECONDS,
+        clock: Clock | None = None,
     ) -> None:
         self._places = places
         self._taken = 0
@@ -97,6 +103,7 @@ class DialLimit:
         self._turns = 0
         self._tasks = tasks
         self._hold = hold
+        self._wait = wait
         self._clock = clock or RealClock()
 
     @property
@@ -135,7 +142,7 @@ class DialLimit:
         turn = anyio.Event()
         self._waiting.append(turn)
         self._turns += 1
-        wait = WAIT_SECONDS * (1 + self._turns % SPREAD / SPREAD) / 2
+        wait = self._wait * (1 + self._turns % SPREAD / SPREAD) / 2
         try:
             await self._clock.wait(turn, self._clock.now() + wait)
         except BaseException:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from holdfast.wire.attempt import (
         SHORTEST_DIAL as SHORTEST_DIAL,
         Attempt as Attempt,
+        Limit as Limit,
         Starting as Starting,
         evidence_in as evidence_in,
     )
@@ -111,7 +112,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "attempt": ["SHORTEST_DIAL", "Attempt", "Starting", "evidence_in"],
+        "attempt": ["SHORTEST_DIAL", "Attempt", "Limit", "Starting", "evidence_in"],
         "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
         "dial": ["DialHooks", "Dialer"],
         "envelope": [

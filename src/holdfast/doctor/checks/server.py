@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+import anyio
 import anyio.to_thread
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -127,6 +128,7 @@ _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _EITHER = (
     "HF-CUT",
     "HF-SILENT",
+    "HF-CROWDED",
     "HF-NOT-READY",
     "HF-RATE",
     "HF-AUTH-OUTAGE",
@@ -192,14 +194,19 @@ class HandshakeCheck(Check):
     async def look(self, case: Case) -> Observation:
         """Dial it as the hub does, and list what it offers on the same connection."""
         tools = case.tools
+        began, crowded = anyio.current_time(), tools.starts.crowded_seconds
         seen = await probe(
             case.spec,
             dialer=tools.dialer,
-            turnstile=tools.turnstile,
+            limit=tools.starts if case.transport == "stdio" else tools.turnstile,
             redactor=case.redactor,
             deadline=case.deadline,
             begun=case.learned.probing,
         )
+        case.learned.dial_seconds = anyio.current_time() - began
+        waited = max(seen.began - began, 0.0) if seen.began else case.learned.dial_seconds
+        loaded = tools.starts.crowded_seconds - crowded + waited
+        case.learned.loaded_seconds = min(loaded, case.learned.dial_seconds)
         if not seen.version:
             assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
             return found(await diagnose(case, seen.evidence))

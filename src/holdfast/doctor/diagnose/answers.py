@@ -229,7 +229,7 @@ async def find_endpoint(case: Case) -> Endpoint | None:
         seen = await probe(
             spec,
             dialer=case.tools.dialer,
-            turnstile=case.tools.turnstile,
+            limit=case.tools.turnstile,
             redactor=case.redactor,
             deadline=deadline,
         )
