@@ -1,8 +1,8 @@
 """Writes the generated files of this folder: ``python deploy/generate.py [--check]``.
 
 The bootstrap config of the compose files is rendered by the program, so that both have the same timeout. The alert
-rules of the chart come from ``prometheus/alerts.yaml``, the dashboard from ``dashboard.py``, and the bill of materials
-of the image from its lock.
+rules of the chart come from ``prometheus/alerts.yaml``, the keys in the schema of its values from that of an mcp.json,
+the dashboard from ``dashboard.py``, and the bill of materials of the image from its lock.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ BOOTSTRAP = HERE / "compose" / "agentgateway.yaml"
 ALERTS = HERE / "prometheus" / "alerts.yaml"
 RULES = HERE / "helm" / "holdfast" / "rules"
 DASHBOARD = HERE / "grafana" / "holdfast.json"
+VALUES_SCHEMA = HERE / "helm" / "holdfast" / "values.schema.json"
+CONFIG_SCHEMA = HERE.parent / "schema" / "holdfast.schema.json"
 LOCK = HERE / "docker" / "requirements.lock"
 SBOM = HERE / "docker" / "sbom.cdx.json"
 
@@ -51,10 +53,29 @@ def rules() -> Iterator[tuple[Path, str]]:
         yield RULES / f"{group['name']}.yaml", RULES_HEAD + text
 
 
+def values_schema() -> str:
+    """The schema of the chart's values, with the keys that an mcp.json may have for a target and for the settings.
+
+    The hub refuses a misspelt key at its start; so Helm refuses it before.
+    """
+    schema = json.loads(VALUES_SCHEMA.read_text())
+    known = json.loads(CONFIG_SCHEMA.read_text())["$defs"]
+    values = schema["properties"]
+    values["targets"]["additionalProperties"]["propertyNames"] = {"enum": sorted(known["server"]["properties"])}
+    settings = values["hub"]["properties"]["settings"]
+    settings["additionalProperties"] = False
+    settings["properties"] = {
+        name: {"propertyNames": {"enum": sorted(known[name]["properties"])}} if name in known else {}
+        for name in sorted(known["holdfast"]["properties"])
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def wanted() -> dict[Path, str]:
     """Every generated file and its content."""
     return {
         BOOTSTRAP: bootstrap(),
+        VALUES_SCHEMA: values_schema(),
         DASHBOARD: json.dumps(dashboard(), indent=1) + "\n",
         SBOM: json.dumps(sbom(HERE.parent, LOCK), indent=1) + "\n",
         **dict(rules()),

@@ -229,7 +229,8 @@ def test_the_notes_say_what_protects_the_gateway_and_warn_where_nothing_does(tmp
             "api": {"global.agentgateway.mode": "gateway-api"},
         }.items()
     }
-    assert "WARNING: nothing protects it. Everyone who can reach it can reach the servers, and the hub" in said["open"]
+    assert "WARNING: nothing protects it. Everyone who can reach it can reach the servers." in said["open"]
+    assert "Only the hub asks each caller for its own credential." in said["open"]
     for way in ("extAuth.enabled", "jwt.issuer", "networkPolicy.from"):
         assert way in said["open"]
     assert "WARNING: it lets in everyone whom networkPolicy.from names" in said["peers"]
@@ -237,6 +238,8 @@ def test_the_notes_say_what_protects_the_gateway_and_warn_where_nothing_does(tmp
     assert "asks ext-authz.agents.svc.cluster.local:9100 to authorize every request" in said["asks"]
     assert "WARNING: nothing protects it" in said["api"]
     assert "gateway" not in said["alone"]
+    assert "which shows it the token for callers that it let in" in said["jwt"]
+    assert "which shows it the token" not in said["open"] + said["peers"]
     for name in ("jwt", "asks", "alone"):
         assert "WARNING" not in said[name], name
 
@@ -335,6 +338,10 @@ def test_what_is_unset_fails_closed_too_and_so_does_a_chart_whose_schema_is_skip
         {"hub.tokensecret": "hub"},
         {"hub.jwt.isuer": "https://i"},
         {"prometheus.runbooks": "docs.example.com"},
+        {"targets": {"a": {"url": "http://h/mcp", "haeders": {}}}},
+        {"hub": {"enabled": True, "tokenSecret": "hub", "settings": {"cal": {"timeout": "2m"}}}},
+        {"hub": {"enabled": True, "tokenSecret": "hub", "settings": {"call": {"timout": "2m"}}}},
+        {"hub": {"enabled": True, "tokenSecret": "hub", "settings": {"call": {"timeout": "${env:LIMIT}"}}}},
     ],
     ids=lambda values: json.dumps(values)[:120],
 )

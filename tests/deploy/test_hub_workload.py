@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from tests.cli.serve_process import COMMAND, Served, run, spawned
-from tests.deploy.chart import Refused, by_kind, manifests
+from tests.deploy.chart import ASKS, Refused, by_kind, manifests, static_config
 from tests.deploy.pods import container_of
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
@@ -182,15 +182,25 @@ async def test_the_bridge_routes_what_the_hub_serves_and_not_what_was_switched_o
     assert CONTROL not in ran.stdout + ran.stderr + output.read_text()
 
 
-def test_the_gateway_shows_the_hubs_token_and_no_hub_serves_without_one() -> None:
-    found = manifests("hub.enabled=true", "hub.tokenSecret=hub")
-    pod = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]
-    (gateway,) = [container for container in pod["containers"] if container["name"] == "agentgateway"]
-    mounted = {mount["name"]: mount["mountPath"] for mount in gateway["volumeMounts"]}
-    text = by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
-    assert f"{mounted['hub-token']}/token" in text
-    secret = {"secretName": "hub", "defaultMode": 0o440, "items": [{"key": "token", "path": "token"}]}
-    assert {"name": "hub-token", "secret": secret} in pod["volumes"]
+@pytest.mark.requirement("GW-4", "SEC-2")
+def test_the_gateway_shows_the_hubs_token_only_for_callers_that_it_let_in() -> None:
+    hub = ("hub.enabled=true", "hub.tokenSecret=hub")
+    jwt = ("global.agentgateway.jwt.issuer=https://i", "global.agentgateway.jwt.jwks=https://i/keys")
+    for authorized in (ASKS, jwt):
+        found = manifests(*hub, *authorized)
+        pod = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]
+        (gateway,) = [container for container in pod["containers"] if container["name"] == "agentgateway"]
+        mounted = {mount["name"]: mount["mountPath"] for mount in gateway["volumeMounts"]}
+        assert f"{mounted['hub-token']}/token" in by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
+        secret = {"secretName": "hub", "defaultMode": 0o440, "items": [{"key": "token", "path": "token"}]}
+        assert {"name": "hub-token", "secret": secret} in pod["volumes"]
+    found = manifests(*hub)
+    (route,) = static_config(*hub)["binds"][0]["listeners"][0]["routes"]
+    assert route["policies"]["backendAuth"] == {"passthrough": {}}, "each caller shows a credential of its own"
+    assert "hub-token" not in json.dumps(found)
+
+
+def test_no_hub_serves_without_credentials() -> None:
     with pytest.raises(Refused, match=r"hub\.tokenSecret.* or hub\.jwt"):
         manifests("hub.enabled=true")
 

@@ -134,8 +134,6 @@ class Walk:
             self.port,
             "--config",
             str(self.folder / "mcp.json"),
-            "--drain",
-            "60",
         ]
         given = [self.printed(one.replace(MACHINES["a"], MACHINES[name])) for one in serve[2:]]
         given = [address if one == "0.0.0.0" else one for one in given]

@@ -61,6 +61,12 @@ app.kubernetes.io/name: holdfast-test
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Whether the gateway shows the hub its token: only for callers that it let in itself. Others show their own. */}}
+{{- define "holdfast.hub.tokenAdded" -}}
+{{- $gateway := .Values.global.agentgateway }}
+{{- if and .Values.hub.enabled .Values.hub.tokenSecret (or $gateway.extAuth.enabled $gateway.jwt.issuer) }}yes{{ end }}
+{{- end }}
+
 {{/* The secret with the token of the control API; empty for none. */}}
 {{- define "holdfast.hub.controlSecret" -}}
 {{- .Values.hub.controlTokenSecret | default (.Values.bridge.fromHub | ternary .Values.hub.tokenSecret "") }}
@@ -80,6 +86,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* A duration of the mcp.json in whole seconds, rounded up. A bare number below 1,000 is seconds, else milliseconds. */}}
 {{- define "holdfast.seconds" -}}
 {{- $text := toString . }}
+{{- if contains "${" $text }}
+{{- fail (printf "the timeout %s is known to the hub alone: set hub.drainSeconds" $text) }}
+{{- end }}
 {{- $number := kindIs "string" . | ternary (regexFind "^[0-9]+(\\.[0-9]+)?" $text) . | float64 }}
 {{- $unit := regexFind "(ms|s|m|h)$" $text | default (lt $number 1000.0 | ternary "s" "ms") }}
 {{- $one := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit }}
