@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
 from tests.front.heavy_http import answer, heavy_http
-from tests.front.loop_steps import LONGEST_STEP, LoopSteps, measured_loop
+from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 
@@ -186,21 +187,28 @@ async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path)
         },
         "none": {},
     }
-    write({}, {})
-    took: dict[str, float] = {}
-    with measured_loop() as steps:
-        async with Hub.from_config(file) as hub:
-            keep_collections_short(hub)
-            reloader = Reloader(hub, file)
-            for what, servers in edits.items():
+    took = dict.fromkeys(edits, inf)
 
-                async def act(what: str = what, servers: dict[str, Any] = servers) -> None:
-                    settings = {"call": {"queue": 7}} if what == "other settings" else {}
-                    await anyio.to_thread.run_sync(write, servers, settings)
-                    await reloader.reload()
-                    await hub.ready()
+    async def reload_all() -> None:
+        with measured_loop() as steps:
+            async with Hub.from_config(file) as hub:
+                keep_collections_short(hub)
+                reloader = Reloader(hub, file)
+                for what, servers in edits.items():
 
-                took[what] = await steps.longest_in(act, tries=1)
+                    async def act(what: str = what, servers: dict[str, Any] = servers) -> None:
+                        settings = {"call": {"queue": 7}} if what == "other settings" else {}
+                        await anyio.to_thread.run_sync(write, servers, settings)
+                        await reloader.reload()
+                        await hub.ready()
+
+                    took[what] = min(took[what], await steps.longest_in(act, tries=1))
+
+    for _ in range(TRIES):  # one edit cannot be tried again: the second time it changes nothing
+        write({}, {})
+        await reload_all()
+        if not _too_long(took):
+            break
     assert _too_long(took) == {}
 
 

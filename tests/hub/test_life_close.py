@@ -221,3 +221,15 @@ async def test_a_hub_that_was_never_opened_can_be_closed() -> None:
     hub = Hub(config({}))
     await hub.close()
     await hub.close()
+
+
+@pytest.mark.requirement("LIFE-13")
+async def test_a_hub_whose_own_task_fails_closes_and_raises_that_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_: float) -> None:
+        raise ZeroDivisionError("the fault itself")
+
+    monkeypatch.setattr(hubs, "sleep_until_poll", fails)
+    with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
+        async with Hub.from_config({"mcpServers": {}}):
+            await anyio.sleep_forever()
+    assert raised.group_contains(ZeroDivisionError, match="the fault itself")

@@ -208,8 +208,8 @@ class SlotRegistry:
             last = self._snapshot()
             for slot in self._all_slots():
                 slot.handle(on.ShutdownRequested())
-            if self._tasks is None:
-                self._all_closed.set()
+            if self._tasks is None or self._tasks.cancel_scope.cancel_called:
+                self._all_closed.set()  # a task that failed has ended all others; `leave` raises its failure
             else:
                 self._tasks.start_soon(self._finish, last, name="hub close")
         await self._all_closed.wait()
