@@ -37,8 +37,9 @@ test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, 
 test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
 	$(BIN)/python -m pytest -m field -q
 
-clients: $(READY)  ## Write docs/reference/clients.md from the results of `make test-field`
+clients: $(READY)  ## Write docs/reference/clients.md and agents.md from the results of `make test-field`
 	$(BIN)/python -m tests.field.results
+	$(BIN)/python -m tests.field.agents.results
 
 # Programs that the tests run and that PyPI and npm do not have: a browser, a proxy, a store, shells, promtool, ip.
 # Where they cannot be installed, the tests that need them are skipped and say so. RUNLEVEL=1: start no service.

@@ -1,0 +1,53 @@
+"""Agent programs with a scripted model, in a network that has only loopback: what their models read is true.
+
+One run of a program goes through everything (agents/visit.py). The table is written to ``docs/reference/agents.md`` by
+``make clients``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.field.agents import results
+from tests.field.agents.programs import PROGRAMS, Program
+
+pytestmark = [pytest.mark.field, pytest.mark.timeout(900)]
+
+_ALONE = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", "sh", "-c"]
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None or shutil.which("ip") is None, reason="needs unshare and ip")
+@pytest.mark.requirement("HUB-15", "HUB-3", "MSG-8")
+@pytest.mark.parametrize("way", ["http", "stdio"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_the_model_of_an_agent_program_reads_what_is_true(program: Program, way: str, tmp_path: Path) -> None:
+    program.environment.ready()
+    command = [sys.executable, "-m", "tests.field.agents.visit", program.name, way, str(tmp_path)]
+    ran = subprocess.run(
+        [*_ALONE, 'ip link set lo up && exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    results.note(program.name, way, program.versions, seen)
+    told = seen["results"]
+    assert "hello" in told.get("call", ""), seen["output"]
+    assert "'one'" in told["outage"], told
+    assert "refused" in told["outage"] or "closed" in told["outage"], told
+    assert "starting up" not in told["outage"], told
+    assert "back" in told["server restart"], told
+    assert all(seen["listed"].values()), "an outage took the tool off the list"
+    assert seen["longest"] <= 64, "a provider refuses longer names"
+    if way == "http":
+        assert "again" in told["hub restart"], told
