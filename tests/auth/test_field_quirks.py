@@ -244,6 +244,36 @@ async def test_a_registration_is_repeated_without_the_scope_that_the_server_refu
     assert len(await peer.seen("register")) == 2, "a registration without a scope is for every scope"
 
 
+async def test_a_server_that_knows_this_machine_by_name_alone_gets_the_name(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(refuses_numbers=True)
+    for _ in range(2):
+        kept, browser = await logged_in(peer.spec(), store)
+        asked = dict(parse_qsl(urlsplit(browser.visited[0]).query))
+        assert asked["redirect_uri"] == kept.client.redirect_uri
+        assert urlsplit(kept.client.redirect_uri).hostname == "localhost"
+    assert [one["scope"] for one in await peer.seen("register")] == ["files:read", "files:read"], "one was refused"
+
+
+async def test_a_scope_that_the_server_does_not_know_is_told_with_what_to_write(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(denies=True, denial="invalid_scope")
+    with pytest.raises(LoginFailed, match="answered `invalid_scope`") as failed:
+        await logged_in(peer.spec(), store)
+    assert "`oauth.scope`" in failed.value.hint
+
+
+@pytest.mark.parametrize("path", ["", "/", "/tenant", "/tenant/"])
+@pytest.mark.parametrize("slash", ["", "/"])
+async def test_a_slash_at_the_end_makes_no_other_issuer(
+    slash: str, path: str, peer: Guarded, store: TokenStore
+) -> None:
+    named = f"{peer.address}{path}"
+    await peer.behave(issuer=named.rstrip("/") + slash, authorization_server=named, iss=named.rstrip("/") + slash)
+    kept, _ = await logged_in(peer.spec(), store)
+    assert kept.issuer == named.rstrip("/") + slash
+
+
 async def test_a_registration_asks_for_no_grant_that_the_server_does_not_have(peer: Guarded, store: TokenStore) -> None:
     await logged_in(peer.spec(), store)
     await peer.behave(grant_types=["authorization_code", "implicit"], restart=True)

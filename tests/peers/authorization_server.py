@@ -78,8 +78,14 @@ class Behaviour:
     breaks_at: str = ""
     """Answers 500 at addresses that begin so."""
     names_authorization_server: bool = True
+    authorization_server: str = ""
+    """Another address than its own for it, in the protected resource metadata."""
     grant_types: list[str] = field(default_factory=list)
     refuses_scope_of_clients: bool = False
+    refuses_numbers: bool = False
+    """Registers no redirect URI with the number of an address."""
+    denial: str = "access_denied"
+    """What it says when it denies."""
     needs: str = "files:read"
     """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
 
@@ -137,6 +143,8 @@ class World:
 
 WORLD = World()
 
+_DISCOVERY = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
+
 
 class Handler(BaseHTTPRequestHandler):
     """One request."""
@@ -173,9 +181,11 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(500, {})
         if path.startswith("/.well-known/oauth-protected-resource") and how.metadata:
             described = {"resource": how.resource or f"{here}/mcp", "scopes_supported": ["files:read"]}
-            named = {"authorization_servers": [here]} if how.names_authorization_server else {}
+            named = (
+                {"authorization_servers": [how.authorization_server or here]} if how.names_authorization_server else {}
+            )
             return self._answer(200, {**described, **named})
-        if path.endswith(("oauth-authorization-server", "openid-configuration")) and how.metadata:
+        if path.startswith(_DISCOVERY) and how.metadata:
             if how.redirects_to:
                 return self._redirect(how.redirects_to)
             return self._answer(200, _metadata(how, here))
@@ -192,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
         iss = {} if how.iss == "-" else {"iss": how.iss or WORLD.address}
         answer = {"state": how.state or query.get("state", ""), **iss}
         if how.denies:
-            return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'error': 'access_denied'})}")
+            return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'error': how.denial})}")
         code = secrets.token_hex(8)
         WORLD.codes[code] = query
         return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'code': code})}")
@@ -235,6 +245,8 @@ class Handler(BaseHTTPRequestHandler):
         WORLD.note("register", **wanted)
         if WORLD.behaviour.refuses_scope_of_clients and "scope" in wanted:
             return self._answer(400, {"error": "invalid_client_metadata"})
+        if WORLD.behaviour.refuses_numbers and "127.0.0.1" in wanted["redirect_uris"][0]:
+            return self._answer(400, {"error": "invalid_redirect_uri"})
         secret = {} if method in ("none", "private_key_jwt") else {"client_secret": WORLD.behaviour.secret}
         WORLD.clients[client] = wanted
         return self._answer(201, {**wanted, "client_id": client, **secret})

@@ -14,7 +14,6 @@ from typing import Any
 from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls as metadata_urls,
     build_protected_resource_metadata_discovery_urls as resource_urls,
-    issuers_match,
 )
 
 from holdfast.auth.addresses import canonical, covers, may_lead_to, origin
@@ -135,7 +134,7 @@ class _Finder:
         named, wanted = _texts(described.get("authorization_servers")), self._spec.oauth.issuer
         if wanted is None and named:
             return named[0]
-        found = next((one for one in named if wanted is not None and issuers_match(one, wanted)), None)
+        found = next((one for one in named if wanted is not None and _same_issuer(one, wanted)), None)
         if found is None and named:
             raise LoginFailed(
                 f"the server `{self._spec.id}` does not know the authorization server {_shown(wanted)}",
@@ -190,10 +189,11 @@ class _Finder:
 
     def _described(self, fields: Mapping[str, Any], issuer: str) -> AuthorizationServer:
         own = fields.get("issuer")
-        if not isinstance(own, str) or not issuers_match(own, issuer):
+        if not isinstance(own, str) or not _same_issuer(own, issuer):
             raise LoginFailed(
                 f"the authorization server {_shown(issuer)} says that it is a different server: {_shown(own)}",
-                hint="this is how tokens are stolen: do not log in before the server's operator has explained it",
+                hint="this is how tokens are stolen: do not log in before the server's operator has explained it. Then"
+                ' write its endpoints into the definition: "oauth": {"authorizationUrl": "…", "tokenUrl": "…"}',
             )
         methods = fields.get("code_challenge_methods_supported")
         if _text(fields, "authorization_endpoint") and "S256" not in _texts(methods):
@@ -271,6 +271,15 @@ async def _document_at(url: str) -> dict[str, Any] | LoginFailed | None:
             f"{_shown(origin(url))} could not be asked: it answered HTTP {answer.status}", hint="try again in a while"
         )
     return document(answer.body) if answer.status == 200 else None
+
+
+def _same_issuer(one: str, other: str) -> bool:
+    """Whether two texts name one issuer.
+
+    The slash at the end does not count: RFC 8414 leaves it out of the metadata's address, and libraries add it or take
+    it away.
+    """
+    return one.rstrip("/") == other.rstrip("/")
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

@@ -119,7 +119,7 @@ def code_in(answer: Mapping[str, str], asked: AuthorizationRequest) -> str:
         )
     _check_issuer(answer.get("iss"), asked)
     if "error" in answer:
-        raise LoginFailed(*_refusal(answer))
+        raise _refusal(answer)
     code = answer.get("code", "")
     if not code:
         raise LoginFailed("the browser returned an answer without a code", hint="log in again")
@@ -138,13 +138,15 @@ def _check_issuer(issuer: str | None, asked: AuthorizationRequest) -> None:
         )
 
 
-def _refusal(answer: Mapping[str, str]) -> tuple[str]:
+def _refusal(answer: Mapping[str, str]) -> LoginFailed:
     said = quoted(answer.get("error_description", ""))
     if answer["error"] == "access_denied":
-        return (f"access was denied{f': {said}' if said else ', at the page that asked for it'}",)
-    return (
-        f"the authorization server answered {quoted_name(answer['error'], ticks=True)}{f': {said}' if said else ''}",
-    )
+        return LoginFailed(f"access was denied{f': {said}' if said else ', at the page that asked for it'}")
+    hint = ""
+    if answer["error"] == "invalid_scope":
+        hint = "name the scopes that it knows in `oauth.scope`; a logout forgets those of an earlier login"
+    code = quoted_name(answer["error"], ticks=True)
+    return LoginFailed(f"the authorization server answered {code}{f': {said}' if said else ''}", hint=hint)
 
 
 def _with_query(url: str, fields: Mapping[str, str]) -> str:

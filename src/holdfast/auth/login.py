@@ -188,6 +188,7 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [login.person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
+        redirect = client.redirect_uri or redirect
         named = _named(login, found)
         asked = authorization_request(found.server, client, resource=named, scope=scope, redirect_uri=redirect)
         if place is not None:

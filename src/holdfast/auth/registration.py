@@ -81,11 +81,22 @@ async def identify(server: AuthorizationServer, *, redirect_uri: str, scope: str
         "token_endpoint_auth_method": method,
         **({"token_endpoint_auth_signing_alg": algorithm, "jwks": {"keys": [public_key(key)]}} if key else {}),
     }
-    answer = await _sent(server, {**wanted, "scope": scope} if scope else wanted)
-    if answer.status == 400 and scope:
+    if scope:
+        wanted["scope"] = scope
+    answer = await _sent(server, wanted)
+    if _error(answer) == "invalid_redirect_uri" and "//127.0.0.1:" in redirect_uri:
+        # RFC 8252 prefers the number; some servers know only the name.
+        redirect_uri = redirect_uri.replace("//127.0.0.1:", "//localhost:")
+        answer = await _sent(server, wanted | {"redirect_uris": [redirect_uri]})
+    elif answer.status == 400 and scope:
         # Some servers know the scopes of a resource, but refuse them in a registration (`oidc-provider`).
+        del wanted["scope"]
         answer, scope = await _sent(server, wanted), ""
     return _registered(server, answer, method=method, key=key, redirect_uri=redirect_uri, scope=scope)
+
+
+def _error(answer: HttpAnswer) -> object:
+    return (document(answer.body) or {}).get("error") if answer.status == 400 else None
 
 
 def _grant_types(server: AuthorizationServer) -> list[str]:
@@ -155,7 +166,7 @@ def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, 
         f"the authorization server {server.issuer} did not register Holdfast"
         f" (HTTP {status}{f': {said}' if said else ''})",
         hint="try again in a while"
-        if status >= 500
+        if status >= 500 or status == 429
         else "register Holdfast there by hand, and write the id that it gives into `oauth.clientId`",
     )
 
