@@ -86,7 +86,7 @@ class Health:
     unconfirmed: bool = False
     """Whether a denial states no decision, and is asked again soon."""
     call_asks_in: float | None = None
-    """Seconds until a denied server is asked again, for calls to pass or by one; None unless it denies calls."""
+    """Seconds until a server that refuses calls is asked again, for calls to pass or by one; None unless it does."""
     breaker_retry_in: float | None = None
     """Seconds until a call may try again; None unless the breaker is open."""
     calls: int = 0
@@ -115,6 +115,10 @@ class Health:
         """Seconds until the next try, by the hub or by a call."""
         if self.state is State.CONNECTED:
             return self.breaker_retry_in if self.call_asks_in is None else self.call_asks_in
+        if self.state is State.PERMANENTLY_FAILED and self.retry_in is not None:
+            # On transient evidence the hub tries soon. Once calls may try, only its own try has a time.
+            ahead = self.call_asks_in if self.status == "permanent" else None
+            return min(self.retry_in, ahead) if ahead else self.retry_in
         plans = [seconds for seconds in (self.retry_in, self.call_asks_in) if seconds is not None]
         return min(plans, default=None)
 
@@ -268,10 +272,12 @@ class Machine:
         return self._failed_call if lease is not None and open_ else self.life.reason
 
     def _call_asks_in(self, now: float) -> float | None:
-        """Seconds until a denied server is asked again: by a call, or by the listing that calls wait for."""
+        """Seconds until a server that refuses calls is asked again: by a call, or by the listing that they wait for."""
         life = self.life
         if life.state is State.DENIED:
             return max(0.0, life.denied_until - now)
+        if life.state is State.PERMANENTLY_FAILED:
+            return max(0.0, life.parked_until - now, self.breaker.retry_in(now))
         if life.lease is None or not life.lease.shut:
             return None
         listing_at = life.timers.at(RefreshDue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +56,12 @@ async def steered(
     tokens: TokenPolicy | None = None,
     state_file: Path | None = None,
     fleet: Fleet | None = None,
+    made_with: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Steered]:
-    """Serve a hub of these servers; ``options`` are Holdfast's own settings."""
+    """Serve a hub of these servers; ``options`` are Holdfast's own settings, ``made_with`` what else makes the hub."""
     config = config_from_mapping({"mcpServers": servers, "holdfast": options})
-    hub = Hub(config, state_file=state_file, fleet=fleet)
+    hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
     admin = ControlServer(
         hub, about, control_token=TOKEN, metrics_for=_known_to(tokens) if tokens is not None else None
