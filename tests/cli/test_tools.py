@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from tests.cli.command import HOLDFAST, LONGEST, Cli, stdio
-from tests.peers.http_fault import closed_port
+from tests.peers.http_fault import FaultServer, closed_port, respond
 from tests.peers.leaks import alive
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
@@ -94,6 +94,20 @@ async def test_a_denial_is_told_as_one_and_its_credentials_are_not(cli: Cli) -> 
     assert "starting up" not in ran.stdout
     assert SECRET not in ran.stdout + ran.stderr
     assert len(peer.requests) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("MSG-9", "MSG-10")
+async def test_a_server_that_is_not_ready_is_told_with_its_reason_once_and_one_is_not_counted_as_many(cli: Cli) -> None:
+    async with McpPeer() as good, FaultServer(respond(503)) as down:
+        config = {"one": {"url": good.url, "tools": ["echo"]}, "down": {"url": f"{down.origin}/mcp"}}
+        cli.configure(config, load={"backoff": "1ms"})
+        ran = await anyio.to_thread.run_sync(cli.run, "tools")
+    told = "MCP server 'down' is not ready yet: it answered HTTP 503; it is tried again at the next load."
+    assert f"down  transient  3 attempts\n  {told}\n" in ran.stdout
+    assert ran.stdout.count("503") == 1
+    assert "one  available  1 tool, " in ran.stdout
+    assert ran.stderr.startswith("1 of 2 servers available, 1 tool;")
 
 
 def test_where_every_chosen_server_is_available_the_exit_code_is_zero(cli: Cli, stdio_peer: Make) -> None:
