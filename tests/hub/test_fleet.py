@@ -15,7 +15,9 @@ import anyio.lowlevel
 import pytest
 
 from holdfast import Hub
+from holdfast.control.server.metrics import Metrics
 from holdfast.core import Claim, ClaimRelease, FleetExchange, FleetRecord, FleetReply, SharedStore, State
+from holdfast.core.fleet import agreement
 from holdfast.errors import ToolHeld, UsageError
 from holdfast.hub import (
     Fleet,
@@ -273,6 +275,33 @@ async def test_a_replica_whose_clock_is_ahead_forgets_nothing_for_the_others_and
         assert fleet_of(ahead).kept(ended) is not None
         assert await store.command("HEXISTS", "holdfast:{default}:stamps", ended)
     assert "is 3456000 s ahead of the fleet" in caplog.text
+
+
+@pytest.mark.requirement("DX-7", "OBS-1")
+async def test_the_metrics_that_alerts_watch_show_three_configurations_a_wrong_clock_and_a_lost_store(
+    store: RedisPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "SETTLED_SECONDS", 0.0)
+    fleets = [fleet_on(store, name=f"r{number}", ahead=86_400 * (number == 3)) for number in (1, 2, 3)]
+    async with AsyncExitStack() as stack:
+        metrics = []
+        for fleet in fleets:
+            fleet.keys = lambda: (KEY,)
+            off = {fleet.replica: {"command": "x", "enabled": False}}
+            metrics.append(Metrics(await stack.enter_async_context(running(off, hub={"fleet": fleet}))))
+        await came_true(lambda: all(len(fleet.different_configs) == 3 for fleet in fleets))
+        await came_true(lambda: all([*fleet.wrong_clocks] == ["r3"] for fleet in fleets))
+        shown = [(await one.text()).decode() for one in metrics]
+        await store.kill()
+        await came_true(lambda: not any(fleet.is_shared for fleet in fleets))
+        lost = [(await one.text()).decode() for one in metrics]
+    for text in shown:
+        assert "\nholdfast_fleet_configs 3.0\n" in text
+        assert "\nholdfast_fleet_shared 1.0\n" in text
+    ahead = [float(text.partition("\nholdfast_fleet_clock_ahead_seconds ")[2].split()[0]) for text in shown]
+    assert ahead == pytest.approx([0, 0, 86_400], abs=2)
+    for text in lost:
+        assert "\nholdfast_fleet_shared 0.0\n" in text
 
 
 META = "holdfast:{default}:meta"
