@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import stat
 import subprocess
 import sys
+import tempfile
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.browser import open_privately
+from holdfast.front import PeerUids
 from tests.cli.command import Cli
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import TOKEN, HubPeer, hub_peer, server
@@ -134,16 +140,83 @@ def test_what_a_server_says_cannot_steer_the_terminal(cli: Cli) -> None:
 # The page
 
 
-def test_open_signs_the_browser_in_with_a_code_and_shows_it_to_nobody(cli: Cli, hub: HubPeer, tmp_path: Path) -> None:
-    opened, browser = tmp_path / "opened", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > "{opened}"\n')
+_BROWSER = """#!{python}
+import http.client, json, os, subprocess, sys
+address = sys.argv[1]
+commands = [open(f"/proc/{{pid}}/cmdline", "rb").read() for pid in (os.getpid(), os.getppid())]
+host, path = address.removeprefix("http://").split("/", 1)
+client = f"import http.client as h; c = h.HTTPConnection('{{host}}'); c.request('GET', '/{{path}}'); c.getresponse()"
+become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534);" if os.geteuid() == 0 else None
+# Another user has the address from the list of processes, and is faster than the browser.
+stranger = subprocess.run([sys.executable, "-c", become + client], stderr=subprocess.DEVNULL) if become else None
+connection = http.client.HTTPConnection(host, timeout=20)
+connection.request("GET", "/favicon.ico")
+wrong = connection.getresponse().status
+connection = http.client.HTTPConnection(host, timeout=20)
+connection.request("GET", "/" + path)
+answer = connection.getresponse()
+json.dump({{
+    "commands": b"".join(commands).decode("utf-8", "replace"),
+    "refused": stranger is None or stranger.returncode != 0,
+    "wrong": wrong,
+    "status": answer.status,
+    "location": answer.headers["location"],
+}}, open("{report}", "w"))
+"""
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.skipif(sys.platform != "linux", reason="the list of processes is read from /proc")
+def test_open_gives_the_code_to_this_users_browser_alone_and_shows_it_to_no_one(
+    cli: Cli, hub: HubPeer, tmp_path: Path
+) -> None:
+    report, browser = tmp_path / "report", tmp_path / "browser"
+    browser.write_text(_BROWSER.format(python=sys.executable, report=report))
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
     hub.answers["POST /api/codes"] = (200, {"code": "once-only", "expires_in": 60})
     ran = cli.run("status", "--open", BROWSER=f"{browser} %s", **hub.environment)
     assert ran.returncode == 0
-    assert opened.read_text() == f"{hub.url}/#code=once-only\n"
-    assert "once-only" not in ran.stdout + ran.stderr
-    assert TOKEN not in opened.read_text()
+    found = json.loads(report.read_text())
+    assert found["location"] == f"{hub.url}/#code=once-only"
+    assert (found["status"], found["wrong"], found["refused"]) == (302, 404, True)
+    for text in (found["commands"], ran.stdout, ran.stderr):
+        assert "once-only" not in text
+        assert TOKEN not in text
+
+
+def test_where_the_system_names_no_user_a_private_file_leads_the_browser(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def opened(place: str) -> bool:
+        seen.append(place)
+        file = Path(place.removeprefix("file://"))
+        seen.append(oct(file.stat().st_mode & 0o777) + oct(file.parent.stat().st_mode & 0o777))
+        leads = re.search(r'href="http://([^/"]+)(/[^"]+)"', file.read_text())
+        assert leads is not None
+        connection = http.client.HTTPConnection(leads[1], timeout=20)
+        connection.request("GET", leads[2])
+        seen.append(connection.getresponse().headers["location"])
+        return True
+
+    monkeypatch.setattr(PeerUids, "open", classmethod(lambda cls: None))
+    monkeypatch.setattr(webbrowser, "open", opened)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert open_privately("https://hub.example/#code=once\r\nonly")
+    place, modes, location = seen
+    assert place.startswith(tmp_path.as_uri())
+    assert modes == "0o6000o700"
+    assert location == "https://hub.example/#code=once%0D%0Aonly"
+    assert not list(tmp_path.iterdir()), "the file is gone with its use"
+
+
+def test_a_browser_that_never_comes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(PeerUids, "open", classmethod(lambda cls: None))
+    monkeypatch.setattr(webbrowser, "open", lambda _: True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert not open_privately("https://hub.example/#code=once", within=0.2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_no_browser_is_the_address_is_shown_to_a_person_and_not_written_to_a_file(cli: Cli, hub: HubPeer) -> None:

@@ -95,6 +95,9 @@ The servers come from an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json, 
 
 
 def _run_command(name: str, argv: list[str]) -> int:
+    from holdfast.cli.isolation import isolate  # noqa: PLC0415 - see the module's docstring
+
+    isolate()  # first: what is imported next takes a while
     from holdfast.cli.runner import run_app  # noqa: PLC0415 - see the module's docstring
 
     return run_app(lambda: import_module(COMMANDS[name][0]).app, argv, program=f"holdfast {name}")

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
+from holdfast.cli.isolation import hidden_environment
 from holdfast.cli.program import own_command
 from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
@@ -140,7 +141,10 @@ async def start_successors(environ: Mapping[str, str]) -> None:
         async for _ in signals:
             log.info("starting a successor")
             try:
-                process = subprocess.Popen(command, env={**environ}, stdin=subprocess.DEVNULL)  # noqa: ASYNC220, S603 - ours
+                with hidden_environment(environ) as (shown, hidden):
+                    process = subprocess.Popen(  # noqa: ASYNC220, S603 - ours
+                        command, env=shown, stdin=subprocess.DEVNULL, pass_fds=(hidden,)
+                    )
             except OSError as exc:
                 log.error("no successor could be started (%s): this hub goes on", exc)  # noqa: TRY400 - it says why
                 continue

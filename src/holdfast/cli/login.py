@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import webbrowser
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ import anyio
 import typer
 from rich.text import Text
 
+from holdfast.cli.browser import open_privately
 from holdfast.cli.output import data_console, side_console, until, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import BadServer, Config, ServerSpec
@@ -160,7 +160,8 @@ class TerminalLogin:
         """Open the browser if there is one, and show the address in any case."""
         if self._opens:
             self._say("Opening your browser. If nothing opens, visit this address:")
-            threading.Thread(target=_open, args=(address,), name="browser", daemon=True).start()
+            # A thread, because some browsers block. After a failure the user has the address.
+            threading.Thread(target=open_privately, args=(address,), name="browser", daemon=True).start()
         else:
             self._say("Visit this address with a browser:")
         self._show(address)
@@ -201,11 +202,3 @@ def has_browser(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a graphical browser can open. A text browser would take over the terminal."""
     names = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform == "darwin" or any(environ.get(name) for name in names)
-
-
-def _open(address: str) -> None:
-    """Runs in a thread, because some browsers block until they are closed. After a failure the user has the address."""
-    try:
-        webbrowser.open(address)
-    except webbrowser.Error:
-        return

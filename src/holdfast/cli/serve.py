@@ -88,7 +88,12 @@ def serve(
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout")] = False,
     watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Apply changes of the mcp.json at once")] = True,
     token: Annotated[
-        str | None, typer.Option("--token", metavar="TOKEN", help="Require this bearer token from every caller")
+        str | None,
+        typer.Option(
+            "--token",
+            metavar="TOKEN",
+            help="Require this bearer token from every caller; other users of the machine can see it here",
+        ),
     ] = None,
     token_file: Annotated[
         Path | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import webbrowser
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import anyio
 import typer
 from rich.text import Text
 
+from holdfast.cli.browser import open_privately
 from holdfast.cli.layout import GAP, page_of
 from holdfast.cli.output import data_console, print_json, side_console
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub
@@ -155,10 +155,11 @@ def _hub_data(hub: RunningHub, look: tuple[HubView, Servers] | HoldfastError) ->
 def _open(found: RunningHub) -> None:
     code = ask(found, ControlClient.code)
     address = f"{found.url}/#code={code.code}"
-    if webbrowser.open(address):
-        side_console().print(f"opening the status page of {found.url} in your browser")
-    elif sys.stdout.isatty():
+    side_console().print(f"opening the status page of {found.url} in your browser")
+    if open_privately(address):
+        return
+    if sys.stdout.isatty():
         data_console().print(address, soft_wrap=True)
-        side_console().print(f"no browser was found: open this address within {span(code.expires_in)}; it works once")
+        side_console().print(f"no browser came: open this address within {span(code.expires_in)}; it works once")
     else:  # the address signs its reader in, so it must not go into a file
-        raise HoldfastError("no browser was found", hint="run this on a terminal: there it shows the address to open")
+        raise HoldfastError("no browser came", hint="run this on a terminal: there it shows the address to open")

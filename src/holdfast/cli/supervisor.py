@@ -30,6 +30,7 @@ import anyio.to_thread
 
 from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
+from holdfast.cli.isolation import hidden_environment
 from holdfast.cli.listen import endpoint, notify_successor, read_token
 from holdfast.cli.program import anywhere, own_command
 from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
@@ -318,15 +319,15 @@ class Supervisor:
             waits=waits,
             together=together,
         )
-        with theirs:
+        with theirs, hidden_environment(os.environ) as (environ, hidden):
             ours.send(task.sent())
             process = await anyio.open_process(
                 [*own_command(), *sys.argv[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=None,
                 stderr=None,
-                env={**os.environ, WORKER_VARIABLE: str(theirs.fileno())},
-                pass_fds=(self._serving.listener.fileno(), theirs.fileno()),
+                env={**environ, WORKER_VARIABLE: str(theirs.fileno())},
+                pass_fds=(self._serving.listener.fileno(), theirs.fileno(), hidden),
             )
         worker = _Worker(number, process, ours, anyio.current_time(), task.place)
         if not candidate:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-import os
 import re
 import socket
 import struct
@@ -39,6 +38,7 @@ from holdfast.wire.envelope import (
     one_line,
     read_bytes,
 )
+from holdfast.wire.spawn import helper_environment
 
 __all__ = ["Scanner", "load_members", "scanning", "split", "split_answer"]
 
@@ -193,7 +193,7 @@ def _started(descriptor: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         pass_fds=(descriptor,),
         cwd="/",
-        env={name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ},
+        env=helper_environment(),
     )
 
 

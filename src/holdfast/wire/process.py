@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import anyio
-import anyio.abc
 import anyio.to_thread
 
 from holdfast.config import ServerSpec
 from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor, plain
 from holdfast.errors import ServerFailure
+from holdfast.wire.spawn import OutputPipe, Spawned, spawn
 from holdfast.wire.warden import CHILD_MARK, MARK, Warden
 
 __all__ = [
@@ -91,7 +91,7 @@ LONGEST_SECRET = 1024
 class Child:
     """One process and its group. The caller of ``start`` closes it."""
 
-    def __init__(self, process: anyio.abc.Process, stdin: int, warden: Warden, redactor: Redactor, keep: int) -> None:
+    def __init__(self, process: Spawned, stdin: int, warden: Warden, redactor: Redactor, keep: int) -> None:
         self._process = process
         self._stdin: int | None = stdin
         self._warden = warden
@@ -122,11 +122,7 @@ class Child:
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
         try:
-            # Shielded: a cancellation in the middle of a start would leave a child without an owner.
-            with anyio.CancelScope(shield=True):
-                process = await anyio.open_process(
-                    [program, *spec.args], stdin=theirs, cwd=spec.cwd, env=environment, start_new_session=True
-                )
+            process = await spawn([program, *spec.args], stdin=theirs, cwd=spec.cwd, env=environment)
         except BaseException as exc:
             os.close(ours)
             if isinstance(exc, OSError | ValueError):
@@ -172,21 +168,18 @@ class Child:
 
     async def receive(self, at_most: int = 64 * 1024) -> bytes:
         """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
-        assert self._process.stdout is not None  # noqa: S101 - open_process made the pipe
+        assert self._process.stdout is not None  # noqa: S101 - spawn made the pipe
         return await self._process.stdout.receive(at_most)
 
     async def drain_stderr(self) -> None:
         """Read its stderr to the end, and keep the last part. ``close`` goes on with it if it was cancelled."""
-        assert self._process.stderr is not None  # noqa: S101 - open_process made the pipe
-        try:
-            async for chunk in self._process.stderr:
-                self._line = self._pass_on(self._line + chunk)
-                self._stderr += chunk
-                if (over := len(self._stderr) - self._keep) > 0:
-                    self._stderr_cut = True
-                    del self._stderr[:over]
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            pass
+        assert self._process.stderr is not None  # noqa: S101 - spawn made the pipe
+        async for chunk in self._process.stderr:
+            self._line = self._pass_on(self._line + chunk)
+            self._stderr += chunk
+            if (over := len(self._stderr) - self._keep) > 0:
+                self._stderr_cut = True
+                del self._stderr[:over]
         if self._line and self.on_line is not None:  # not after a cancellation: it may be cut inside a secret
             self.on_line(self._line)
         self._line = b""
@@ -321,12 +314,11 @@ class Child:
         if self._process.returncode is not None:
             await self._process.aclose()
 
-    async def _discard(self, pipe: anyio.abc.ByteReceiveStream | None) -> None:
+    async def _discard(self, pipe: OutputPipe | None) -> None:
         """Read to the end: a process that blocks on a write cannot exit."""
         if pipe is not None:
-            with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-                while True:
-                    await pipe.receive()
+            async for _ in pipe:
+                pass
 
     def _close_stdin(self) -> None:
         if self._stdin is not None:

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-import anyio.abc
+
+from holdfast.wire.spawn import Spawned, helper_environment, spawn
 
 __all__ = ["CHILD_MARK", "MARK", "Warden"]
 
@@ -44,7 +45,7 @@ class Warden:
         self.name = secrets.token_hex(16)
         self._groups: set[int] = set()
         self._pipe: int | None = None
-        self._process: anyio.abc.Process | None = None
+        self._process: Spawned | None = None
         self._starting = anyio.Lock()
         self._begun = anyio.Event()
 
@@ -105,17 +106,14 @@ class Warden:
         await self._end()
         ours, theirs = _pipe()
         try:
-            with anyio.CancelScope(shield=True):
-                self._process = await anyio.open_process(
-                    [sys.executable, "-I", "-S", str(PROGRAM), MARK, self.name],
-                    stdin=theirs,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    cwd="/",
-                    # We may be the child of another Holdfast: its warden must not end ours first.
-                    env={name: value for name, value in os.environ.items() if name not in (MARK, CHILD_MARK)},
-                )
+            self._process = await spawn(
+                [sys.executable, "-I", "-S", str(PROGRAM), MARK, self.name],
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=helper_environment(),  # without a mark: the warden of a hub around us must not end ours first
+            )
         except BaseException:
             os.close(ours)
             raise

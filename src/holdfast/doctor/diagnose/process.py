@@ -629,7 +629,7 @@ async def _runtime(case: Case, seen: ProcessExit, need: Need) -> Finding:
         text = "let uvx find or install that Python"
         return _with_uvx(case, seen, "HF-EXIT-RUNTIME", words, text, "--python", need.version)
     program = _runtime_program(case, kind)
-    has = await _version_of(program)
+    has = await _version_of(program, environment_of(case.spec))
     is_now = quoted_name(has, 40) if has else "of another version"
     asked = f"{kind.title()} {need.version}" if need.version else f"a newer {kind.title()}"
     words = f"its process {how(seen)}: it needs {asked}, and {program} is {is_now}"
@@ -646,10 +646,13 @@ def _runtime_program(case: Case, kind: str) -> str:
     return next((found for name in names if (found := shutil.which(name, path=path))), names[0])
 
 
-async def _version_of(program: str) -> str:
+async def _version_of(program: str, environment: Mapping[str, str]) -> str:
+    """What a program says about its version. It gets no more than it gets as a server (SEC-1)."""
     try:
         with anyio.fail_after(ASKING_SECONDS):
-            ran = await anyio.run_process([program, "--version"], check=False, stderr=subprocess.STDOUT)
+            ran = await anyio.run_process(
+                [program, "--version"], check=False, stderr=subprocess.STDOUT, env=environment
+            )
     except (OSError, TimeoutError):
         return ""
     return ran.stdout.decode("utf-8", "replace").strip().splitlines()[0][:40] if ran.stdout.strip() else ""
