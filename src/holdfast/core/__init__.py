@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CatalogEntry as CatalogEntry,
         CatalogSource as CatalogSource,
         ChangedKinds as ChangedKinds,
+        Collision as Collision,
         Item as Item,
         Listing as Listing,
         NameKey as NameKey,
@@ -168,6 +169,12 @@ if TYPE_CHECKING:
         invocation as invocation,
         typed_as as typed_as,
     )
+    from holdfast.core.own_names import (
+        is_own_key as is_own_key,
+        is_own_name as is_own_name,
+        is_own_uri as is_own_uri,
+        without_own_keys as without_own_keys,
+    )
     from holdfast.core.process_output import (
         Need as Need,
         hint_for as hint_for,
@@ -209,6 +216,7 @@ __getattr__, __dir__ = lazy_exports(
             "CatalogEntry",
             "CatalogSource",
             "ChangedKinds",
+            "Collision",
             "Item",
             "Listing",
             "NameKey",
@@ -322,6 +330,7 @@ __getattr__, __dir__ = lazy_exports(
             "nearest",
             "uri_lead",
         ],
+        "own_names": ["is_own_key", "is_own_name", "is_own_uri", "without_own_keys"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "quoting": ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"],
         "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],

@@ -32,6 +32,7 @@ from holdfast.core.names import (
     nearest,
     shortened_tails,
 )
+from holdfast.core.own_names import is_own_name, is_own_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -155,12 +156,13 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """A name that was taken: the item is shown under ``given`` instead."""
+    """A name that was taken: the item is shown under ``given`` instead, or not at all if that is empty."""
 
     key: NameKey
     wanted: str
     given: str
     holder: NameKey
+    """Its server is empty for a name that is the hub's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +319,7 @@ class Catalog:
         return Unknown(name, nearest(name, (entry.name for entry in self.of(kind)), NEAREST))
 
     def _former_owner(self, name: str, kind: Kind) -> NameKey | None:
-        if kind in BY_URI or len(name) > LONGEST_NAME:
+        if kind in BY_URI or len(name) > LONGEST_NAME or is_own_name(name):
             return None
         return next((key for server in self.servers if (key := self._former_of(server, name, kind))), None)
 
@@ -348,6 +350,8 @@ class Catalog:
 
         The original name is the rest of the name; for a shortened name it is not the true one (``listed_name``).
         """
+        if is_own_name(name):
+            return
         for server, lead in self._leads_of(name):
             yield NameKey(kind, server, name.removeprefix(lead))
 
@@ -440,9 +444,12 @@ BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
 
 
 def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str], longest: int) -> str:
-    """The name of a tool or a prompt: from its server's prefix, unless it falls under a longer one."""
+    """The name of a tool or a prompt: from its server's prefix, unless it falls under a longer one, or is the hub's."""
     wanted = base_name(key.kind, key.server, key.original, prefix, longest)
-    if claiming_prefix(wanted, prefix, prefixes) is None:
+    if is_own_name(wanted):
+        wanted = f"{key.server}__{key.original}"
+        wanted = f"mcp_{wanted}" if is_own_name(wanted) else wanted
+    elif claiming_prefix(wanted, prefix, prefixes) is None:
         return wanted
     return distinct_name(key.kind, key.server, key.original, wanted, 0, longest)
 
@@ -488,7 +495,9 @@ class _Namer:
         for kind in Kind:
             for item in listing.of(kind):
                 key = NameKey(kind, self._server, item.name)
-                if key not in seen:
+                if kind in BY_URI and is_own_uri(item.name):
+                    self._new.append(Collision(key, item.name, "", NameKey(kind, "", item.name)))
+                elif key not in seen:
                     seen.add(key)
                     name = self._uri_name(key) if kind in BY_URI else self._tool_name(key)
                     yield CatalogEntry(name, key, item, listing.generation)
@@ -533,7 +542,10 @@ class _Namer:
         return given
 
     def _report(self, key: NameKey, wanted: str, given: str) -> None:
-        """Report a name that belongs to the prefix of another server."""
+        """Report a name that belongs to the hub, or to the prefix of another server."""
+        if is_own_name(wanted):
+            self._new.append(Collision(key, wanted, given, NameKey(key.kind, "", wanted)))
+            return
         other = claiming_prefix(wanted, self._prefix, self._prefixes)
         if other is None:
             other = self._server if self._written is None else self._written

@@ -35,12 +35,12 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-from holdfast.core.evidence import Evidence, HttpStatus
+from holdfast.core.evidence import Evidence, HttpStatus, RpcError
 from holdfast.core.quoting import without_invisible
 
 __all__ = ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"]
@@ -165,14 +165,18 @@ class Redactor:
 
     def mask(self, text: str) -> str:
         """``text`` with every secret replaced, and without control characters. A long text is cut first (SEC-7)."""
-        text = plain(cut(text))
-        for spelling in self._known:  # a search for each is faster than one pattern of all
-            if spelling in text:
-                text = text.replace(spelling, MASK)
+        text = self.mask_known(plain(cut(text)))
         text = _hide_named(_USER_INFO.sub(MASK, text))
         for shape, replacement in _SHAPES:
             text = shape.sub(replacement, text)
         return _hide_shaped(text)
+
+    def mask_known(self, text: str) -> str:
+        """``text`` with the known secrets replaced, and nothing else changed."""
+        for spelling in self._known:  # a search for each is faster than one pattern of all
+            if spelling in text:
+                text = text.replace(spelling, MASK)
+        return text
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._given) + len(self._learned)} values>"
@@ -189,7 +193,74 @@ def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
         for field in fields(evidence)
         if field.name not in judged_by and isinstance(text := getattr(evidence, field.name), str)
     }
+    if isinstance(evidence, RpcError) and evidence.data is not None:
+        texts["data"] = masked_data(evidence.data, redactor, for_user=evidence.code == URL_ELICITATION_REQUIRED)
     return replace(evidence, **texts)
+
+
+URL_ELICITATION_REQUIRED = -32042
+"""The error whose data has the address that the user must open: the shape of a part of it means nothing."""
+
+MOST_DATA_PARTS = 1_000
+"""Values in the data of an error."""
+
+LEFT_OUT = "(Holdfast left out the data of this error: it is too large to be searched for secrets)"
+
+
+def masked_data(data: object, redactor: Redactor, *, for_user: bool = False) -> object:
+    """The data of an error with each text masked as the message is; ``for_user``: known secrets alone.
+
+    Data that is too large to be masked on the event loop (SEC-7) is left out, and says so.
+    """
+    masking = _DataMask(redactor.mask_known if for_user else redactor.mask, by_name=not for_user)
+    try:
+        return masking.of(data, secret=False)
+    except (_TooLarge, RecursionError):
+        return LEFT_OUT
+
+
+class _TooLarge(Exception):
+    """The data has more than is masked."""
+
+
+class _DataMask:
+    """Masks the texts of one value, up to a bound in all."""
+
+    def __init__(self, mask: Callable[[str], str], *, by_name: bool) -> None:
+        self._mask = mask
+        self._by_name = by_name
+        self._parts = MOST_DATA_PARTS
+        self._characters = LONGEST_MASKED
+
+    def of(self, value: object, *, secret: bool) -> object:
+        """A value without its secrets; ``secret``: it is the value of a credential's name."""
+        self._parts -= 1
+        if self._parts < 0:
+            raise _TooLarge
+        match value:
+            case str():
+                return self._text(value, secret=secret)
+            case Mapping():
+                return {
+                    self._text(str(key)): self.of(one, secret=self._names(key, secret)) for key, one in value.items()
+                }
+            case bytes():
+                raise _TooLarge  # a large one that was not read
+            case list() | tuple():
+                return [self.of(one, secret=secret) for one in value]
+            case _:
+                return value
+
+    def _names(self, key: object, secret: bool) -> bool:
+        return secret or (self._by_name and _TELLING.search(str(key)) is not None)
+
+    def _text(self, text: str, *, secret: bool = False) -> str:
+        self._characters -= len(text)
+        if self._characters < 0:
+            raise _TooLarge
+        if secret and len(text) >= SHORTEST_SECRET and text.lower() not in _NOT_SECRET:
+            return MASK
+        return self._mask(text)
 
 
 def cut(text: str, most: int = LONGEST_MASKED) -> str:

@@ -22,7 +22,7 @@ from mcp_types import (
 from mcp_types.methods import CACHEABLE_METHODS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from holdfast.front.access.principals import CLIENT_META_KEY
+from holdfast.core import is_own_key
 from holdfast.wire import (
     SMALL_BYTES,
     BadJson,
@@ -46,10 +46,14 @@ from holdfast.wire import (
 
 __all__ = ["COMPLETE", "is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
 
-_ENVELOPE = frozenset(
-    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
-)
+_ENVELOPE = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"})
 """Keys of ``_meta`` that describe the client's connection, not the request."""
+
+
+def _is_envelope(key: str) -> bool:
+    """Whether a key of ``_meta`` is not for the server. The hub's own say something to the hub, or nothing at all."""
+    return key in _ENVELOPE or is_own_key(key)
+
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
 
@@ -75,10 +79,10 @@ def params_for_server(
     raw = params.get("_meta")
     if raw is None and log_level is None and "traceparent" not in headers:
         return params
-    if log_level is None and "traceparent" not in headers and _ENVELOPE.issuperset(meta):
+    if log_level is None and "traceparent" not in headers and all(map(_is_envelope, meta)):
         return {key: value for key, value in params.items() if key != "_meta"}
     said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
-    kept = {key: value for key, value in said.items() if key not in _ENVELOPE}
+    kept = {key: value for key, value in said.items() if not _is_envelope(key)}
     if log_level is not None and LOG_LEVEL_META_KEY not in kept:
         kept[LOG_LEVEL_META_KEY] = dumps(log_level)
     if kept:

@@ -32,7 +32,6 @@ __all__ = [
     "status_resource",
     "status_result",
     "status_tool",
-    "status_tool_name",
     "unknown_name",
     "with_notice",
 ]
@@ -121,7 +120,7 @@ def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
     return MCPError(INTERNAL_ERROR, explain(error))
 
 
-def instructions(view: View, status_tool: str) -> str:
+def instructions(view: View) -> str:
     """Return the instructions that a client reads once: how to use the servers, and which are unavailable."""
     hub = view.hub
     if view.server is not None:
@@ -133,7 +132,7 @@ def instructions(view: View, status_tool: str) -> str:
     parts = [
         f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",
         hub.warnings().for_model,
-        f"The tool `{status_tool}` shows which servers are unavailable, why, and when to try again.",
+        f"The tool `{STATUS_TOOL}` shows which servers are unavailable, why, and when to try again.",
         IDENTITY,
     ]
     said = {server: _instructions_of(hub, server) for server in view.servers}
@@ -156,18 +155,10 @@ STATUS_URI = "holdfast://status"
 STATUS_TOOL = "holdfast_status"
 
 
-def status_tool_name(hub: Hub) -> str:
-    """Return the name of the tool; it gives way to a server's tool of the same name."""
-    name = STATUS_TOOL
-    while (Kind.TOOL, name) in hub.catalog.owners:
-        name += "_"
-    return name
-
-
-def status_tool(hub: Hub) -> dict[str, Any]:
+def status_tool() -> dict[str, Any]:
     """Return the tool for the list."""
     return {
-        "name": status_tool_name(hub),
+        "name": STATUS_TOOL,
         "title": "Holdfast status",
         "description": "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
         "inputSchema": {

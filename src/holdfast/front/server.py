@@ -42,7 +42,6 @@ from holdfast.front.messages import (
     status_resource,
     status_result,
     status_tool,
-    status_tool_name,
     unknown_name,
 )
 from holdfast.front.subscriptions import Subscriptions
@@ -233,7 +232,7 @@ class McpServer:
         return RawObject.of({})
 
     def _instructions(self) -> str:
-        return instructions(self.view, status_tool_name(self.view.hub))
+        return instructions(self.view)
 
     def _capabilities(self, *, modern: bool) -> dict[str, Any]:
         """Everything for many servers; for one server that is connected, what it declared."""
@@ -356,7 +355,7 @@ class McpServer:
                 await asyncio.sleep(0)
         following = start + len(page)
         if own and following == len(entries) and len(page) < PAGE:
-            page.append(dumps(status_tool(self.view.hub) if kind is Kind.TOOL else status_resource()))
+            page.append(dumps(status_tool() if kind is Kind.TOOL else status_resource()))
             digest.update(page[-1])
             following += 1
         more: Fields = {"nextCursor": dumps(str(following))} if following < len(entries) + own else {}
@@ -379,7 +378,7 @@ class McpServer:
         arguments = params.get("arguments")
         if name is None or (arguments is not None and not is_object(arguments)):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-        if self.view.server is None and name.startswith(STATUS_TOOL) and name == status_tool_name(self.view.hub):
+        if self.view.server is None and name == STATUS_TOOL:
             if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
                 raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
             values = loads(arguments) if arguments is not None else {}

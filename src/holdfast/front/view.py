@@ -13,7 +13,7 @@ from mcp.shared.inbound import X_MCP_HEADER_KEY
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config import Config, ServerSpec
-from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, nearest, unmarked, uri_lead
+from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, is_own_uri, nearest, unmarked, uri_lead
 from holdfast.hub import Hub, is_repeatable, is_shown, shown
 from holdfast.wire import dumps, text_as_json
 
@@ -155,12 +155,20 @@ class View:
         return {_NAME[entry.key.kind]: entry.name if self.server is None else entry.original}
 
     def _find_resource(self, uri: str) -> NameKey | Unknown:
+        """Find the owner of a resource; no server has one of the hub's own, at the endpoint of one server either."""
+        found = self._resource(uri)
+        own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
+        return Unknown(uri, ()) if own else found
+
+    def _resource(self, uri: str) -> NameKey | Unknown:
         """Find the owner by the list, a template, the server prefix, or because one server has all resources."""
         if self.server is not None:
             return NameKey(Kind.RESOURCE, self.server, uri)
         return self._owner_of(uri) or self.hub.registry.catalog.resolve(uri, Kind.RESOURCE)
 
     def _owner_of(self, uri: str) -> NameKey | None:
+        if is_own_uri(uri):
+            return None
         listed = self.hub.registry.catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed

@@ -24,6 +24,7 @@ from holdfast.core import (
     ApprovalKind,
     Catalog,
     ChangedKinds,
+    Collision,
     Health,
     Kind,
     Listing,
@@ -35,6 +36,7 @@ from holdfast.core import (
     classify_evidence,
     effects as do,
     events as on,
+    quoted_name,
 )
 from holdfast.errors import CallFailed, HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
 from holdfast.hub.approvals import Approvals
@@ -514,12 +516,17 @@ class SlotRegistry:
     @property
     def findings(self) -> dict[str, str]:
         """What is wrong with servers that are up all the same, in words, by server."""
-        listings = {server: source.listing for server, source in self.catalog.servers.items()}
-        return {
-            server: "; ".join(f"its {kind.value} could not be listed: {why}" for kind, why in listing.failed.items())
-            for server, listing in listings.items()
-            if listing is not None and listing.failed
-        }
+        found: dict[str, list[str]] = {}
+        for server, source in self.catalog.servers.items():
+            for kind, why in source.listing.failed.items() if source.listing is not None else ():
+                found.setdefault(server, []).append(f"its {kind.value} could not be listed: {why}")
+        taken: dict[str, list[Collision]] = {}
+        for one in self.catalog.collisions:
+            if not one.holder.server:
+                taken.setdefault(one.key.server, []).append(one)
+        for server, collisions in taken.items():
+            found.setdefault(server, []).append(_names_of_the_hub(collisions))
+        return {server: "; ".join(words) for server, words in found.items()}
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Withdraw a server's items, and end the connections to it that belong to one client."""
@@ -693,6 +700,20 @@ async def switch(slot: Slot, *, enabled: bool) -> Health:
     while not enabled and slot.state is State.DISABLING:
         await slot.changed()
     return slot.health()
+
+
+MOST_NAMED = 3
+"""How many names of a server a finding shows."""
+
+
+def _names_of_the_hub(taken: Sequence[Collision]) -> str:
+    """What is said of a server that uses names of the hub (SEC-21)."""
+    said = [
+        f"{quoted_name(one.wanted)} {f'is shown as {one.given}' if one.given else 'is not shown'}"
+        for one in taken[:MOST_NAMED]
+    ]
+    more = f", and {len(taken) - MOST_NAMED} more" if len(taken) > MOST_NAMED else ""
+    return f"it uses names that are Holdfast's own: {', '.join(said)}{more}"
 
 
 def _refusal(slot: Slot) -> ServerDisabled | HubClosed:

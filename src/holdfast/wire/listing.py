@@ -33,6 +33,7 @@ from holdfast.core import (
     ProcessExit,
     RpcError,
     TimedOut,
+    without_own_keys,
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
@@ -244,8 +245,14 @@ _KEYS = {model: KeyNames(*(one.alias or name for name, one in model.model_fields
 
 
 def _spelled(model: type[BaseModel], value: Any) -> Any:
-    """An item without other spellings of its keys: some clients read those instead, and no review sees them."""
-    others = _KEYS[model].misspelled(value) if isinstance(value, dict) else []
+    """An item without the hub's keys in ``_meta``, and without other spellings of its own.
+
+    Some clients read another spelling instead, and no review sees it.
+    """
+    if not isinstance(value, dict):
+        return value
+    value = without_own_keys(value)
+    others = _KEYS[model].misspelled(value)
     return {key: one for key, one in value.items() if key not in others} if others else value
 
 

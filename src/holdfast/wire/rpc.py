@@ -37,7 +37,17 @@ from mcp_types import INTERNAL_ERROR, RequestId
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, quoted, quoted_name
+from holdfast.core import (
+    Evidence,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    OverBound,
+    quoted,
+    quoted_name,
+    without_own_keys,
+)
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import (
     SMALL_BYTES,
@@ -50,13 +60,13 @@ from holdfast.wire.envelope import (
     is_object,
     is_word,
     items,
-    load_object,
     loads,
     read_bytes,
     text_of,
 )
 from holdfast.wire.large import split
 from holdfast.wire.outgoing import Message, notification_message
+from holdfast.wire.own_meta import load_params
 from holdfast.wire.progress import AtOnce, Progress, finite, progress_in, usual_progress
 from holdfast.wire.relay import attributed, until_cancelled
 
@@ -461,7 +471,7 @@ class Exchange:
             if message_id is None and len(memoryview(members.get("params", b""))) > NOTICE_BYTES:
                 self._large_notice(method, members["params"])
                 return
-            params = load_object(members["params"]) if "params" in members else None
+            params = load_params(members["params"]) if "params" in members else None
         except BadJson as exc:
             raise ServerFailure(
                 NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {quoted_name(method)}")
@@ -517,7 +527,9 @@ class Exchange:
 
     def _large_notice(self, method: str, params: Bytes) -> None:
         """A notice over the bound: what is small in it passes on. A log message says that its text was left out."""
-        small = {key: loads(one) for key, one in fields(params).items() if len(memoryview(one)) <= NOTICE_PART_BYTES}
+        parts = fields(params)
+        small = {key: loads(one) for key, one in parts.items() if len(memoryview(one)) <= NOTICE_PART_BYTES}
+        small = dict(without_own_keys(small))
         size = len(memoryview(params))
         if method == "notifications/message":
             self._notice(method, {**small, "data": f"(Holdfast left out a log message of {size:,} bytes)"})

@@ -49,6 +49,7 @@ from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
+from holdfast.wire.own_meta import clean_data, clean_result
 from holdfast.wire.progress import AtOnce
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
@@ -354,7 +355,7 @@ class Connection:
 
     def _read_result(self, method: str, raw: Bytes | RawObject) -> RawObject:
         try:
-            result = raw if isinstance(raw, RawObject) else RawObject.read(raw)
+            result = clean_result(raw if isinstance(raw, RawObject) else RawObject.read(raw))
             self._check_result(method, result)
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
@@ -454,4 +455,4 @@ def _ignore() -> None:
 
 
 def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:
-    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=exc.error.data))
+    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(exc.error.data)))
