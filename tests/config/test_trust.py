@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.config.find import read_config
 from holdfast.config.read import load_config
+from holdfast.config.steering import steers
 from holdfast.config.trust import TrustStore, summarize
 from holdfast.errors import ConfigError, UntrustedConfig
 
@@ -221,3 +222,30 @@ def test_what_is_no_regular_file_is_refused_without_a_wait(tmp_path: Path, kind:
         file.mkdir()
     with pytest.raises(ConfigError, match=r"no regular file|a folder"):
         read_config(file, found=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "Path", "LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "NODE_PATH"),
+        *(
+            "PYTHONPATH",
+            "PYTHONSTARTUP",
+            "npm_config_registry",
+            "NPM_CONFIG_USERCONFIG",
+            "UV_INDEX_URL",
+            "PIP_INDEX_URL",
+        ),
+        *("BASH_ENV", "ENV", "GIT_SSH_COMMAND", "PERL5OPT", "RUBYOPT", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "HOME"),
+    ],
+)
+def test_a_variable_that_changes_what_runs_is_known(name: str) -> None:
+    assert steers(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["API_KEY", "GOOGLE_API_KEY", "GITHUB_TOKEN", "NPM_TOKEN", "DEBUG", "LANG", "LDAP_URL", "MODE", "HTTP_PROXY"],
+)
+def test_an_ordinary_variable_is_not_marked(name: str) -> None:
+    assert not steers(name)

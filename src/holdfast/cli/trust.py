@@ -7,8 +7,10 @@ trusted its content. The question shows what the file would do.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -17,8 +19,19 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console
-from holdfast.config import Config, TrustStore, find_config, load_config, parse_config, read_config, summarize
-from holdfast.core import Redactor, mask_url, plain
+from holdfast.config import (
+    Config,
+    ServerSummary,
+    TrustStore,
+    find_config,
+    load_config,
+    parse_config,
+    read_config,
+    settings_in,
+    steers,
+    summarize,
+)
+from holdfast.core import INVISIBLE, MASK, Redactor, mask_url
 from holdfast.errors import HoldfastError, UntrustedConfig
 
 __all__ = ["app", "load_trusted", "with_trust"]
@@ -26,9 +39,6 @@ __all__ = ["app", "load_trusted", "with_trust"]
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 JSON_VERSION = 1
-
-LONGEST_TEXT = 200
-"""Characters of a command or an address that the question shows."""
 
 _T = TypeVar("_T")
 
@@ -56,9 +66,9 @@ def trust(
     else:
         data = read_config(path, found=True)
         parse_config(data, file=path, environ={})
-        done = _written(store, lambda: store.trust(path, data)) is None
         if not as_json:
             _show(data_console(), path, data)
+        done = _written(store, lambda: store.trust(path, data)) is None
     if as_json:
         print_json({"version": JSON_VERSION, "file": str(path), "trusted": not remove, "changed": bool(done)})
     elif remove:
@@ -99,31 +109,91 @@ def _written(store: TrustStore, change: Callable[[], _T]) -> _T:
 
 
 def _show(console: Console, file: Path, data: bytes) -> None:
-    """What the file would do. Its texts are quoted data: cleaned, masked and cut."""
-    console.print(Text(f"{file} defines these servers:"), soft_wrap=True)
-    for server in summarize(data):
-        console.print(Text(f"  {_clean(server.name)}", style="bold"), soft_wrap=True)
-        for label, text in _facts(server.command, server.address, server.env_file, server.variables):
-            console.print(Text(f"    {label:<9}{text}"), soft_wrap=True)
+    """All that the file decides, uncut. Its texts are data: what cannot be seen is written by its number."""
+    servers = summarize(data)
+    console.print(Text(f"{_visible(str(file))} defines these servers:"), soft_wrap=True)
+    for server in servers:
+        console.print(Text(f"  {_visible(server.name)}", style="bold"), soft_wrap=True)
+        for fact in _facts(server):
+            _print_fact(console, *fact)
+    settings = settings_in(data)
+    if settings:
+        console.print(Text("  settings of Holdfast", style="bold"), soft_wrap=True)
+    for key, value in settings:
+        _print_fact(console, "sets", f"{_visible(key)}={_shown(value)}")
+    steered = [server.name for server in servers if any(steers(name) for name, _ in server.env)]
+    if steered:  # once more at the end: the list may be longer than the screen
+        named = ", ".join(map(_visible, steered))
+        console.print(Text(f"Variables change what runs: {named}", style="bold yellow"), soft_wrap=True)
 
 
-def _facts(
-    command: tuple[str, ...], address: str, env_file: str, variables: tuple[str, ...]
-) -> Iterator[tuple[str, str]]:
-    if command:
-        yield "runs", _clean(" ".join(command))
-    if address:
-        yield "contacts", _clean(mask_url(address))
-    if env_file:
-        yield "reads", _clean(env_file)
-    if variables:
-        yield "uses", _clean(", ".join(f"${name}" for name in variables))
+def _print_fact(console: Console, label: str, text: str, warning: str = "") -> None:
+    console.print(Text.assemble(f"    {label:<9}{text}", (warning, "bold yellow")), soft_wrap=True)
 
 
-def _clean(text: str) -> str:
-    """One line of a foreign text."""
-    line = " ".join(plain(Redactor().mask(text[: 4 * LONGEST_TEXT])).split())
-    return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}…"
+_CHANGES_WHAT_RUNS = "  <- changes what runs"
+
+
+def _facts(server: ServerSummary) -> Iterator[tuple[str, str] | tuple[str, str, str]]:
+    if server.command:
+        yield "runs", " ".join(_words(server.command))
+    if server.cwd:
+        yield "in", _shown(server.cwd)
+    for name, value in server.env:
+        steered = steers(name)
+        shown = _shown(value) if steered or not _is_secret(name, value) else MASK
+        yield "sets", f"{_visible(name)}={shown}", _CHANGES_WHAT_RUNS if steered else ""
+    if server.env_file:
+        yield "reads", _shown(server.env_file)
+    if server.address:
+        yield "contacts", _address(server.address)
+    for name, value in server.headers:
+        yield "sends", f"{_visible(name)}: {_shown(value) if '${' in value else MASK}"
+    for name, value in server.login:
+        shown = _address(value) if "://" in value else MASK if _is_secret(name, value) else _shown(value)
+        yield "login", f"{_visible(name)}={shown}"
+    for name, value in server.others:
+        yield "also", f"{_visible(name)}={MASK if _is_secret(name, value) else _shown(value)}"
+    if server.variables:
+        yield "uses", ", ".join(f"${name}" for name in server.variables)
+
+
+def _address(url: str) -> str:
+    return _visible(mask_url(url) if len(url) < LONGEST_WORD else url)
+
+
+LONGEST_WORD = 512
+"""Characters of a word that may be masked. A longer one is no secret, and may be a program."""
+
+_WORD = re.compile(r"[A-Za-z0-9+/_~%.@=?:#-]+")
+"""What may be masked. No character of it ends a command: a mask can hide a value, and nothing that runs."""
+
+
+def _words(command: Sequence[str]) -> Iterator[str]:
+    """A command line, each word of it quoted as a shell would need it."""
+    before = ""
+    for word in command:
+        plain_value = _WORD.fullmatch(word) and not word.startswith("-")
+        named = before.startswith("-") and "=" not in before and _is_secret(before, word)
+        yield MASK if plain_value and named and len(word) < LONGEST_WORD else _shown(shlex.quote(word))
+        before = word
+
+
+def _shown(text: str) -> str:
+    """A text of the file: words that are secrets are masked, what cannot be seen is written by its number."""
+    return _visible(_WORD.sub(lambda word: Redactor().mask(word[0]) if len(word[0]) < LONGEST_WORD else word[0], text))
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a value is a credential by its name. A reference to a variable is none: it says what is sent."""
+    return "${" not in value and MASK in Redactor().mask(f'{name.lstrip("-")}="{value[:LONGEST_WORD]}"')
+
+
+def _visible(text: str) -> str:
+    """A text in which nothing hides: no control characters, and none without a shape or a direction of its own."""
+    return "".join(
+        one if one.isprintable() and not INVISIBLE.match(one) else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _list(store: TrustStore, *, as_json: bool) -> None:

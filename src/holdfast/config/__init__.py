@@ -78,9 +78,12 @@ if TYPE_CHECKING:
         Transport as Transport,
         targets_of as targets_of,
     )
+    from holdfast.config.steering import steers as steers
     from holdfast.config.trust import (
+        ServerSummary as ServerSummary,
         TrustStore as TrustStore,
         rewrite_config as rewrite_config,
+        settings_in as settings_in,
         summarize as summarize,
     )
 
@@ -132,6 +135,7 @@ __getattr__, __dir__ = lazy_exports(
             "Transport",
             "targets_of",
         ],
-        "trust": ["TrustStore", "rewrite_config", "summarize"],
+        "steering": ["steers"],
+        "trust": ["ServerSummary", "TrustStore", "rewrite_config", "settings_in", "summarize"],
     },
 )

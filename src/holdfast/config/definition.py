@@ -36,6 +36,7 @@ from holdfast.config.spec import (
     ToolFilter,
     Transport,
 )
+from holdfast.config.steering import steers
 from holdfast.core import has_secret_shape, secrets_in_url
 from holdfast.errors import Problem
 
@@ -75,6 +76,8 @@ class ReadContext:
     cwd: Path | None = None
     """The working folder of a server without ``cwd``; None is the folder that Holdfast was started in."""
     foreign: Mapping[str, str] = field(default_factory=lambda: SERVER_KEYS)
+    trusted_by_content: bool = False
+    """Whether the file is used because its user trusted its content. That says nothing about an ``envFile``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +267,7 @@ class _DefinitionReader:
         try:
             self._env_file = read_env_file(self._resolve(written))
             self._problems += self._env_file.problems
+            self._check_steering(self._env_file)
         except OSError as error:
             why = error.strerror or type(error).__name__
             self._problem(("envFile",), f"`envFile` cannot be read: {why}", self._where_from())
@@ -271,6 +275,12 @@ class _DefinitionReader:
             self._problem(("envFile",), "`envFile` is not UTF-8 text", "save that file as UTF-8")
         except ValueError as error:
             self._problem(("envFile",), f"`envFile` cannot be used: {error}", "is it the right file?")
+
+    def _check_steering(self, file: EnvFile) -> None:
+        """Refuse a variable that changes what runs where its user was never asked about it (SEC-8)."""
+        for name in filter(steers, file.values) if self._context.trusted_by_content else ():
+            message = f"`envFile` sets {name}, which changes what runs, and trust does not cover that file"
+            self._problem(("envFile",), message, "write it into `env`, or name this configuration with --config")
 
     def _where_from(self) -> str:
         return f"a relative path starts from {self._context.folder or 'the working folder'}"

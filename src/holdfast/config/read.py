@@ -117,7 +117,8 @@ def _read_text(
     document = parse(text, file=file)
     folder = project_folder(file) if file else None
     is_users_own = file is not None and file.absolute().parent in list(user_folders(environ))
-    if found and file is not None and isinstance(text, bytes) and not is_users_own:
+    asks = found and file is not None and isinstance(text, bytes) and not is_users_own
+    if asks and file is not None and isinstance(text, bytes):
         require_trust(file, text, environ=environ)  # before anything that the file names is read or expanded
     context = ReadContext(
         source_map=SourceMap(document, file=file),
@@ -125,6 +126,7 @@ def _read_text(
         folder=folder,
         # A user's own servers belong to no project, so they run in the current folder.
         cwd=None if is_users_own else folder,
+        trusted_by_content=asks,
     )
     return read_document(document.value, context, duplicates=document.duplicates, source=file, found=found)
 

@@ -26,7 +26,14 @@ from holdfast.config.jsonc import parse
 from holdfast.errors import ConfigError, HoldfastError, UntrustedConfig
 from holdfast.files import locked, private_folder, replace_file, set_aside
 
-__all__ = ["ServerSummary", "TrustStore", "require_trust", "rewrite_config", "summarize"]
+__all__ = [
+    "ServerSummary",
+    "TrustStore",
+    "require_trust",
+    "rewrite_config",
+    "settings_in",
+    "summarize",
+]
 
 VERSION = 1
 
@@ -37,14 +44,21 @@ _GROUPS = ("mcpServers", "servers")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSummary:
-    """What one server of a file would do: the command it runs, or the address it contacts, and with which variables."""
+    """What one server of a file would do: all that decides what runs, what is contacted, and what is sent to it."""
 
     name: str
     command: tuple[str, ...] = field(default=(), repr=False)
+    cwd: str = field(default="", repr=False)
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    env_file: str = field(default="", repr=False)
     address: str = field(default="", repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    login: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """The settings of its login: addresses that secrets are sent to."""
     variables: tuple[str, ...] = ()
     """Environment variables that the file sends to it."""
-    env_file: str = ""
+    others: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Every other key, as JSON."""
 
 
 class TrustStore:
@@ -136,16 +150,50 @@ def summarize(data: bytes) -> tuple[ServerSummary, ...]:
     )
 
 
+def settings_in(data: bytes) -> tuple[tuple[str, str], ...]:
+    """The settings of Holdfast itself that a file makes, each as JSON."""
+    try:
+        value = parse(data).value
+    except ConfigError:
+        return ()
+    own = value.get("holdfast") if isinstance(value, dict) else None
+    return tuple((key, _json(one)) for key, one in own.items()) if isinstance(own, dict) else ()
+
+
+_SHOWN_APART = frozenset({"command", "args", "cwd", "env", "envFile", "headers", "oauth", *_URL_KEYS})
+
+
 def _summary(name: str, raw: Mapping[str, Any]) -> ServerSummary:
     args = raw.get("args")
-    command = (str(raw["command"]), *map(str, args if isinstance(args, list) else ())) if raw.get("command") else ()
+    words = args if isinstance(args, list) else [] if args is None else [args]
+    command = (_text(raw.get("command")), *map(_text, words)) if raw.get("command") or words else ()
     return ServerSummary(
         name=name,
         command=command,
-        address=next((str(raw[key]) for key in _URL_KEYS if raw.get(key)), ""),
+        cwd=_text(raw.get("cwd")),
+        env=_pairs(raw.get("env")),
+        env_file=_text(raw.get("envFile")),
+        address=", ".join(_text(raw[key]) for key in _URL_KEYS if raw.get(key)),
+        headers=_pairs(raw.get("headers")),
+        login=_pairs(raw.get("oauth")),
         variables=tuple(dict.fromkeys(_variables(raw))),
-        env_file=str(raw.get("envFile") or ""),
+        others=tuple((key, _json(one)) for key, one in raw.items() if key not in _SHOWN_APART and one is not None),
     )
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """The members of an object; what is none is shown as it is."""
+    if isinstance(value, Mapping):
+        return tuple((str(key), _text(one)) for key, one in value.items())
+    return () if value is None else (("", _json(value)),)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _variables(value: object) -> Iterator[str]:

@@ -182,6 +182,7 @@ if TYPE_CHECKING:
         telling_line as telling_line,
     )
     from holdfast.core.quoting import (
+        INVISIBLE as INVISIBLE,
         quote_block as quote_block,
         quoted as quoted,
         quoted_line as quoted_line,
@@ -332,7 +333,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "own_names": ["is_own_key", "is_own_name", "is_own_uri", "without_own_keys"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
-        "quoting": ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"],
+        "quoting": ["INVISIBLE", "quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"],
         "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
         "remedies": ["Facts", "FailureRemedy", "ServerText", "remedy_of", "text_for"],
     },

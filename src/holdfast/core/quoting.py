@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"]
+__all__ = ["INVISIBLE", "quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"]
 
 SHOWN = 200
 """How many characters of a foreign text are shown in a sentence."""
