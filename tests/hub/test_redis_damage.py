@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,6 +18,7 @@ from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedSto
 from holdfast.hub.fleet import redis_store
 from tests.hub.open_hubs import PATIENCE, reaches, running
 from tests.peers.redis import RedisPeer, has_redis
+from tests.peers.tls import Certificates
 from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-3")]
@@ -214,3 +218,41 @@ async def test_events_that_make_no_sense_are_a_store_that_cannot_be_used(name: s
         with anyio.fail_after(PATIENCE), pytest.raises(StoreUnavailable):
             await events.read("log")
         await events.close()
+
+
+@needs_redis
+async def test_an_outage_of_a_store_with_tls_makes_no_further_tls_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has all authorities of the system: 12 MB an outage, which the C library does not give back."""
+    made: list[ssl.SSLContext] = []
+
+    def counted(*args: Any, **options: Any) -> ssl.SSLContext:
+        made.append(create(*args, **options))
+        return made[-1]
+
+    create = ssl.create_default_context
+    tls = Certificates().write_server(tmp_path)
+    async with RedisPeer(tmp_path / "redis", password="secret", tls=tls) as redis:
+        address = RedisAddress.parse(redis.url)
+        monkeypatch.setattr(ssl, "create_default_context", counted)
+        stores = RedisStore(address), RedisStore(replace(address, fleet="other"))
+        connections = []
+        for outage in range(3):
+            for store in stores:
+                assert (await store.exchange(FleetExchange(replica="a", nonce="n"))).epoch == "n"
+            connections.append(stores[0].connections)
+            monkeypatch.setattr(ssl, "create_default_context", create)  # not for those of the operator's client
+            await redis.kill()
+            monkeypatch.setattr(ssl, "create_default_context", counted)
+            for store in stores * 3:
+                with pytest.raises(StoreUnavailable):
+                    await store.exchange(FleetExchange(replica="a", nonce="n"))
+            monkeypatch.setattr(ssl, "create_default_context", create)
+            if outage < 2:
+                await redis.start()
+            monkeypatch.setattr(ssl, "create_default_context", counted)
+        for store in stores:
+            await store.close()
+    assert len(made) == len(stores), "one for each connection, however often it is made again"
+    assert connections == sorted(set(connections)), "a connection that was made again is noticed"

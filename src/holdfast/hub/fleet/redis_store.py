@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -275,6 +276,7 @@ class RedisClient:
         self.connections = 0
         """How many were made so far."""
         self._client: Any = None
+        self._connected = False
         self._using = anyio.Lock()
 
     def key(self, name: str) -> str:
@@ -289,21 +291,28 @@ class RedisClient:
                 async with self._using:
                     if self._client is None:
                         self._client = connect(self.address)
+                    if not self._connected:
+                        self._connected = True
                         self.connections += 1
                     return await work(self._client)
         except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError, RecursionError) as exc:
-            await self.close()
+            await self._disconnect()
             raise StoreUnavailable(reason(exc)) from exc
+
+    async def _disconnect(self) -> None:
+        """End the connection, and keep the client: its TLS context has all authorities of the system, 12 MB of them."""
+        self._connected = False
+        if self._client is not None:
+            with anyio.move_on_after(EXCHANGE_SECONDS, shield=True), suppress(OSError, library().RedisError):
+                await self._client.connection_pool.disconnect(inuse_connections=True)
 
     async def close(self) -> None:
         """End the connection."""
         client, self._client = self._client, None
+        self._connected = False
         if client is not None:
-            with anyio.move_on_after(EXCHANGE_SECONDS, shield=True):
-                try:
-                    await client.aclose()
-                except (OSError, library().RedisError):
-                    pass  # it is gone already
+            with anyio.move_on_after(EXCHANGE_SECONDS, shield=True), suppress(OSError, library().RedisError):
+                await client.aclose()
 
 
 class RedisStore:
