@@ -33,6 +33,12 @@ which a lease is still valid after a renewal that is due."""
 LARGEST_REPLY = 64 * 1024 * 1024
 """Bytes. The records of one exchange have far less, unless another program wrote them: those are not parsed."""
 
+MOST_REPLICAS = 500
+"""Replicas in the store: more than that is not a fleet."""
+
+LARGEST_PRESENCE = 4 * 1024
+"""Bytes of what a replica says of itself, signed and packed; some 500 are usual."""
+
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _DEFAULT_FLEET = "default"
 
@@ -148,6 +154,9 @@ for _, one in ipairs(wanted) do
   end
 end
 
+-- More replicas than any fleet has: another program wrote them. To read them would hold up Redis and every hub. Those
+-- of the fleet write theirs again within a second.
+if redis.call('HLEN', replicas) > tonumber(ARGV[7]) then redis.call('UNLINK', replicas) end
 if asked.leaving then
   redis.call('HDEL', replicas, asked.replica)
 else
@@ -158,7 +167,8 @@ if asked.roster then
   roster = {}
   local all = redis.call('HGETALL', replicas)
   for i = 1, #all, 2 do
-    local read_well, entry = pcall(cjson.decode, all[i + 1])
+    local read_well, entry = false, nil
+    if #all[i + 1] <= tonumber(ARGV[8]) then read_well, entry = pcall(cjson.decode, all[i + 1]) end
     local known = read_well and type(entry) == 'table' and type(entry[1]) == 'number' and type(entry[2]) == 'string'
     if known and entry[1] > now then roster[all[i]] = entry[2] else redis.call('HDEL', replicas, all[i]) end
   end
@@ -320,7 +330,8 @@ class RedisStore:
 
     def __init__(self, address: RedisAddress) -> None:
         self._redis = RedisClient(address)
-        self._limits = tuple(map(str, (BATCH, PRESENT_SECONDS, BATCH_BYTES, STALE_SECONDS, LONGEST_STEP)))
+        limits = (BATCH, PRESENT_SECONDS, BATCH_BYTES, STALE_SECONDS, LONGEST_STEP, MOST_REPLICAS, LARGEST_PRESENCE)
+        self._limits = tuple(map(str, limits))
         self._keys = [self._redis.key(name) for name in ("meta", "stamps", "values", "index", "claims", "replicas")]
 
     @property
