@@ -483,6 +483,7 @@ def _serve(
     adopt_orphans()
     who = callers or CallerAuth()
     if worker is not None:
+        worker.end_with_supervisor()
         token = worker.task.token
     else:
         token = control_token(os.environ, callers=who.token, file=control_token_file)

@@ -52,7 +52,8 @@ async def end_when_asked(drain: Drain, seconds: float, end: Callable[[], None], 
         async with anyio.create_task_group() as both:
             both.start_soon(_drained, drain, seconds, both.cancel_scope)
             await cut.wait()
-            log.warning("second signal: the calls in flight are cut")
+            orphan = link is not None and link.is_orphan
+            log.warning("%s: the calls in flight are cut", "the supervisor is gone" if orphan else "second signal")
             both.cancel_scope.cancel()
         end()
         tasks.cancel_scope.cancel()

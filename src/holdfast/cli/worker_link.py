@@ -5,15 +5,23 @@ flight, and end), ``succeed`` (a new worker accepts: the same, and open connecti
 ``end`` (now). ``all`` comes before the first two if every worker of the supervisor leaves. The worker answers
 ``listening``, and then ``alive`` once a second, because its event loop turns. Workers that start together say ``ready``
 when their servers have an outcome, and hear it when all of them said it. Workers that leave together say ``idle`` when
-they serve no client any more, and hear it too: until then their servers run for all. The socket closes when the
-supervisor is gone, however it went. Then the worker leaves too.
+they serve no client any more, and hear it too: until then their servers run for all.
+
+The socket closes when the supervisor is gone, however it went. Then the worker ends at once, without waiting for its
+calls: what starts in its place needs the port. A thread sees to it, because the event loop may hang: after a moment it
+kills the worker, and the worker's warden ends its servers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import select
+import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -49,6 +57,8 @@ ALL, IDLE = "all", "idle"
 REPORT_SECONDS = 1.0
 """How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
+ORPHAN_SECONDS = 1.0
+"""How long a worker without a supervisor may take to end by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +187,13 @@ class WorkerLink:
             self.is_orphan = True
             self.all_leave.set()
             self.asked_to_leave.set()
+            self.asked_to_end.set()
             await anyio.sleep_forever()
+
+    def end_with_supervisor(self) -> None:
+        """Kill this process a moment after the supervisor is gone, if it is still there."""
+        channel = os.dup(self._channel.fileno())
+        threading.Thread(target=_kill_orphan, args=(channel,), name="supervisor", daemon=True).start()
 
     def ready(self) -> None:
         """Every server of this worker has an outcome."""
@@ -193,6 +209,14 @@ class WorkerLink:
         while True:
             tell(self._channel, ALIVE)
             await anyio.sleep(REPORT_SECONDS)
+
+
+def _kill_orphan(channel: int) -> None:
+    closed = select.poll()
+    closed.register(channel, getattr(select, "POLLRDHUP", 0))  # what the other end says is read by the event loop
+    closed.poll()
+    time.sleep(ORPHAN_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def read_words(channel: socket.socket, heard: Callable[[str], None]) -> None:
