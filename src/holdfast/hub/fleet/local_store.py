@@ -29,7 +29,9 @@ from holdfast.hub.fleet.messages import StoreUnavailable, exchange_from, exchang
 
 __all__ = ["LocalEvents", "LocalStore", "serve_broker"]
 
-EXCHANGE_SECONDS = 1.0
+EXCHANGE_SECONDS = 5.0
+"""The broker runs on this machine, and its end closes the connection: an answer that is late only says that the machine
+is busy. A worker that gave it up would not learn in time where a server runs now, and would fail its calls."""
 EXIT_SECONDS = 0.5
 """A worker that was killed closes its connections first, and is gone within this time."""
 ENDED_SECONDS = 2.0
