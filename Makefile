@@ -15,7 +15,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field clients programs cover lint format bench bench-docs docs screenshots schema \
+.PHONY: help serve test tests test-long test-field clients programs cover lint audit format bench bench-docs docs screenshots schema \
 	lock clean
 
 help:  ## Show this list
@@ -61,6 +61,10 @@ lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# It asks a service on the network, so `make test` does not run it: an advisory of today must not fail code of yesterday.
+audit: $(READY)  ## Look the locks up among published advisories; skipped, with a word, where the service cannot be reached
+	$(BIN)/python deploy/audit.py
 
 format: $(READY)  ## Format the code and fix what can be fixed automatically
 	$(BIN)/ruff format .
