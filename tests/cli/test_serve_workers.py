@@ -522,6 +522,33 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-3")
+async def test_a_supervisor_that_is_late_by_more_than_a_second_costs_no_call(tmp_path: Path) -> None:
+    """The machine is busy: a worker that gave up its store would not learn where the server runs after the roll."""
+    with StdioServer({"b": "two"}) as child:
+        file = config(tmp_path / "mcp.json", child=child.definition)
+        async with (
+            served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub,
+            anyio.create_task_group() as tasks,
+        ):
+            await ready(hub)
+            load = Load(hub.url, "child__b")
+            await load.open_sessions(4)
+            tasks.start_soon(load.run, 30)
+            for roll in (1, 2):
+                hub.send(signal.SIGHUP)
+                await load.until_answered(60)
+                hub.send(signal.SIGSTOP)
+                await load.until_answered(45)  # a second and a half
+                hub.send(signal.SIGCONT)
+                await hub.said("worker 2 is replaced", times=roll)
+                await load.until_answered(30)
+            load.stop()
+            await load.until_all_answered()
+    assert load.failed == []
+
+
 STUBBORN = """
 import json, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

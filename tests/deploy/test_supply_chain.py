@@ -6,9 +6,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ["requirements-dev.lock", "deploy/docker/requirements.lock", "deploy/docker/build.lock"]
@@ -87,3 +91,34 @@ def test_the_bill_of_materials_is_valid_by_its_schema(tmp_path: Path) -> None:
     )
     ran = subprocess.run([str(python), "-c", code, str(SBOM)], check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == "None"
+
+
+FIRST_SOUND = {
+    "aiohttp": "3.14.1",  # CVE-2026-34993, CVE-2026-54273 to 54280
+    "anyio": "4.14.2",  # CVE-2026-63374, CVE-2026-64847
+    "cryptography": "50.0.0",  # CVE-2026-69247, CVE-2026-69249, CVE-2026-39892
+    "google-adk": "2.7.0",  # CVE-2026-79696
+    "httpx2": "2.12.0",  # GHSA-8xx6-hgc6-gc2m, GHSA-pf96-p4fj-6566
+    "langchain": "1.3.9",  # GHSA-gr75-jv2w-4656
+    "langchain-core": "1.4.9",  # CVE-2026-45134, GHSA-pjwx-r37v-7724
+    "mcp": "1.28.1",  # CVE-2026-59950
+    "pydantic-ai-slim": "1.56.0",  # CVE-2026-25580
+    "pyjwt": "2.13.0",  # CVE-2026-48522 to 48526; 2.10.0: CVE-2024-53861
+    "pytest": "9.0.3",  # CVE-2025-71176
+    "redis": "4.5.5",  # CVE-2023-28859
+    "requests": "2.33.0",  # CVE-2026-25645
+    "starlette": "1.3.1",  # CVE-2026-54283, CVE-2026-48710
+    "uv": "0.9.6",  # GHSA-pqhf-p39g-3x64
+}
+"""The first version without a hole that was published, and the last advisories before it."""
+
+
+@pytest.mark.requirement("SEC-17")
+def test_no_lower_bound_allows_a_version_with_a_known_hole() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    written = [*project["project"]["dependencies"], *chain(*extras), *project["dependency-groups"]["dev"]]
+    bounds = {Requirement(one).name: Requirement(one).specifier for one in written}
+    assert all(any(one.operator == ">=" for one in bound) for bound in bounds.values()), "each has a lower bound"
+    lowest = {name: next(one.version for one in bound if one.operator == ">=") for name, bound in bounds.items()}
+    assert {name: lowest[name] for name, sound in FIRST_SOUND.items() if Version(lowest[name]) < Version(sound)} == {}
