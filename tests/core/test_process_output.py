@@ -194,6 +194,21 @@ def test_a_release_whose_imports_cannot_work_is_told_apart_from_an_installation_
     assert own is None or own.kind != "broken_package", "a server in a folder of its own is built, not installed"
 
 
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("ImportError: httpx is required to use the query clients", "httpx"),
+        ("ImportError: Missing optional dependency. Use `pip install 'acme[server]'` to get it.", "acme[server]"),
+        ("RuntimeError: This needs rich. Run: pip install rich", "rich"),
+        ("ModuleNotFoundError: No module named 'uvicorn'", "uvicorn"),
+    ],
+)
+def test_a_package_that_another_uses_without_installing_it_is_named(line: str, package: str) -> None:
+    need = need_of(f'Traceback (most recent call last):\n  File "/a/x.py", line 1, in <module>\n{line}\n')
+    assert need is not None
+    assert (need.kind, need.names) == ("python_module", (package,))
+
+
 def test_a_package_that_was_unpublished_is_told_apart_from_one_that_never_was() -> None:
     text = NPM_404.replace("npm error 404\n", "npm error 404 Unpublished on 2025-03-16T14:23:17.034Z\n", 1)
     need = need_of(text)

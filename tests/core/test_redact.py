@@ -155,6 +155,7 @@ READABLE = [
     "  --clientId=your_client_id --clientSecret=your_client_secret --accessToken=shpat_xxxxx",
     'pass --api-token=<your token>, or write "token": "..."',
     "    at file:///home/ada/.npm/_npx/1f3d5b7a9c2e4f60/node_modules/server/dist/chunk-A1b2C3d4E5f6G7h8I9j0.js:1:1",
+    "    at async asyncRunEntryPointWithESMLoader (node:internal/modules/run_main:101:5)",
     "    at Auth.load (node_modules/server/dist/chunk-A1b2C3d4E5f6G7h8I9j0K1.js:10:23)",
     'file:///root/.cache/uv/archive-v0/Xy3kPq8mZt1bLw9vA2sDf/lib/python3.12/x.py", line 3, in get_token',
 ]

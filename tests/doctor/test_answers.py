@@ -239,12 +239,14 @@ async def test_names_that_a_client_cuts_are_told_and_the_default_length_is_the_c
         assert "Claude Code, Cline, Codex" in cut.words
         assert f"`server__create_{'a' * 40}`" in cut.words
         assert cut.remedy.edits[0].value == "48"
+        clinic.matches("tools_cut", cut)
         clinic.configure({"server": {"url": peer.url}})
         assert (await clinic.one()).findings == ()
         long = [tool("b" * 60)]
         (alone,) = (await clinic.one()).findings
     assert (alone.code, alone.severity) == ("HF-TOOLS-LONG", "note")
     assert "at /servers/server/mcp, Claude Code" in alone.words
+    clinic.matches("tools_long", alone)
 
 
 async def test_tools_that_clients_refuse_are_named_and_hiding_them_is_the_cure(

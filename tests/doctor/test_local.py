@@ -355,6 +355,9 @@ async def test_a_broken_release_is_replaced_by_an_earlier_one(clinic: Examinatio
     clinic.matches("release_broken", found)
     clinic.carry_out(found)
     assert clinic.spec().args == ("-y", "@heroku/mcp-server@<1.2.8")
+    again = await clinic.found({"command": command, "args": ["-y", "@heroku/mcp-server@<1.2.9"]})
+    assert not again.remedy.edits, "an earlier release was tried, and is broken too"
+    assert again.remedy.commands == ("npm view @heroku/mcp-server versions",)
 
 
 @pytest.mark.parametrize("sample", ["pydantic_name", "pydantic_field"])

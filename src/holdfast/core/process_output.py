@@ -455,6 +455,14 @@ _OF_MCP_1 = re.compile(r"fastmcp|^FastMCP|^McpError$|^streamablehttp_client$|^Re
 _OF_MCP_2 = re.compile(r"mcpserver|^MCPServer|^MCPError$")
 _OLD_PYDANTIC = "<2.12"
 """From 2.12 on, pydantic rejects fields of older libraries, and has no longer all that they took from its inside."""
+_NOT_INSTALLED = re.compile(
+    r"(?:ImportError|ModuleNotFoundError|RuntimeError): .*\bpip install (?:-U |--upgrade )?[\"'`]?"
+    r"([A-Za-z][\w.-]*(?:\[[\w,.-]+\])?)"
+)
+_LACKS_PACKAGE = re.compile(
+    r"(?:ImportError|ModuleNotFoundError): [`']?([a-z][\w.-]*)[`']? is (?:required|not installed)\b"
+)
+"""How a Python package says that it uses another one that it does not install by itself."""
 _KEY_ERROR = re.compile(r"^KeyError: '([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)'$")
 
 
@@ -475,6 +483,8 @@ def _caught(lines: Sequence[str]) -> _Said | None:
             return _needs("python_package", ["mcp"], line, "<2")
         if said := _conflict(line.strip()):
             return said
+        if (found := _NOT_INSTALLED.search(line)) or (found := _LACKS_PACKAGE.search(line)):
+            return _needs("python_module", [found[1]], line)
         if found := _NODE_MODULE.search(line):
             folder = _NPX_FOLDER.search(line)
             return _needs("npx_folder", [folder[1]], line) if folder else _needs("node_module", [found[1]], line)

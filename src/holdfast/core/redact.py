@@ -11,7 +11,7 @@ The rule of the shape, ``has_secret_shape``: a word is a secret if one of its pa
 - A part has 20 characters or more; 32 if all of them are hexadecimal digits.
 - A part with digits looks random if it has three groups of digits, or if the kind of character (lower case, upper case,
   digit) changes at a quarter of the places. A part of letters alone must change at three of ten places, and not be
-  CamelCase.
+  CamelCase, with one word in capitals at most.
 - A part has 3 bits of entropy per character: ``0a0a0a0a…`` has 1.
 - A word of 32 characters, or of 20 with lower case, upper case and digits, is also judged as one part without its
   ``_ ~ -``: a random base64url text has them anywhere.
@@ -139,7 +139,7 @@ _PART = re.compile(r"[^_~-]++")
 _DIGITS = re.compile(r"[0-9]++")
 _HEX = re.compile(r"[0-9a-fA-F]++")
 _SAME_KIND = re.compile(r"[a-z]++|[A-Z]++|[0-9]++")
-_CAMEL = re.compile(r"[a-z]*+(?:[A-Z][a-z]++)*+[A-Z]?+")
+_CAMEL = re.compile(r"[a-z]*+(?:[A-Z][a-z]++)*+(?:[A-Z]{2,6}+[a-z]*+(?:[A-Z][a-z]++)*+)?+[A-Z]?+")
 _ROOTS = re.compile(
     r"/(?:Applications|Library|Users|Volumes|app|bin|dev|etc|home|lib|mnt|nix|opt|private|proc|root|run|sbin|snap|srv"
     r"|sys|tmp|usr|var|workspace)/|~/|\.{1,2}+/"

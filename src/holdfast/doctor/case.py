@@ -128,6 +128,13 @@ class Learned:
     """The message about an expired login that was renewed."""
     live: LiveState | None = None
 
+    def dialed(self, began: float, *, loaded: float) -> None:
+        """A dial that began then has ended; doctor loaded the machine for so many seconds meanwhile."""
+        self.dial_seconds = anyio.current_time() - began
+        placed = self.probe.began if self.probe is not None else 0.0
+        waited = max(placed - began, 0.0) if placed else self.dial_seconds
+        self.loaded_seconds = min(loaded + waited, self.dial_seconds)
+
     def probing(self, attempt: Probe) -> None:
         """A dial has begun."""
         self.probe = attempt

@@ -20,6 +20,7 @@ from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Obser
 from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
 from holdfast.doctor.checks.route import NameCheck, PortCheck, TlsCheck
 from holdfast.doctor.checks.server import HandshakeCheck, HubCheck, LoginCheck, ToolsCheck
+from holdfast.doctor.diagnose.network import not_judged
 from holdfast.doctor.platform import resolve
 from holdfast.doctor.repair import repair
 from holdfast.doctor.report import (
@@ -252,13 +253,17 @@ class Doctor:
         if blocking:
             return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` did not pass")
         left = case.left if check.within is None else min(check.within, case.left)
-        return await _Look(check.id, left, case.redactor, case.id, allowed=self._timeout).at(partial(check.look, case))
+        look = _Look(check.id, left, case.redactor, case.id, allowed=self._timeout, case=case)
+        return await look.at(partial(check.look, case))
 
 
 class _Look:
     """Runs one check with a deadline, masks its texts, and turns a crash into a finding."""
 
-    def __init__(self, check: str, within: float, redactor: Redactor, server: str, *, allowed: float) -> None:
+    def __init__(
+        self, check: str, within: float, redactor: Redactor, server: str, *, allowed: float, case: Case | None = None
+    ) -> None:
+        self._case = case
         self._check = check
         self._within = within
         self._allowed = allowed
@@ -284,6 +289,8 @@ class _Look:
         )
 
     def _too_slow(self) -> Finding:
+        if self._case is not None and self._case.transport and self._case.was_crowded:
+            return not_judged(self._case)
         words = f"the check `{self._check}` did not finish within {self._within:.3g} s"
         longer = str(max(round(max(self._within, self._allowed) * 4), 60))
         return finding("HF-CHECK-TIME", words, "give it longer", self._again("--timeout", longer))

@@ -43,7 +43,7 @@ FAIR_BYTES, FAIR_LINES = 8 * 1024, 200
 LONGEST_SKIP = 8
 """A line that is over the bound is read to its end, unless it is this many times the bound."""
 
-EXIT_SECONDS = 1.0
+EXIT_SECONDS = 3.0
 """A process that closed its stdout usually exits soon; its exit code is worth this wait."""
 
 

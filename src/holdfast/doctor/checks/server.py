@@ -195,18 +195,17 @@ class HandshakeCheck(Check):
         """Dial it as the hub does, and list what it offers on the same connection."""
         tools = case.tools
         began, crowded = anyio.current_time(), tools.starts.crowded_seconds
-        seen = await probe(
-            case.spec,
-            dialer=tools.dialer,
-            limit=tools.starts if case.transport == "stdio" else tools.turnstile,
-            redactor=case.redactor,
-            deadline=case.deadline,
-            begun=case.learned.probing,
-        )
-        case.learned.dial_seconds = anyio.current_time() - began
-        waited = max(seen.began - began, 0.0) if seen.began else case.learned.dial_seconds
-        loaded = tools.starts.crowded_seconds - crowded + waited
-        case.learned.loaded_seconds = min(loaded, case.learned.dial_seconds)
+        try:
+            seen = await probe(
+                case.spec,
+                dialer=tools.dialer,
+                limit=tools.starts if case.transport == "stdio" else tools.turnstile,
+                redactor=case.redactor,
+                deadline=case.deadline,
+                begun=case.learned.probing,
+            )
+        finally:  # also where the time of the check is over
+            case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
         if not seen.version:
             assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
             return found(await diagnose(case, seen.evidence))

@@ -28,6 +28,7 @@ __all__ = [
     "filtered",
     "no_address",
     "no_handshake",
+    "not_judged",
     "proxied",
     "refused",
     "silent",
@@ -119,7 +120,7 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
 def silent(case: Case, seen: TimedOut) -> Finding:
     """No answer came in time. The remedy gives more time than the settings in force do."""
     if case.was_crowded:
-        return _not_judged(case, seen)
+        return not_judged(case, seen.stderr)
     load = case.tools.settings.load
     if seen.setting == "startTimeout":
         longer = _longer(seen.after, case.spec.start_timeout, at_least=240)
@@ -149,13 +150,13 @@ def _longer(waited: float, in_force: float, *, at_least: int) -> int:
     return max(math.ceil(max(waited * 4, in_force * 2) / 10) * 10, at_least)
 
 
-def _not_judged(case: Case, seen: TimedOut) -> Finding:
-    """No answer came, and doctor itself may be the reason."""
+def not_judged(case: Case, output: str = "") -> Finding:
+    """The finding for a server that did not answer in time, where doctor itself may be the reason."""
     words = (
         "it had not answered when the time was over, but doctor started many other servers meanwhile and slowed it "
         "down: this says nothing about the server"
     )
-    return finding("HF-CROWDED", words, "check it alone", on_server("doctor", case.id), detail=seen.stderr)
+    return finding("HF-CROWDED", words, "check it alone", on_server("doctor", case.id), detail=output)
 
 
 LOOK_SECONDS = 3.0

@@ -521,12 +521,14 @@ async def _broken(case: Case, seen: ProcessExit, need: Need) -> Finding:
         f"its process {how(seen)}: {release} of the package {quoted_name(package, ticks=True)} is broken: it imports "
         "what the packages that it depends on do not have"
     )
-    if at is not None and version:
+    if at is not None and version and "@<" not in case.spec.args[at]:
         edit = case.edit(("args", at), f"{package}@<{version}", certain=False)
         text = "this is a fault of that release: report it to its authors, and use an earlier one until it is fixed"
         return finding("HF-EXIT-BROKEN", words, text, edits=(edit,), detail=_tail(seen))
     server = next((_package_in(one) for one in case.spec.args if not one.startswith("-")), package)
-    text = "this is a fault of that release: report it to its authors, and name another version in `args`"
+    earlier = at is not None and "@<" in case.spec.args[at]
+    it = "this release too, as the one after it" if earlier else "that release"
+    text = f"this is a fault of {it}: report it to its authors, and name another version in `args`"
     look = shell("npm", "view", server, "versions")
     return finding("HF-EXIT-BROKEN", words, f"{text}; this command lists them", look, detail=_tail(seen))
 
