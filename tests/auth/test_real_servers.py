@@ -16,7 +16,7 @@ from holdfast.auth.login import log_out
 from holdfast.auth.store import TokenStore
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config, ServerSpec
-from holdfast.errors import LoginFailed
+from holdfast.errors import CallDenied, LoginFailed
 from holdfast.hub.hub import Hub
 from tests.auth.logins import logged_in
 from tests.auth.real_servers import KEY, METHODS, SECRET, RealServers, node, python
@@ -107,6 +107,21 @@ async def test_more_scope_is_granted_by_a_server_that_grants_what_a_client_regis
     await logged_in(spec(python[name]), store)
     kept, _ = await logged_in(spec(python[name]), store, scope=("files:write",))
     assert kept.scope == "files:read files:write"
+
+
+@pytest.mark.requirement("AUTH-4", "MSG-3")
+async def test_a_scope_that_the_python_sdk_demands_in_mid_session_is_named_with_the_command(
+    python: RealServers, store: TokenStore
+) -> None:
+    url = python["sdk"]
+    await logged_in(spec(url), store)
+    async with hub_at(url, store) as hub:
+        await control(url, needs=["files:read", "files:write"])
+        with pytest.raises(CallDenied, match="run `holdfast login files --scope files:write`"):
+            await hub.call_tool("files__hello")
+        await logged_in(spec(url), store, scope=("files:write",))
+        assert (await hub.call_tool("files__hello")).text == "hello"
+    await control(url)
 
 
 async def test_a_server_that_restarted_without_its_clients_is_logged_in_to(

@@ -21,6 +21,18 @@ LOGIN = Login(state=LoginState.GOOD, command="holdfast login crm")
         ('Bearer scope="yes", Negotiate', Challenge(made=True, scope=("yes",))),
         ('Bearer realm="a, Basic x=y", scope="yes"', Challenge(made=True, scope=("yes",))),
         ('Bearer resource_metadata="https://h/x?a=b"', Challenge(made=True, resource_metadata="https://h/x?a=b")),
+        (
+            'Bearer error="insufficient_scope", error_description="Required scope: a:b", resource_metadata="https://h/x"',
+            Challenge(made=True, error="insufficient_scope", scope=("a:b",), resource_metadata="https://h/x"),
+        ),
+        (
+            'Bearer error="insufficient_scope", error_description="Required scopes: a, b"',
+            Challenge(made=True, error="insufficient_scope", scope=("a", "b")),
+        ),
+        (
+            'Bearer error="invalid_token", error_description="Required scope: a"',
+            Challenge(made=True, error="invalid_token"),
+        ),
         ('Bearer scope="a\x1b[31m \u202eb c"', Challenge(made=True, scope=("c",))),
     ],
 )

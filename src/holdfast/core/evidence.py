@@ -321,6 +321,8 @@ _NEXT_SCHEME = re.compile(r",\s*+[A-Za-z][\w-]*+\s++[\w-]++\s*+=|,\s*+[A-Za-z][\
 _FIELD = re.compile(r"([A-Za-z_][\w-]*+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.)*+)\"|([^\s,\"]++))")
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 
+_DESCRIBED_SCOPE = re.compile(r"(?i)\brequired scopes?:\s*+(.*)")
+"""Where the Python SDK's server names the scope: in the description, one scope, and nowhere else."""
 _PLAIN_SCOPE = re.compile(r"[\w.:/@*+=~-]+", re.ASCII)
 
 MOST_SCOPES = 50
@@ -360,10 +362,14 @@ def read_challenge(header: str) -> Challenge:
     end = _NEXT_SCHEME.search(bare, begin.end())
     own = header[begin.end() : end.start() if end else None]
     fields = {name.lower(): quoted or bare for name, quoted, bare in _FIELD.findall(own)}
+    error, scope = fields.get("error", ""), fields.get("scope", "")
+    if error == "insufficient_scope" and not scope:
+        described = _DESCRIBED_SCOPE.search(fields.get("error_description", ""))
+        scope = described[1].replace(",", " ") if described else ""
     return Challenge(
         made=True,
-        error=fields.get("error", ""),
-        scope=scopes_in(fields.get("scope", "")),
+        error=error,
+        scope=scopes_in(scope),
         resource_metadata=fields.get("resource_metadata", ""),
     )
 

@@ -5,7 +5,8 @@
 - ``proxy``: FastMCP's OAuth proxy, which shows a page to agree on, before the authorization server of ``sdk``.
 
 It prints the address of each MCP endpoint, as one line of JSON. ``POST /control`` at ``sdk`` changes what that one
-knows: ``{"end": true}`` ends its access tokens, ``{"forget": true}`` its clients, ``{"client": {…}}`` adds one.
+knows: ``{"end": true}`` ends its access tokens, ``{"forget": true}`` its clients, ``{"client": {…}}`` adds one;
+``{"needs": […]}`` is the scope that it demands from then on, until it is told something else.
 It runs in environments that have the libraries and nothing of ours.
 """
 
@@ -112,7 +113,7 @@ def sdk(base, provider):
         **strict,
     )
     server = MCPServer("sdk", auth_server_provider=provider, auth=settings)
-    server.custom_route("/control", methods=["POST"])(controlled(provider))
+    server.custom_route("/control", methods=["POST"])(controlled(provider, server.settings.auth.required_scopes))
     server.tool()(hello)
     return server.streamable_http_app(), f"{base}/mcp"
 
@@ -163,9 +164,10 @@ def hello() -> str:
     return "hello"
 
 
-def controlled(provider):
+def controlled(provider, required):
     async def control(request):
         wish = await request.json()
+        required[:] = wish.get("needs", [READ])
         if wish.get("end"):
             provider.access.clear()
         if wish.get("forget"):
