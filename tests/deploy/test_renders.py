@@ -144,7 +144,7 @@ def test_the_image_is_pinned_and_runs_as_nobody() -> None:
 def test_everything_that_the_image_needs_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["gateway"], *extras["otel"]]
+    wanted = [*project["dependencies"], *extras["fleet"], *extras["gateway"], *extras["otel"]]
     lock = (ROOT / "deploy" / "docker" / "requirements.lock").read_text()
     locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)(?: ; .*)? \\$", lock, flags=re.MULTILINE))
     assert {re.split(r"[><=~!\[ ]", name)[0].lower() for name in wanted} <= set(locked)
