@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.cli.entry import COMMANDS
 from holdfast.core.own_commands import Invocation, command_line, invocation, typed_as
 
 pytestmark = pytest.mark.requirement("DOC-8", "HUB-5")
+
+SOURCES = Path(holdfast.__file__).parent
 
 THERE = Invocation("/opt/h/bin/holdfast", "/my files/mcp.json")
 
@@ -44,6 +50,20 @@ def test_a_command_names_the_program_and_the_file_that_is_meant(
 def test_a_program_that_uses_the_library_reads_the_plain_name() -> None:
     assert invocation() == Invocation("holdfast", "")
     assert command_line("login", server="x") == "holdfast login x"
+
+
+def test_no_hint_writes_a_command_by_itself() -> None:
+    """A hint with a literal `holdfast …` would not name the program and the file as they are here."""
+    literal = re.compile(rf"\bholdfast (?:{'|'.join(COMMANDS)})\b")
+    found = [
+        f"{file.relative_to(SOURCES)}:{text.lineno}: {text.value}"
+        for file in SOURCES.rglob("*.py")
+        for keyword in ast.walk(ast.parse(file.read_text()))
+        if isinstance(keyword, ast.keyword) and keyword.arg == "hint"
+        for text in ast.walk(keyword.value)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and literal.search(text.value)
+    ]
+    assert found == []
 
 
 def test_each_command_with_that_option_gets_it() -> None:

@@ -95,7 +95,7 @@ def undo_last_edit(file: Path) -> tuple[str, ...]:
         rewrite_config(file, after, environ=os.environ)
         backups.forget(backup)
         return backup.moved
-    raise HoldfastError(f"there is no edit of {file} to undo", hint="only `holdfast add` and `remove` can be undone")
+    raise HoldfastError(f"there is no edit of {file} to undo", hint="only `add` and `remove` can be undone")
 
 
 def _merged(now: ClientFile, backup: Backup, group: tuple[str, ...]) -> str:

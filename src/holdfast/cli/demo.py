@@ -14,7 +14,7 @@ from rich.text import Text
 
 from holdfast.cli.call import parse_arguments
 from holdfast.cli.output import counted, data_console, print_error, side_console, working
-from holdfast.core import plain
+from holdfast.core import command_line, plain
 from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
 
@@ -42,9 +42,9 @@ def demo(context: typer.Context) -> None:
         control, url = running_demo()
         _show_servers(control, anyio.run(_call, url, STATUS_TOOL, {}))
         side = side_console()
-        side.print("\nTry: holdfast demo tour")
-        side.print("     holdfast demo call notes__list_notes")
-        side.print("     holdfast demo break notes; holdfast demo heal vault")
+        tries = [command_line("demo", "tour"), command_line("demo", "call", "notes__list_notes")]
+        tries.append(f"{command_line('demo', 'break', 'notes')}; {command_line('demo', 'heal', 'vault')}")
+        side.print("\nTry: " + "\n     ".join(tries), soft_wrap=True)
 
 
 @app.command()
@@ -164,5 +164,5 @@ async def _until(url: str, wanted: Callable[[CallResult], bool]) -> None:
         data_console().print(Text(plain(result.text), style="red" if result.is_error else "green"), soft_wrap=True)
         return
     raise HoldfastError(
-        f"`notes` did not change within {PATIENCE:g} s", hint="the terminal of `holdfast serve` shows the reason"
+        f"`notes` did not change within {PATIENCE:g} s", hint="the terminal of the hub shows the reason"
     )

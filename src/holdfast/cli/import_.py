@@ -204,7 +204,8 @@ def print_overview(plan: ImportPlan) -> None:
         print_error(str(problem), problem.hint)
     side = side_console()
     if plan.found:
-        side.print("Nothing was changed. To copy a client's servers: holdfast import CLIENT", soft_wrap=True)
+        copy = command_line("import", "CLIENT")
+        side.print(f"Nothing was changed. To copy a client's servers: {copy}", soft_wrap=True)
     else:
         side.print(f"No file of a client was found; {looked_at(plan)}", soft_wrap=True)
 

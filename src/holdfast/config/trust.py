@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Any
 from holdfast.config.clients.document import write_whole
 from holdfast.config.find import state_folder
 from holdfast.config.jsonc import parse
+from holdfast.core import command_line
 from holdfast.errors import ConfigError, HoldfastError, UntrustedConfig
 from holdfast.files import locked, private_folder, replace_file, set_aside
 
@@ -130,7 +130,7 @@ def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None
         why = exc.strerror or type(exc).__name__
         raise HoldfastError(
             f"{file} was written, but {store.file} cannot be: {why}",
-            hint=f"trust it again: holdfast trust {shlex.quote(str(file))}",
+            hint=f"trust it again: {command_line('trust', str(file))}",
         ) from exc
 
 

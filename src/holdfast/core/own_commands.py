@@ -47,7 +47,7 @@ _TAKES_CONFIG = frozenset(
 )
 """The commands with ``--config``. That of ``import`` means the file to write."""
 
-_NEEDS_NO_CONFIG = frozenset({("doctor", "explain"), ("doctor", "--list-checks")})
+_NEEDS_NO_CONFIG = frozenset({("doctor", "explain"), ("doctor", "--list-checks"), ("serve", "--demo")})
 
 _current = Invocation()
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.core import command_line
 from holdfast.demo import server as program
 from holdfast.errors import HoldfastError, UnknownServer, UsageError
 from holdfast.files import private_folder, replace_file
@@ -163,7 +164,7 @@ def _is_now(condition: Mapping[str, Any], warm_up: float) -> str:
 
 
 def _nothing_runs() -> HoldfastError:
-    return HoldfastError("no demo is running", hint="start it in another terminal: holdfast serve --demo")
+    return HoldfastError("no demo is running", hint=f"start it in another terminal: {command_line('serve', '--demo')}")
 
 
 def _known(name: str) -> str:
