@@ -233,7 +233,7 @@ def _quick_at_first(seen: Bothered, which: str, at_most: int) -> Check:
 def _limited_per_minute(seen: Bothered) -> Check:
     early, late = seen.within(0, BRISK_SECONDS), seen.within(BRISK_SECONDS, MINUTES * 60)
     return Check(
-        demand="LIFE-25 a server that listens again and is not well is asked each 2 s for a minute, then ever less often",
+        demand="LIFE-25 a server that listens again and is not well is asked each 2 s for a minute, then less often",
         found=f"{early} connections in the first minute, {late} in the other four",
         met=early <= STARTING_DIALS + DIALS and late <= SLOW_AT_MOST,
     )

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.core import command_line
+from holdfast.core import command_line, to_milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,7 +202,7 @@ class ServerUnavailable(HoldfastError):
         self.server_id = server_id
         self.state = state
         self.reason = reason
-        self.retry_in = retry_in
+        self.retry_in = to_milliseconds(retry_in) if retry_in is not None else None
         """Seconds until a retry can help; None where waiting does not help."""
 
 

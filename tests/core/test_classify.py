@@ -285,6 +285,29 @@ def test_the_last_line_of_stderr_is_the_reason_of_an_exit_and_else_the_noise() -
     )
 
 
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (ProcessExit(code=-9, stood=True, stderr="Server running on stdio", recent="Server running on stdio"), ""),
+        (ProcessExit(code=-9, stderr="Server running on stdio", noise="hello"), ""),
+        (ProcessExit(code=-11, stood=True, stderr="Server running on stdio\nfree(): invalid", recent="free(): invalid"),
+         '; stderr: "free(): invalid"'),
+        (ProcessExit(code=-15, stood=True, stderr="Server running on stdio", recent="", noise="hello"), ""),
+        (ProcessExit(code=3, stood=True, stderr="Error: no cache\nbye", recent="bye"), '; stderr: "bye"'),
+        (ProcessExit(code=3, stood=True, stderr="Server running on stdio", recent=""), ""),
+        (ProcessExit(code=3, stderr="Error: no key", recent=""), ' before it was ready; stderr: "Error: no key"'),
+    ],
+)  # fmt: skip
+def test_a_line_from_long_before_its_end_is_not_the_reason_of_an_exit(seen: ProcessExit, said: str) -> None:
+    how = (
+        f"its process was killed by signal {-seen.code}"
+        if seen.code < 0
+        else f"its process exited with code {seen.code}"
+    )
+    ready = "" if seen.stood or said else " before it was ready"
+    assert classify_evidence(seen).reason == f"{how}{ready}{said}"
+
+
 LONG: list[Callable[[str], Evidence]] = [
     lambda text: HttpStatus(status=500, body=text),
     lambda text: RpcError(method="m", code=1, message=text),

@@ -14,10 +14,11 @@ import pytest
 
 from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits
 from holdfast.front.access.guard import AccessRules, Refused
-from holdfast.front.access.local_peer import PeerUids
+from holdfast.front.access.local_peer import PeerUids, has_left
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
+from tests.waiting import came_true
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
 
@@ -104,10 +105,12 @@ def test_a_peer_that_sent_and_closed_is_not_taken_for_root(uids: PeerUids) -> No
     with connected() as (accepted, client):
         assert client.stdin is not None
         assert client.stdout is not None
+        assert not has_left(accepted)
         client.stdin.write("send and close\n")
         client.stdin.flush()
         assert client.stdout.readline() == "closed\n"
         assert uids.of(accepted) is None
+        assert has_left(accepted)
 
 
 @pytest.mark.requirement("SEC-10")
@@ -118,6 +121,20 @@ def test_a_peer_whose_user_is_not_known_is_refused_and_not_called_another_user(u
     refused = rules.decide({"host": "localhost"}, admission=Admission(ClientPeer("127.0.0.1", uid), ConnectionLimits()))
     assert isinstance(refused, Refused)
     assert (refused.status, told) == (403, [kind])
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.anyio
+async def test_a_probe_that_closes_at_once_is_no_refused_access(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="holdfast")
+    hub = Hub.from_config({"mcpServers": {}})
+    async with hub, serving(create_app(hub, uids={os.geteuid()}), accept=True) as base:
+        port = int(base.rpartition(":")[2])
+        for probe in (b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(probe)
+        await came_true(lambda: "a client closed its connection at once" in caplog.text)
+    assert not [line for line in caplog.records if line.levelname == "WARNING"]
 
 
 @pytest.mark.requirement("SEC-10")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import sys
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import pytest
 
 from holdfast import load
 from holdfast.config import config_from_mapping
-from holdfast.core import State
+from holdfast.control.server.history import History
+from holdfast.control.server.views import HubInfo, Views
+from holdfast.core import State, to_milliseconds
+from holdfast.errors import ServerNotReady
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import ListFailed
 from holdfast.testing import FakeClock
@@ -141,11 +146,41 @@ async def test_tools_serve_and_doctor_give_the_same_verdict(server: Broken, clin
         await reaches(hub, "s")
 
 
+@pytest.mark.requirement("HUB-11")
 async def test_the_status_tool_tells_the_finding(server: Broken, ada: Person) -> None:
     server.breaks(FAULTS["error"][0])
     async with front({"s": server.definition}) as served, ada.client(served.all, "legacy") as client:
         result = await client.call_tool("holdfast_status", {})
         contents = (await client.read_resource("holdfast://status")).contents
     assert "connected" in text_of(result)
+    assert "its resources could not be listed: " in text_of(result), "a model reads the text"
+    assert "the disk is gone" in text_of(result)
     assert "the disk is gone" in str(result.structured_content)
     assert "the disk is gone" in str(contents)
+
+
+async def test_the_control_api_and_the_page_tell_the_finding(server: Broken) -> None:
+    server.breaks(FAULTS["error"][0])
+    async with running({"s": server.definition}) as hub:
+        await settled(hub)
+        shown = Views(hub, History(), HubInfo(endpoint="")).server("s")
+    assert shown.status == "available"
+    assert shown.finding.startswith("its resources could not be listed: ")
+    assert "the disk is gone" in shown.finding
+    assert shown.summary.endswith(f"I{shown.finding[1:]}.")
+
+
+async def test_no_number_of_seconds_has_digits_that_mean_nothing(ada: Person) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        down = {"url": f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"}
+        async with front({"down": down}) as served, ada.client(served.all, "legacy") as client:
+            refused = await client.call_tool("down__x", {})
+            status = await client.call_tool("holdfast_status", {})
+            contents = (await client.read_resource("holdfast://status")).contents
+            shown = Views(served.hub, History(), HubInfo(endpoint="")).server("down")
+    for text in (refused.model_dump_json(), status.model_dump_json(), str(contents), str(shown.retry_in)):
+        assert not re.search(r"\d\.\d{4}", text), text
+    assert to_milliseconds(0.23300000000017462) == 0.233
+    error = ServerNotReady("x", server_id="s", state="y", retry_in=0.23300000000017462)
+    assert error.retry_in == 0.233

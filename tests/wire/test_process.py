@@ -28,6 +28,7 @@ from holdfast.wire.session import Connection
 from holdfast.wire.warden import CHILD_MARK, MARK, Warden
 from tests.peers.leaks import alive, no_leaks
 from tests.peers.stdio import StdioPeer
+from tests.waiting import came_true
 from tests.wire.processes import gone
 
 pytestmark = pytest.mark.anyio
@@ -221,9 +222,25 @@ async def words_of(source: str, *, keep: int = 16 * 1024, secrets: tuple[str, ..
             tasks.start_soon(child.drain_stderr)
             with anyio.fail_after(20):
                 await child.exited()
-            words = await child.last_words()
+            words, _ = await child.last_words()
             tasks.cancel_scope.cancel()
         return words
+
+
+async def test_what_it_wrote_shortly_before_its_end_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = [1_000.0], list[bytes]()
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    source = "import sys; print('started', file=sys.stderr, flush=True); input(); sys.exit('over')"
+    async with started(program(source)) as child, anyio.create_task_group() as tasks:
+        child.on_line = lines.append
+        tasks.start_soon(child.drain_stderr)
+        await came_true(lambda: lines)
+        now[0] += room.RECENT_SECONDS + 1
+        await child.send(b"\n")
+        with anyio.fail_after(20):
+            await child.exited()
+        assert await child.last_words() == ("started\nover", "over")
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.requirement("SEC-4")
@@ -275,7 +292,7 @@ async def test_last_words_are_had_though_the_event_loop_is_late(monkeypatch: pyt
     child = Child(process, -1, Warden(), Redactor(()), keep=1024)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(child.drain_stderr)
-        assert await child.last_words() == "it is over"
+        assert await child.last_words() == ("it is over", "it is over")
 
 
 @pytest.mark.requirement("MSG-6", "HUB-5")

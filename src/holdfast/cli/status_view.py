@@ -475,6 +475,8 @@ def _why(server: Server, _now: float, page: Page) -> str:
         parts.append(f"breaker {breaker_words(server.breaker)}")
     if not is_well(server):
         parts.append(one_line(server.reason or server.summary))
+    if server.finding:
+        parts.append(one_line(server.finding))
     if server.held:
         parts.append(f"held until approved: {', '.join(map(one_line, server.held))}")
     if is_well(server) and server.tools and not server.verified:

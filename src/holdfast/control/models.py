@@ -125,6 +125,7 @@ class Server(ApiModel):
     templates: int = 0
     verified: bool = Field(default=False, description="Whether its listing is from this run of the hub")
     held: tuple[str, ...] = Field(default=(), description="Tools that are held until their change is approved")
+    finding: str = Field(default="", description="What is wrong although the server is up, such as a list that failed")
     calls_total: int = 0
     errors_total: int = 0
     reconnects_total: int = 0

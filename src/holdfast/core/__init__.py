@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.core.backoff import delay as delay
+    from holdfast.core.backoff import delay as delay, to_milliseconds as to_milliseconds
     from holdfast.core.breaker import (
         BreakerPolicy as BreakerPolicy,
         BreakerState as BreakerState,
@@ -210,7 +210,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "backoff": ["delay"],
+        "backoff": ["delay", "to_milliseconds"],
         "breaker": ["BreakerPolicy", "BreakerState", "Outcome", "Permit", "Refusal", "RefusalReason", "Tripped"],
         "catalog": [
             "Catalog",

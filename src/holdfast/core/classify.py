@@ -88,6 +88,8 @@ __all__ = [
 EX_TEMPFAIL = 75
 """sysexits.h: the program itself says that a retry can help."""
 
+SIGKILL = 9
+
 STOPPED_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 """SIGHUP, SIGINT, SIGKILL, SIGTERM: a person or the kernel's memory killer ended it; it did not fail."""
 
@@ -380,13 +382,26 @@ def _command(seen: CommandUnusable) -> Verdict:
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
-    line = telling_line(seen.stderr)
-    said = quoted(line, origin="stderr") if line else quoted(telling_line(seen.noise), origin="stdout")
+    said = _last_said(seen)
     reason = f"its process {how}{when}" + (f"; {said}" if said else "")
     if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
         return Verdict(status="transient", reason=reason)
     need = need_of(seen.stderr) or need_of(seen.noise)
     return _permanent(reason, hint_for(need) if need is not None else "run its command by hand to see what it needs")
+
+
+def _last_said(seen: ProcessExit) -> str:
+    """What it said about its end. A line of its start, minutes before it was killed, is not about that.
+
+    No process knows of signal 9 before it ends, so nothing that it wrote is about it.
+    """
+    if -seen.code == SIGKILL:
+        return ""
+    cause = seen.stderr if seen.recent is None or not (seen.stood or seen.code < 0) else seen.recent
+    line = telling_line(cause)
+    if line or (seen.stood and seen.recent is not None):
+        return quoted(line, origin="stderr")
+    return quoted(telling_line(seen.noise), origin="stdout")
 
 
 def _quoted(line: str) -> str:

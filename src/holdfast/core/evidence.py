@@ -276,6 +276,8 @@ class ProcessExit:
     """Whether the request may have reached the process; False where it was never written whole."""
     stderr: str = ""
     """The last lines that it wrote there."""
+    recent: str | None = None
+    """What of them it wrote in the last seconds before its end; None where that is not known."""
     noise: str = ""
     """The first lines on stdout that were not the protocol."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.core.backoff import to_milliseconds
 from holdfast.core.breaker import (
     Breaker,
     BreakerEvent,
@@ -252,15 +253,15 @@ class Machine:
             failures=lease.failures if lease is not None else 0,
             attempts=life.attempts,
             breaker=self.breaker.state,
-            retry_in=self._retry_in(now),
-            breaker_retry_in=self.breaker.retry_in(now) if self.breaker.state is BreakerState.OPEN else None,
+            retry_in=_shown(self._retry_in(now)),
+            breaker_retry_in=_shown(self.breaker.retry_in(now)) if self.breaker.state is BreakerState.OPEN else None,
             evidence=life.evidence if denial is None else "denied",
             # A server that was ended on purpose, to be started again, has no reason and is not lost.
             lost=life.was_up and lease is None and (bool(life.reason) or life.state is not State.CONNECTING),
             spent=lease is None and life.attempts >= len(life.policy.backoff),
-            down_for=max(0.0, now - life.down_since) if life.down_since is not None else None,
+            down_for=_shown(max(0.0, now - life.down_since)) if life.down_since is not None else None,
             unconfirmed=denial.unconfirmed if denial is not None else life.state is State.DENIED and life.unconfirmed,
-            call_asks_in=self._call_asks_in(now),
+            call_asks_in=_shown(self._call_asks_in(now)),
             calls=life.calls,
         )
 
@@ -485,3 +486,7 @@ _EVENTS: Mapping[Outcome, Callable[[int, str], Event]] = {
     Outcome.DENIED: lambda connection, _: CallDenial(connection),
     Outcome.TIMED_OUT: lambda connection, _: CallTimedOut(connection),
 }
+
+
+def _shown(seconds: float | None) -> float | None:
+    return to_milliseconds(seconds) if seconds is not None else None

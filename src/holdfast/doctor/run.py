@@ -14,7 +14,7 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import BadServer, ConfigReading, Definition, ServerSpec
-from holdfast.core import Redactor, command_line, mask_url
+from holdfast.core import Redactor, command_line, mask_url, to_milliseconds
 from holdfast.doctor.case import Case, LiveHub, Resolve, Tools, hub_of
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
@@ -324,7 +324,7 @@ def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:
 
 
 def _less(seconds: float | None, passed: float) -> float | None:
-    return max(seconds - passed, 0.0) if seconds is not None else None
+    return to_milliseconds(max(seconds - passed, 0.0)) if seconds is not None else None
 
 
 def _is_in_doubt(server: ServerReport) -> bool:

@@ -17,7 +17,7 @@ from typing import Final
 
 from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits, peer_at
 from holdfast.front.access.handshakes import HandshakeTurns
-from holdfast.front.access.local_peer import PeerUids
+from holdfast.front.access.local_peer import PeerUids, has_left
 from holdfast.front.access.shares import ConnectionShares
 
 __all__ = ["Acceptor", "AdmittedProtocol"]
@@ -154,7 +154,8 @@ class Acceptor:
 
     def _take(self, connection: socket.socket, name: object) -> None:
         uid = self._uids.of(connection) if self._uids is not None else None
-        admission = self._limits.enter(peer_at(name, uid))
+        left = self._uids is not None and uid is None and has_left(connection)
+        admission = self._limits.enter(peer_at(name, uid, left=left))
         if admission is None:
             connection.close()
             return

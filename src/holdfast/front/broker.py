@@ -37,7 +37,7 @@ from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
 from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
-from holdfast.hub import Hub, HubRecord, Missed, Published, RemoteCaller, Slot
+from holdfast.hub import Hub, HubRecord, ListFailed, Missed, Published, RemoteCaller, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
@@ -562,7 +562,7 @@ class Broker:
                 self._told, before = self.hub.catalog, self._told
                 for server, (shown, own) in self._told.changes(before).items():
                     self._changed(server, tuple(kind.value for kind in shown), tuple(kind.value for kind in own))
-            case Transition():
+            case Transition() | ListFailed():
                 for each in self._subscriptions:
                     each.post(ResourceUpdated(STATUS_URI))
                 self._notify_subscribers("", STATUS_URI)

@@ -227,7 +227,8 @@ def _line(name: str, one: Mapping[str, Any]) -> str:
     later = f" (next try {when})" if (when := next_try(one["retryIn"])) and not one["available"] else ""
     changed = one.get("changedTools")
     warning = f"; changed since first seen: {', '.join(changed)}" if changed else ""
-    return f"{name}: {one['state']}{because}{later}; {counted(one['tools'], 'tool')} listed{warning}"
+    finding = f"; {one['finding']}" if "finding" in one else ""
+    return f"{name}: {one['state']}{because}{later}; {counted(one['tools'], 'tool')} listed{finding}{warning}"
 
 
 def _collisions(hub: Hub) -> list[dict[str, str]]:

@@ -368,7 +368,9 @@ class McpServer:
 
     @property
     def _findings(self) -> Mapping[str, str]:
-        return {**self.view.hub.registry.findings, **self._broker.findings}
+        """What is wrong with each server, of its lists and of its requests."""
+        listed, asked = self.view.hub.registry.findings, self._broker.findings
+        return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
 
     # Forwarded requests.
 

@@ -202,14 +202,16 @@ def _some(names: Sequence[str]) -> str:
 
 _REFUSALS = {
     "user": "access refused: another user of this machine, from %s",
-    "unknown_user": "access refused: the user of the connection is not known (was it closed at once?), from %s",
+    "unknown_user": "access refused: the user of the connection is not known, from %s",
     "login": "login failed: a wrong credential, from %s",
     "too_many_logins": "login refused: too many wrong credentials, from %s",
 }
 
 
 def _write_refusal(refused: AccessRefused) -> None:
-    if refused.kind == "quota":
+    if refused.kind == "left":  # a probe of the port, or a client that did not wait for its answer
+        _write(logging.DEBUG, refused, "a client closed its connection at once, from %s", refused.source)
+    elif refused.kind == "quota":
         _write(logging.WARNING, refused, "quota used up: %s of the caller %s", refused.quota, refused.principal)
     elif refused.kind == "certificate":
         words = "access refused: a client certificate does not verify (%s), from %s"

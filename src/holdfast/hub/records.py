@@ -22,6 +22,7 @@ from holdfast.core import (
     State,
     Transition,
     Tripped,
+    to_milliseconds,
 )
 
 __all__ = [
@@ -109,7 +110,7 @@ class CallEnded:
     """Who called; empty where a program called in its own name."""
 
 
-RefusalKind: TypeAlias = Literal["user", "unknown_user", "login", "certificate", "too_many_logins", "quota"]
+RefusalKind: TypeAlias = Literal["user", "unknown_user", "left", "login", "certificate", "too_many_logins", "quota"]
 """Why a client was refused: another user of this machine, or one that is not known, a wrong credential, a client
 certificate that does not verify, too many wrong credentials, or a used up quota."""
 
@@ -277,4 +278,6 @@ def _plain(record: Any) -> Mapping[str, Any]:
 def _plain_value(value: Any) -> Any:
     if isinstance(value, State):
         return value.shown
+    if isinstance(value, float):
+        return to_milliseconds(value)
     return value.value if isinstance(value, Enum) else value

@@ -516,17 +516,22 @@ class SlotRegistry:
     @property
     def findings(self) -> dict[str, str]:
         """What is wrong with servers that are up all the same, in words, by server."""
-        found: dict[str, list[str]] = {}
-        for server, source in self.catalog.servers.items():
-            for kind, why in source.listing.failed.items() if source.listing is not None else ():
-                found.setdefault(server, []).append(f"its {kind.value} could not be listed: {why}")
         taken: dict[str, list[Collision]] = {}
         for one in self.catalog.collisions:
             if not one.holder.server:
                 taken.setdefault(one.key.server, []).append(one)
-        for server, collisions in taken.items():
-            found.setdefault(server, []).append(_names_of_the_hub(collisions))
-        return {server: "; ".join(words) for server, words in found.items()}
+        return {one: words for one in self.catalog.servers if (words := self._finding(one, taken.get(one, ())))}
+
+    def finding(self, server: str) -> str:
+        """The same of one server; empty if there is nothing."""
+        of_hub = [one for one in self.catalog.collisions if not one.holder.server and one.key.server == server]
+        return self._finding(server, of_hub)
+
+    def _finding(self, server: str, of_hub: Sequence[Collision]) -> str:
+        source = self.catalog.servers.get(server)
+        failed = source.listing.failed if source is not None and source.listing is not None else {}
+        found = [f"its {kind.value} could not be listed: {why}" for kind, why in failed.items()]
+        return "; ".join([*found, *([_names_of_the_hub(of_hub)] if of_hub else [])])
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Withdraw a server's items, and end the connections to it that belong to one client."""

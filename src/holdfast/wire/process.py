@@ -17,6 +17,7 @@ import struct
 import termios
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -88,6 +89,13 @@ LONGEST_SECRET = 1024
 """How much is dropped where stderr was cut inside a line: a cut secret would not be recognised."""
 
 
+RECENT_SECONDS = 5.0
+"""What a process wrote that shortly before its end is about its end: it may have closed files and children since."""
+
+STDERR_PIECES = 256
+"""Of how many pieces of stderr the time is kept. A process that writes more in its last seconds tells it at the end."""
+
+
 class Child:
     """One process and its group. The caller of ``start`` closes it."""
 
@@ -99,6 +107,8 @@ class Child:
         self._keep = keep
         self._stderr = bytearray()
         self._stderr_cut = False
+        self._stderr_times: deque[tuple[float, int]] = deque(maxlen=STDERR_PIECES)
+        """When each of the last pieces of stderr came, and its bytes."""
         self._line = b""
         """The beginning of a line of its stderr that has no end yet."""
         self._unsent = bytearray()
@@ -177,6 +187,7 @@ class Child:
         async for chunk in self._process.stderr:
             self._line = self._pass_on(self._line + chunk)
             self._stderr += chunk
+            self._stderr_times.append((time.monotonic(), len(chunk)))
             if (over := len(self._stderr) - self._keep) > 0:
                 self._stderr_cut = True
                 del self._stderr[:over]
@@ -219,11 +230,21 @@ class Child:
         line = next((line for line in reversed(lines) if line.strip()), "")
         return plain(self._redactor.mask(line)).strip()[:SHOWN_LINE]
 
-    async def last_words(self) -> str:
-        """The end of its stderr, masked; waits a moment for the rest in the pipe."""
+    async def last_words(self) -> tuple[str, str]:
+        """The end of its stderr, and what of it came in the last seconds; masked. It waits a moment for the rest."""
+        since = time.monotonic() - RECENT_SECONDS
         await self._stderr_read()
-        text = self._stderr.decode("utf-8", "replace")
-        if self._stderr_cut:
+        recent = sum(size for at, size in self._stderr_times if at >= since)
+        whole = self._last_words(bytes(self._stderr), cut=self._stderr_cut)
+        if recent >= len(self._stderr):
+            return whole, whole
+        before = self._stderr[: len(self._stderr) - recent]
+        # A piece may begin inside a line: half of a secret would not be recognised.
+        return whole, self._last_words(bytes(self._stderr[len(before) :]), cut=not before.endswith(b"\n"))
+
+    def _last_words(self, raw: bytes, *, cut: bool) -> str:
+        text = raw.decode("utf-8", "replace")
+        if cut:
             text = text.partition("\n")[2] or text[LONGEST_SECRET:]
         if len(text) > LONGEST_LAST_WORDS:  # a long text is cut before it is masked, and the end tells most
             text = text[-LONGEST_LAST_WORDS:].partition("\n")[2] or text[LONGEST_SECRET - LONGEST_LAST_WORDS :]

@@ -156,11 +156,13 @@ class StdioDispatcher(DuplexDispatcher):
             return _closed_stdin(sent=True)
         if code is None:
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail="it closed its stdout")
+        whole, recent = await self._child.last_words()
         return ProcessExit(
             code=code,
             stood=self.stood,
             heard=bool(self._child.written and self._child.has_read()),  # one that got nothing heard nothing
-            stderr=await self._child.last_words(),
+            stderr=whole,
+            recent=recent,
             noise=self._noise,
         )
 

@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from holdfast.control.server.history import change_of
 from holdfast.control.server.views import AT_ONCE, Views
-from holdfast.core import Tripped
+from holdfast.core import Tripped, to_milliseconds
 from holdfast.errors import UnknownServer
 from holdfast.hub import (
     AccessChanged,
@@ -79,7 +79,7 @@ class EventStream:
         if self._followers and (event := event_for(record, self._wall())) is not None:
             server, name, data = event
             for follower in self._followers:
-                follower.put(name, json.dumps(data, separators=(",", ":")))
+                follower.put(name, json.dumps(_rounded(data), separators=(",", ":")))
                 follower.touched(server)
 
     def gone(self, server: str) -> None:
@@ -208,6 +208,10 @@ class _Follower:
         with anyio.CancelScope(deadline=until):
             await self.came.wait()
         return until < silent_at or self.came.is_set()
+
+
+def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: to_milliseconds(value) if isinstance(value, float) else value for key, value in data.items()}
 
 
 def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] | None:

@@ -188,6 +188,7 @@ class Views:
         listed = _counted(() if source.withdrawn else source.entries)
         held = self._hub.approvals.held(name)[:MOST_HELD]
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
+        finding = self._hub.registry.finding(name)
         return Server(
             id=name,
             transport=spec.transport if isinstance(spec, ServerSpec) else "",
@@ -195,7 +196,7 @@ class Views:
             subtitle=_subtitle(slot),
             state=health.shown_state,
             status=health.status,
-            summary=text.summary,
+            summary=f"{text.summary} {finding[0].upper()}{finding[1:]}." if finding else text.summary,
             action=text.action,
             command=text.command,
             login=health.status == "denied" and bool(self.login_scope(name)[0]),
@@ -215,6 +216,7 @@ class Views:
             templates=listed[Kind.TEMPLATE],
             verified=source.listing is not None and source.listing.generation > 0,
             held=held,
+            finding=finding,
             calls_total=history.calls,
             errors_total=history.errors,
             reconnects_total=history.reconnects,

@@ -31,6 +31,8 @@ class ClientPeer:
     """Its IP address, as text."""
     uid: int | None = None
     """The user, if it is on this machine and the kernel names one."""
+    left: bool = False
+    """Whether it had closed the connection when that was accepted: then the kernel names no user."""
 
     @property
     def name(self) -> str:
@@ -51,9 +53,9 @@ class ClientPeer:
         return str(found)
 
 
-def peer_at(name: object, uid: int | None = None) -> ClientPeer:
+def peer_at(name: object, uid: int | None = None, *, left: bool = False) -> ClientPeer:
     """Return the peer with this socket name."""
-    return ClientPeer(str(name[0]) if isinstance(name, tuple) and name else "?", uid)
+    return ClientPeer(str(name[0]) if isinstance(name, tuple) and name else "?", uid, left)
 
 
 def connections_allowed() -> int:

@@ -183,7 +183,8 @@ class AccessRules:
 
     def _foreign(self, admission: Admission | None) -> Refused:
         uid = admission.peer.uid if admission is not None else None
-        kind: RefusalKind = "user" if uid is not None else "unknown_user"
+        left = admission is not None and admission.peer.left
+        kind: RefusalKind = "left" if left else "user" if uid is not None else "unknown_user"
         self.report(kind, admission.peer.name if admission is not None else "?", "", "")
         if uid is None:
             reason = "the user of this connection cannot be determined"
