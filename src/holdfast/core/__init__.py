@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         classify_evidence as classify_evidence,
         classify_load_error as classify_load_error,
         statement_of as statement_of,
+        status_class as status_class,
     )
     from holdfast.core.evidence import (
         BadConfig as BadConfig,
@@ -231,6 +232,7 @@ __getattr__, __dir__ = lazy_exports(
             "classify_evidence",
             "classify_load_error",
             "statement_of",
+            "status_class",
         ],
         "own_commands": ["Invocation", "command_line", "invocation", "typed_as"],
         "evidence": [

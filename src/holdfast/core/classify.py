@@ -572,10 +572,10 @@ _STATUS_IN_WHOLE = re.compile(
 )
 """What HTTP clients write: the status in quotes, at the beginning, or after the class of an exception."""
 _STATUS_IN_TEXT = re.compile(
-    r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]code)?|error(?: code)?|response|returned|got(?: an?)?)"
-    rf"\s*[:=]?\s*{_CODE}"
+    r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?(?: code)?|status(?:[ _]?code)?|error(?: code)?|response|returned|got(?: an?)?)"
+    rf"\s*[:=(]?\s*{_CODE}"
     rf"|\b([45]\d\d)\s+{_PHRASE}"
-    rf"|\A\s*{_CODE}(?=\s*(?::|\Z))"
+    rf"|\A\s*{_CODE}(?=\s*(?::|\.?\s*\Z))"
 )
 """A status in a text without names: after its usual words, before its reason phrase, at the start before a colon, or
 as the whole text."""

@@ -24,6 +24,7 @@ from holdfast.core import (
     TimedOut,
     TlsFailure,
     TlsFault,
+    status_class,
 )
 from holdfast.wire.http.connection import BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.inflate import BadEncoding
@@ -71,7 +72,7 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0, connectin
         case ProxyRefused(status=407):
             return HttpStatus(status=407)
         case ProxyRefused(status=status):
-            passing = status in (408, 429) or status >= 500
+            passing = status_class(status) == "transient"
             fault = NetworkFault.PROXY_FAILED if passing else NetworkFault.PROXY_REFUSED
             return NetworkFailure(fault=fault, detail=f"it answered HTTP {status}")
         case ProxyUnreachable():
