@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -17,15 +18,17 @@ import pytest
 
 from holdfast import Hub
 from holdfast.config import ServerSpec
-from holdfast.core import FleetReply, Listing, State
+from holdfast.core import Evidence, FleetReply, Listing, State, classify_evidence
 from holdfast.core.fleet import member, placement
-from holdfast.errors import ConnectionClosed, HoldfastError, ServerUnavailable
+from holdfast.errors import ConnectionClosed, HoldfastError, ServerFailure, ServerUnavailable
 from holdfast.front import Broker
 from holdfast.hub import CallEnded, Fleet, LocalStore, PeerAddress, Peers, serve_broker
+from holdfast.hub.fleet.forwarding import _failure_in, _failure_value
 from holdfast.hub.fleet.listings import packed
 from holdfast.hub.fleet.messages import StoreUnavailable
 from holdfast.testing import Fault, StdioServer
 from holdfast.wire import Caller, Relay
+from tests.core.test_classify import EVERY_EVIDENCE
 from tests.hub.open_hubs import PATIENCE, fleet_of, reaches, records, running
 from tests.waiting import asked, came_true
 
@@ -426,3 +429,15 @@ async def test_a_server_of_the_modern_era_answers_clients_of_both_eras_on_the_ot
     result = await other.registry.request("e", "tools/call", params, caller=client)  # type: ignore[arg-type]
     asked = "inputRequests" in result if era == "modern" else "red" in result["content"][0]["text"]
     assert asked
+
+
+@pytest.mark.requirement("LOAD-1", "LOAD-2", "LOAD-4")
+def test_a_failure_gets_the_same_verdict_on_the_replica_that_it_is_told_to() -> None:
+    def judged(seen: Evidence) -> tuple[object, ...]:
+        verdict = classify_evidence(seen)
+        return seen, verdict.status, verdict.unconfirmed, verdict.answers
+
+    for seen in EVERY_EVIDENCE:
+        told = _failure_in(json.loads(json.dumps(_failure_value(seen))))
+        assert isinstance(told, ServerFailure)
+        assert judged(told.evidence)[1:] == judged(seen)[1:], seen

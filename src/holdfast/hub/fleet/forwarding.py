@@ -36,6 +36,7 @@ from holdfast.core import (
     Permit,
     RpcError,
     State,
+    Statement,
     TlsFault,
     Unexpected,
 )
@@ -594,6 +595,8 @@ def _failure_in(told: Any) -> HoldfastError:
             name, values = told["evidence"], dict(told["fields"])
             if name in _FAULTS:
                 values["fault"] = _FAULTS[name](values["fault"])
+            if values.get("stated") is not None:
+                values["stated"] = Statement(values["stated"])
             if isinstance(values.get("problems"), list):
                 values["problems"] = tuple(map(str, values["problems"]))
             return ServerFailure(_EVIDENCE[name](**values))
