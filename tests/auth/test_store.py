@@ -16,7 +16,7 @@ from keyring.backend import KeyringBackend
 from keyring.backends import fail
 from keyring.errors import KeyringLocked
 
-from holdfast.auth.grant import GrantKey
+from holdfast.auth.grant import GrantKey, OAuthClient
 from holdfast.auth.store import PAUSE, KeyringStorage, StoreUnusable, TokenStore, find_secret_storage
 from tests.auth.grants import grant
 
@@ -176,6 +176,16 @@ def test_with_a_keyring_the_file_holds_no_secret(with_ring: TokenStore, ring: Ri
     assert other.remove(kept.key)
     assert ring.held == {}
     assert not other.remove(kept.key)
+
+
+@pytest.mark.requirement("AUTH-9")
+def test_with_a_keyring_the_file_holds_no_private_key(with_ring: TokenStore, ring: Ring) -> None:
+    client = OAuthClient(id="mine", key="planted-key", method="private_key_jwt")
+    kept = with_ring.put(grant(client=client))
+    assert "planted" not in with_ring.file.read_text()
+    other = TokenStore(with_ring.folder, vault=lambda: KeyringStorage(ring))
+    assert other.grants() == (kept,)
+    assert "planted" not in repr(kept)
 
 
 def test_a_locked_keyring_hides_its_grants_and_loses_none(with_ring: TokenStore, ring: Ring) -> None:

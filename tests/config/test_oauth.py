@@ -81,3 +81,24 @@ def test_a_client_s_secret_is_one_to_whoever_masks(cli: Cli) -> None:
     assert "oauth.clientId" in shown
     assert "oauth.clientSecret" in shown
     assert "xaa" not in shown
+
+
+@pytest.mark.requirement("MSG-6", "AUTH-9")
+def test_a_client_s_key_is_shown_where_it_is_a_file_and_hidden_where_it_is_the_key(cli: Cli) -> None:
+    for written, is_shown in [('{"kty": "EC", "d": "planted"}', False), ("keys/planted.pem", True)]:
+        server = defined({"clientId": "me", "privateKey": written})
+        assert isinstance(server, ServerSpec)
+        assert "planted" not in repr(server)
+        oauth = {"clientId": "me", "privateKey": written, "resource": False}
+        cli.configure({"files": {"url": "https://files.example/mcp", "oauth": oauth}})
+        shown = cli.run("config", "show").stdout
+        assert ("planted" in shown) == is_shown
+        assert "oauth.resource    false" in shown
+
+
+def test_a_resource_is_a_text_or_switched_off() -> None:
+    assert settings({"resource": False}).resource == ""
+    assert settings({"resource": "api://files"}).resource == "api://files"
+    assert settings({}).resource is None
+    for written in (True, "", 1):
+        assert isinstance(defined({"resource": written}), BadServer)

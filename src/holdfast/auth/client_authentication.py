@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from holdfast.auth.grant import OAuthClient
+from holdfast.config import is_key_text
 from holdfast.errors import LoginFailed
 
 __all__ = [
@@ -90,7 +91,7 @@ def variants(client: OAuthClient, methods: Sequence[str], endpoint: str) -> tupl
 
 def configured_key(value: str) -> str:
     """The key of a definition, which has it or names its file. Raises ``LoginFailed``."""
-    if "{" in value or "-----BEGIN" in value:
+    if is_key_text(value):
         return value.replace("\\n", "\n")  # as PEM is written into an environment variable
     try:
         return Path(value).expanduser().read_text(encoding="utf-8")

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         Targets as Targets,
         ToolFilter as ToolFilter,
         Transport as Transport,
+        is_key_text as is_key_text,
         targets_of as targets_of,
     )
     from holdfast.config.steering import steers as steers
@@ -125,6 +126,7 @@ __getattr__, __dir__ = lazy_exports(
             "Limits",
             "LoadPolicy",
             "OAuthSettings",
+            "is_key_text",
             "QuotaSettings",
             "PlacementName",
             "ServerSpec",

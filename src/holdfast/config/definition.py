@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
-from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
+from holdfast.config.models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
 from holdfast.config.spec import (
     ApprovalMode,
     BadServer,
@@ -35,6 +35,7 @@ from holdfast.config.spec import (
     Sharing,
     ToolFilter,
     Transport,
+    is_key_text,
 )
 from holdfast.config.steering import steers
 from holdfast.core import has_secret_shape, secrets_in_url
@@ -325,9 +326,14 @@ class _DefinitionReader:
                 headers=model.headers,
                 url=url,
                 args=model.args,
-                expanded=[*self._found.secrets, model.oauth.client_secret or "", model.oauth.private_key or ""],
+                expanded=[*self._found.secrets, *_oauth_secrets(model.oauth)],
             ),
         )
+
+
+def _oauth_secrets(oauth: OAuthFile) -> list[str]:
+    key = oauth.private_key or ""
+    return [oauth.client_secret or "", key if is_key_text(key) else ""]
 
 
 def _transport(model: ServerFile, url: str) -> Transport:

@@ -21,7 +21,7 @@ from holdfast.config.find import find_config, search_places
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
 from holdfast.config.models import HoldfastSettings, is_oauth_key
 from holdfast.config.read import ConfigReading, read_file
-from holdfast.config.spec import BadServer, ServerSpec
+from holdfast.config.spec import BadServer, ServerSpec, is_key_text
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
 __all__ = ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"]
@@ -215,8 +215,9 @@ class _ServerValues:
             yield self._value("oauth", given, "oauth")
         for key, value in given.items() if isinstance(given, Mapping) else ():
             if is_oauth_key(key):
-                shown = tuple(map(str, value)) if isinstance(value, list) else str(value)
-                hidden = "secret" in key.lower()
+                shown = tuple(map(str, value)) if isinstance(value, list) else value
+                shown = shown if isinstance(shown, tuple | bool) else str(shown)
+                hidden = "secret" in key.lower() or ("key" in key.lower() and is_key_text(str(value)))
                 yield Value(key=f"oauth.{key}", value=shown, origin=self._origin(("oauth", key)), hidden=hidden)
 
     def _value(self, key: str, value: Shown, *written_as: str) -> Value:

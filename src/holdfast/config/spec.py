@@ -38,6 +38,7 @@ __all__ = [
     "Targets",
     "ToolFilter",
     "Transport",
+    "is_key_text",
     "targets_of",
 ]
 
@@ -62,6 +63,11 @@ class ToolFilter:
 
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
+
+
+def is_key_text(value: str) -> bool:
+    """Whether this is a private key itself (PEM or JWK), and not the path of its file."""
+    return "{" in value or "-----BEGIN" in value
 
 
 @dataclass(frozen=True, kw_only=True)
