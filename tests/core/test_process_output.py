@@ -209,6 +209,17 @@ def test_a_package_that_another_uses_without_installing_it_is_named(line: str, p
     assert (need.kind, need.names) == ("python_module", (package,))
 
 
+def test_the_settings_that_pydantic_rejects_are_named() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/a/server.py", line 3, in <module>\n    Settings()\n'
+        "pydantic_core._pydantic_core.ValidationError: 2 validation errors for Settings\n"
+        "api_key\n  Field required [type=missing, input_value={}, input_type=dict]\n"
+        "    For further information visit https://errors.pydantic.dev/2.14/v/missing\n"
+        "port\n  Input should be a valid integer [type=int_parsing, input_value='x', input_type=str]\n"
+    )
+    assert telling_line(text).endswith("for Settings: api_key: Field required; port: Input should be a valid integer")
+
+
 def test_a_package_that_was_unpublished_is_told_apart_from_one_that_never_was() -> None:
     text = NPM_404.replace("npm error 404\n", "npm error 404 Unpublished on 2025-03-16T14:23:17.034Z\n", 1)
     need = need_of(text)

@@ -54,6 +54,13 @@ TELLING = [
     ("pyremoved", "python_package", "ModuleNotFoundError: No module named 'logfire.experimental.query_client'"),
     ("flag", "argument", "Error: In-memory databases require the --read-write flag."),
     ("uvxrange", "runtime", "cause: Because the current Python version (3.11.2) does not satisfy Python>=3.12,<3.13"),
+    ("uvxver", "package", "Because there is no version of mcp-server-time==99.9.9"),
+    ("pnpm404", "package", "Failed to resolve the latest version of nosuch-package-xyz-1:"),
+    ("pnpmver", "package", "No matching version found for cowsay@99.9.9"),
+    ("bun404", "package", "error: GET https://registry.npmjs.org/nosuch-package-xyz-1 - 404"),
+    ("bunver", "package", "error: No version matching"),
+    ("deno404", "package", "error: npm package 'nosuch-package-xyz-1' does not exist."),
+    ("yarn404", "package", "➤ YN0027: create-nosuch-xyz-1@unknown can't be resolved"),
     ("docker_image", "image", "docker: Error response from daemon: pull access denied for mcp/nosuch"),
 ]
 
@@ -91,6 +98,7 @@ def test_what_is_missing_is_named() -> None:
     assert names(output("uvxyanked_long")) == ("awslabs-aws-diagram-mcp-server",)
     assert names(output("npxsuffix")) == ("@heroku/mcp-server",), "the package that imports, not the one without it"
     assert names(output("flag")) == ("--read-write",)
+    assert names(output("pnpm404")) == names(output("bun404")) == names(output("deno404")) == ("nosuch-package-xyz-1",)
     assert names("Missing A_KEY\nMissing B_KEY\n") == ("A_KEY", "B_KEY")
 
 

@@ -360,6 +360,30 @@ async def test_a_broken_release_is_replaced_by_an_earlier_one(clinic: Examinatio
     assert again.remedy.commands == ("npm view @heroku/mcp-server versions",)
 
 
+async def test_a_version_that_uvx_does_not_find_is_replaced_by_the_current_one(clinic: Examination) -> None:
+    args = ["--quiet", "mcp-server-time@99.9.9"]
+    found = await clinic.found({"command": printing(clinic, "uvx", "uvxver"), "args": args})
+    assert found.code == "HF-EXIT-PACKAGE"
+    assert "no version `99.9.9` of the package `mcp-server-time`" in found.words
+    clinic.carry_out(found)
+    assert clinic.spec().args == ("--quiet", "mcp-server-time")
+
+
+@pytest.mark.parametrize(
+    ("args", "written"),
+    [
+        (["tool", "run", "server"], ["tool", "run", "--with", "pydantic<2.12", "server"]),
+        (["run", "server.py"], ["run", "--with", "pydantic<2.12", "server.py"]),
+    ],
+)
+async def test_an_option_of_uv_stands_where_uv_reads_it(
+    clinic: Examination, args: list[str], written: list[str]
+) -> None:
+    found = await clinic.found({"command": printing(clinic, "uv", "pydantic_field"), "args": args})
+    clinic.carry_out(found)
+    assert list(clinic.spec().args) == written
+
+
 @pytest.mark.parametrize("sample", ["pydantic_name", "pydantic_field"])
 async def test_a_conflict_of_dependencies_gets_the_edit_that_ends_it(clinic: Examination, sample: str) -> None:
     found = await clinic.found({"command": printing(clinic, "uvx", sample), "args": ["clinic-server"]})

@@ -311,13 +311,26 @@ _PACKAGES = (
     re.compile(r"Because ([\w.@/-]+) was not found in the package registry"),
     re.compile(r"^ERROR: No matching distribution found for ([\w.\[\]=<>~!-]+)"),
     re.compile(r"Could not find a version that satisfies the requirement ([\w.-]+)"),
+    re.compile(r"Failed to resolve the latest version of ((?:@[\w.-]+/)?[\w.-]+?):(?:\s|$)"),
+    re.compile(r"^error: GET https?://\S+?/((?:@[\w.-]+(?:/|%2[fF]))?[\w.-]+) - 404"),
+    re.compile(r"npm package '((?:@[\w.-]+/)?[\w.-]+)' does not exist"),
+    re.compile(r"YN0027: ((?:@[\w.-]+/)?[\w.-]+)@\S+ can't be resolved"),
+)
+"""How uv, pip, pnpm, Bun, Deno and Yarn say that there is no such package."""
+_VERSIONS = (
+    re.compile(r"there (?:is|are) no versions? of (?P<name>[\w.-]+?)(?:==)(?P<version>[\w.+!]+)"),
+    re.compile(r"No matching version found for (?P<name>(?:@[\w.-]+/)?[\w.-]+)@(?P<version>[^\s,]+)"),
+    re.compile(r"No version matching \"(?P<version>[^\"]+)\" found for specifier \"(?P<name>[^\"]+)\""),
 )
 
 
-def _python_packages(lines: Sequence[str]) -> _Said | None:
+def _packages(lines: Sequence[str]) -> _Said | None:
+    for pattern, line in itertools.product(_VERSIONS, lines):
+        if found := pattern.search(line):
+            return _needs("package", [found["name"]], _without_arrow(line), found["version"])
     for pattern, line in itertools.product(_PACKAGES, lines):
         if found := pattern.search(line):
-            return _needs("package", [found[1]], _without_arrow(line))
+            return _needs("package", [re.sub("%2[fF]", "/", found[1])], _without_arrow(line))
     return None
 
 
@@ -395,8 +408,26 @@ def _python(lines: Sequence[str]) -> _Said | None:
     line = next((one for one in after if one and not _GROUP.search(one)), "")
     if not line:
         return None
+    if _INVALID.search(line):
+        return _Said(_clean(f"{line}: {_invalid_fields(lines[starts[-1] + 1 :])}"))
     said = _caught([line]) or _conflict(line) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))
     return _found_at(said, lines) or said
+
+
+_INVALID = re.compile(r"\b\d+ validation errors? for \w+$")
+_FIELD = re.compile(r"^[A-Za-z_][\w.]*$")
+_FAULT_OF_FIELD = re.compile(r"^\s+(.+?) \[type=")
+
+
+def _invalid_fields(lines: Sequence[str]) -> str:
+    """The fields that pydantic rejects: their names are settings of the server."""
+    pairs = itertools.pairwise(lines)
+    told = (
+        f"{field}: {fault[1]}"
+        for field, line in pairs
+        if _FIELD.match(field) and (fault := _FAULT_OF_FIELD.match(line))
+    )
+    return "; ".join(itertools.islice(told, MOST_VARIABLES))
 
 
 _FRAME = re.compile(r"^[\s|+]*File \"([^\"]+)\", line \d+, in ")
@@ -666,7 +697,7 @@ _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
     _npm,
     _withdrawn,
     _executable,
-    _python_packages,
+    _packages,
     _certificate,
     _docker,
     _broken_package,

@@ -372,7 +372,20 @@ def _installing(case: Case, seen: ProcessExit, code: str, words: str, text: str,
 
 
 def _is_uvx(case: Case) -> bool:
-    return Path(case.spec.command).name in ("uvx", "uvx.exe")
+    """Whether uv makes the environment of the server: `uvx`, `uv tool run`, `uv run`."""
+    return _uv_options(case) is not None
+
+
+def _uv_options(case: Case) -> int | None:
+    """Where the options of uv begin in the arguments; None if it is another program."""
+    match Path(case.spec.command).name, *case.spec.args[:2]:
+        case ["uvx" | "uvx.exe", *_]:
+            return 0
+        case ["uv" | "uv.exe", "tool", "run"]:
+            return 2
+        case ["uv" | "uv.exe", "run", *_]:
+            return 1
+    return None
 
 
 def _with_uvx(case: Case, seen: ProcessExit, code: str, words: str, text: str, option: str, value: str) -> Finding:
@@ -384,7 +397,9 @@ def _with_uvx(case: Case, seen: ProcessExit, code: str, words: str, text: str, o
     if at is not None:
         edit = case.edit(("args", at + 1), value, certain=False)
         return finding(code, words, f"{text}: replace the value of `{option}`", edits=(edit,), detail=_tail(seen))
-    return _with_args(case, seen, code, words, f"{written} first in `args`", [option, value, *args])
+    first = _uv_options(case) or 0
+    where = "first in `args`" if not first else f"after `{args[first - 1]}` in `args`"
+    return _with_args(case, seen, code, words, f"{written} {where}", [*args[:first], option, value, *args[first:]])
 
 
 def _same_package(one: str, other: str) -> bool:
@@ -421,7 +436,7 @@ def _address(case: Case, seen: ProcessExit, need: Need) -> Finding:
 
 def _package(case: Case, seen: ProcessExit, need: Need) -> Finding:
     runner, name = Path(case.spec.command).name, need.names[0]
-    npm = runner.startswith(("npx", "npm", "bun"))
+    npm = runner.startswith(("npx", "npm", "bun", "pnpm", "yarn", "deno"))
     version = f"version {quoted_name(need.version, ticks=True)} of the " if need.version else ""
     words = f"its process {how(seen)}: {runner} found no {version}package {quoted_name(name, ticks=True)}"
     named = [_package_in(argument) for argument in case.spec.args if not argument.startswith("-")]
@@ -430,6 +445,9 @@ def _package(case: Case, seen: ProcessExit, need: Need) -> Finding:
         text = "its package cannot be installed from this registry; name another version of it in `args`: "
         look = shell("npm", "view", named[0], "versions")
         return finding("HF-EXIT-PACKAGE", words, f"{text}this command lists them", look, detail=_tail(seen))
+    if version and not npm and (at := _place_of(case, name)) is not None:
+        edit = case.edit(("args", at), _package_in(case.spec.args[at]), certain=False)
+        return finding("HF-EXIT-PACKAGE", words, "use the current version", edits=(edit,), detail=_tail(seen))
     if version:
         text = "name a version that exists in `args`; this command lists them"
         look = shell("npm", "view", name, "versions")
