@@ -185,6 +185,19 @@ def test_a_dry_run_prints_the_units_and_changes_nothing(inside: Inside, tmp_path
     assert not units(tmp_path).exists()
 
 
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize("given", [("--token", "s3cret-0123456789"), ("--token=s3cret-0123456789",)])
+def test_a_token_gets_into_no_unit_file_and_no_list_of_processes(
+    inside: Inside, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    config = str(tmp_path / "mcp.json")
+    ran = inside("service", "install", "--config", config, "--dry-run", "--", *given)
+    assert ran.code == 2
+    assert "--token-file" in ran.err
+    assert "s3cret" not in ran.out + ran.err
+
+
 def test_beyond_this_machine_the_service_needs_a_token(inside: Inside, tmp_path: Path) -> None:
     trusted(tmp_path / "mcp.json", one={"command": "x"})
     assert inside("service", "install", "--host", "0.0.0.0", "--dry-run").code == 2

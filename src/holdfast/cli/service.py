@@ -26,7 +26,7 @@ from holdfast.cli.program import own_command
 from holdfast.cli.trust import with_trust
 from holdfast.config import find_config, is_named, read_config, read_file, user_folders
 from holdfast.core import command_line
-from holdfast.errors import ConfigNotFound, HoldfastError
+from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 from holdfast.files import replace_file
 
 __all__ = ["app", "hub_service", "install_service", "launchd_agent", "service_is_installed", "systemd_units"]
@@ -256,7 +256,11 @@ def hub_service(
         hint = f"{command_line('import')} copies the servers of your MCP clients; {command_line('add')} adds one"
         raise HoldfastError("there is no mcp.json to serve", hint=hint) from exc
     _check_trust(config, file)
-    given = any(option.partition("=")[0] in _AUTH_OPTIONS for option in options)
+    names = {option.partition("=")[0] for option in options}
+    if "--token" in names:
+        message = "--token would be in the unit file and in the list of processes, where other users can read it"
+        raise UsageError(message, hint="write the token into a file that only you can read, and use --token-file FILE")
+    given = not names.isdisjoint(_AUTH_OPTIONS)
     require_auth_beyond_loopback(host, can_verify=given)
     return HubService(
         command=own_command(),

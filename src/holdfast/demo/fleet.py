@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -47,10 +48,33 @@ async def _web(control: DemoControl, name: str) -> AsyncIterator[int]:
 
 
 async def _start(command: list[str]) -> anyio.abc.Process:
-    # A process group of its own: Ctrl-C in the terminal goes to the hub, which ends its servers in order.
+    # A process group of its own: Ctrl-C in the terminal goes to the hub, which ends its servers in order. They need no
+    # secret, and every program of this user can read their variables.
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_NEEDED)}
     return await anyio.open_process(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None,
+        start_new_session=True,
+        env=environment,
     )
+
+
+_NEEDED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_",
+    "TMPDIR",
+    "PYTHON",
+    "LD_",
+    "DYLD_",
+    "COVERAGE_",
+    "COV_CORE_",
+    "HOLDFAST_TEST_",
+)
+"""How the names of the variables begin that a server of the demo gets."""
 
 
 async def _port(name: str, process: anyio.abc.Process) -> int:
