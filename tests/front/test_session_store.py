@@ -10,6 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.front.seal import SessionTicket
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import MemorySessions, SessionRecord, SessionStore, SqliteSessions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
@@ -103,3 +106,25 @@ async def test_a_folder_that_cannot_be_written_leaves_the_records_in_memory(
     await store.save(ONE, _record(ended=True))
     assert await store.load(ONE) == _record(ended=True)
     assert "could not be written" in caplog.text
+
+
+@pytest.mark.requirement("LIFE-18")
+async def test_the_lists_of_a_client_are_kept_together_whichever_worker_gave_them_out(tmp_path: Path) -> None:
+    one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
+    assert await one.load_listed(ONE) is None
+    await one.save_listed(ONE, {}, until=FAR)
+    assert await other.load_listed(ONE) == {}
+    await other.save_listed(ONE, {"tools/list": "0:aa"}, until=FAR)
+    await one.save_listed(ONE, {"prompts/list": "0:bb"}, until=FAR)
+    await one.save_listed(ONE, {"prompts/list": "0:cc"}, until=FAR)
+    assert await other.load_listed(ONE) == {"tools/list": "0:aa", "prompts/list": "0:cc"}
+
+
+@pytest.mark.requirement("LIFE-18")
+async def test_a_hub_that_shares_its_key_with_other_machines_does_not_claim_to_know_a_clients_lists() -> None:
+    ticket = SessionTicket(ONE, "2025-11-25", 1, "home", {}, {})
+    for shared, workers, known in ((False, False, True), (True, False, False), (True, True, True)):
+        ids = SessionIds(SessionKeys([b"k" * 32], shared=shared), MemorySessions())
+        ids.one_machine = workers
+        await ids.keep_listed(ticket, {"tools/list": "0:aa"})
+        assert await ids.listed(ticket) == ({"tools/list": "0:aa"} if known else None)

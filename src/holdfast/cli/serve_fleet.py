@@ -122,6 +122,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
     if fleet is None:
         return
     ids.wall = fleet.time
+    ids.one_machine = fleet.default_placement == "one"
     ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.time)
     if fleet.events is not None:
         events = ids.events = SharedEvents(

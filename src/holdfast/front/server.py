@@ -187,16 +187,16 @@ class McpServer:
             self._broker.unsubscribe(client, server, uri)
         self._broker.restore(client, subscribed)
 
-    async def tell_missed(self, client: Client) -> None:
+    async def tell_missed(self, client: Client, listed: Mapping[str, str] | None) -> None:
         """Tell a client which of its lists changed while it could not be told, and that its resources may have.
 
-        All of them, if it is not known what it was given.
+        ``listed`` is what it was given; None if that is not known: then all of them.
         """
-        if client.listed is None:
+        if listed is None:
             changed = set(LIST_METHODS)
         else:
             await self._broker.wait_for_first_listing(self.view)
-            changed = {method for method, seen in client.listed.items() if await self._differs(method, seen)}
+            changed = {method for method, seen in listed.items() if await self._differs(method, seen)}
         self._broker.tell_missed(client, {LIST_METHODS[method][0].value for method in changed})
 
     async def _differs(self, method: str, seen: str) -> bool:

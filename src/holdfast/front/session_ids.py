@@ -45,6 +45,8 @@ class SessionIds:
         self.wall = wall
         self.events: SharedEvents | None = None
         """The events of sessions, for other replicas; None for a hub that is alone."""
+        self.one_machine = False
+        """Whether all hubs that share the key are workers of one supervisor, and use the same file."""
         self._ended: dict[bytes, None] = {}
 
     def issue(
@@ -117,13 +119,20 @@ class SessionIds:
         elif not known.ended and known.seen < seen:
             await self.store.save(ticket.id, replace(known, seen=seen))
 
+    @property
+    def knows_lists(self) -> bool:
+        """Whether every list that a client was given is known here: a replica on another machine has another file."""
+        return self.one_machine or not self.keys.shared
+
     async def listed(self, ticket: SessionTicket) -> Mapping[str, str] | None:
         """The lists that the client of a session has; None if that is not known."""
-        return await self.store.load_listed(ticket.id)
+        return await self.store.load_listed(ticket.id) if self.knows_lists else None
 
     async def keep_listed(self, ticket: SessionTicket, listed: Mapping[str, str]) -> None:
-        """Keep the lists that a client has, for as long as its session can be idle."""
-        await self.store.save_listed(ticket.id, listed, until=self.wall() + IDLE_SECONDS + 2 * NOTE_SECONDS)
+        """Keep the lists that a client has, for as long as its session can be idle. Other lists of it stay."""
+        if self.knows_lists:
+            until = self.wall() + IDLE_SECONDS + 2 * NOTE_SECONDS
+            await self.store.save_listed(ticket.id, listed, until=until)
 
     async def keep(
         self,

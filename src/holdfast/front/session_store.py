@@ -71,7 +71,7 @@ class SessionStore(Protocol):
         """The lists that a session's client has, as digests by method; None if it is not known."""
 
     async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
-        """Keep the lists that a client has, until a time."""
+        """Keep the lists that a client has, until a time; other lists that are kept for it stay."""
 
     async def run(
         self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
@@ -94,8 +94,7 @@ class MemorySessions:
 
     async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
         """Keep the lists that a client has."""
-        self._listed.pop(session, None)
-        self._listed[session] = dict(listed)
+        self._listed[session] = {**self._listed.pop(session, {}), **listed}
         while len(self._listed) > MOST_IN_MEMORY:
             del self._listed[next(iter(self._listed))]
 
@@ -130,6 +129,11 @@ CREATE TABLE IF NOT EXISTS listed (id BLOB PRIMARY KEY, until REAL NOT NULL, lis
 CREATE INDEX IF NOT EXISTS listed_until ON listed (until);
 """
 """A table of its own: an earlier version that shares the file writes rows of the other one."""
+_WRITE_LISTED = """
+INSERT INTO listed VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    until = max(until, excluded.until), lists = json_patch(lists, excluded.lists)
+"""
+"""Workers share the file, and a list may be given out by one that has not given out the others."""
 _WRITE = """
 INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
     seen = max(seen, excluded.seen), ended = max(ended, excluded.ended),
@@ -163,13 +167,14 @@ class SqliteSessions:
 
     async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
         """The lists that a session's client has; None if that is not known."""
-        if (unwritten := self._unwritten_lists.get(session)) is not None:
-            return unwritten[1]
-        return await anyio.to_thread.run_sync(self._load_listed, session)
+        _, unwritten = self._unwritten_lists.get(session, (0.0, None))
+        written = await anyio.to_thread.run_sync(self._load_listed, session)
+        return written if unwritten is None else {**(written or {}), **unwritten}
 
     async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
         """Keep the lists that a client has; on disk when this returns."""
-        self._unwritten_lists[session] = (until, dict(listed))
+        _, before = self._unwritten_lists.get(session, (0.0, {}))
+        self._unwritten_lists[session] = (until, {**before, **listed})
         while len(self._unwritten_lists) > MOST_IN_MEMORY:
             del self._unwritten_lists[next(iter(self._unwritten_lists))]
         await self._write_pending()
@@ -244,7 +249,7 @@ class SqliteSessions:
             with closing(self._open()) as database, database:
                 database.executemany(_WRITE, rows)
                 lists = [(key, until, json.dumps(dict(lists))) for key, (until, lists) in listed.items()]
-                database.executemany("INSERT OR REPLACE INTO listed VALUES (?, ?, ?)", lists)
+                database.executemany(_WRITE_LISTED, lists)
                 if (now := self._wall()) > self._pruned + PRUNE_SECONDS:
                     self._pruned = now
                     database.execute("DELETE FROM sessions WHERE until < ?", (now,))

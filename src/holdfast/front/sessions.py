@@ -176,6 +176,7 @@ class HttpSessions:
         assert session.client is not None  # noqa: S101 - see _add
         session.client.rebuilt = True
         session.client.listed = dict(listed) if listed is not None else None
+        session.keeps_lists = listed is not None
         self.server.attach(session.client)
         if record is not None:
             self._restore(session, session.client, record)
@@ -394,11 +395,17 @@ class HttpSessions:
         """Let a client list and read again what may have changed while no hub could tell it."""
         if session.client is not None and (session.rebuilt or events_lost):
             session.rebuilt = False
-            self.server.start(self.server.tell_missed, session.client)
+            self.server.start(self._tell_changed, session, session.client)
+
+    async def _tell_changed(self, session: HttpSession, client: Client) -> None:
+        # Another worker may have given out a list: the file has what all of them gave out.
+        listed = client.listed if self.peers is None else await self._ids.listed(session.ticket)
+        await self.server.tell_missed(client, listed)
 
     def _keep_listed(self, session: HttpSession) -> None:
         """Write which lists a client has that can be told of a change."""
         if session.client is not None and session.client.listed is not None:
+            session.keeps_lists = True
             self.server.start(self._ids.keep_listed, session.ticket, dict(session.client.listed))
 
     def _post(
@@ -554,7 +561,7 @@ class HttpSessions:
         if method in _CHANGES_SESSION:
             session.noted_at = self._ids.wall()
             await self._keep(session)()
-        elif session.listening:
+        elif session.keeps_lists or self.peers is not None:
             self._keep_listed(session)
 
     async def _notice(self, session: HttpSession, request: Request, message: Message) -> None:
