@@ -59,7 +59,7 @@ def test_a_command_is_added_to_the_users_own_file_and_tried(inside: Inside, own:
 def test_a_server_that_does_not_work_is_added_and_the_reason_is_shown(inside: Inside, own: Path) -> None:
     ran = inside("add", "typo", "--", "no-such-command-here")
     assert ran.code == 1
-    assert "It does not work yet: " in ran.err
+    assert "MCP server 'typo' is unavailable: " in ran.err
     assert "no-such-command-here" in ran.err
     assert list(servers(own)) == ["typo"]
 

@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.config_edit import ConfigEdit, File, file_to_edit, plan_edit, undo_last_edit
-from holdfast.cli.output import data_console, print_json, side_console, working
+from holdfast.cli.output import counted, data_console, print_json, side_console, working
 from holdfast.config import BadServer, Config, looks_secret, parse_config
 from holdfast.core import Redactor, command_line, plain
 from holdfast.errors import ConfigError, UsageError
@@ -222,10 +222,9 @@ def _show(edit: ConfigEdit, name: str, secrets: _Secrets, outcome: MCPServerLoad
         return
     out.print(f"added {name} to {edit.file}", soft_wrap=True)
     if outcome is not None and outcome.status == "available":
-        count = len(outcome.tools)
-        out.print(f"It works: {count} {'tool' if count == 1 else 'tools'}.")
+        out.print(f"It works: {counted(len(outcome.tools), 'tool')}.")
     elif outcome is not None:
-        side.print(Text(f"It does not work yet: {outcome.message or outcome.error}"), soft_wrap=True)
+        side.print(Text(outcome.message), soft_wrap=True)
         if outcome.hint:
             side.print(Text.assemble(("hint: ", "bold cyan"), outcome.hint), soft_wrap=True)
     if secrets.stored is not None:

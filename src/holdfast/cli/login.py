@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.browser import open_privately
-from holdfast.cli.output import data_console, side_console, until, working
+from holdfast.cli.output import counted, data_console, side_console, until, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import BadServer, Config, ServerSpec
 from holdfast.core import plain, scopes_in
@@ -98,8 +98,7 @@ async def _try_out(config: Config, server: str) -> int:
 
 def _tell(outcome: MCPServerLoadOutcome) -> int:
     if outcome.status == "available":
-        count = len(outcome.tools)
-        data_console().print(Text(f"It works: {count} {'tool' if count == 1 else 'tools'}."), soft_wrap=True)
+        data_console().print(Text(f"It works: {counted(len(outcome.tools), 'tool')}."), soft_wrap=True)
         return 0
     side = side_console()
     side.print(Text(f"But {outcome.message}"), soft_wrap=True)

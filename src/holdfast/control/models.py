@@ -101,8 +101,12 @@ class Server(ApiModel):
     transport: str = Field(description="stdio, http or sse; empty if the definition is not valid")
     target: str = Field(default="", description="Its command or URL, masked")
     subtitle: str = Field(default="", description="What the command runs, or host and path of the URL")
-    state: str
-    status: Status
+    state: str = Field(
+        description="connecting, connected, reconnecting, denied, parked, idle, disabling, disabled or disconnected"
+    )
+    status: Status = Field(
+        description="Whether it can be used: the class of its failure, or that it is available, idle or disabled"
+    )
     summary: str = Field(description="The state in one or two sentences")
     action: str = Field(default="", description="What a person can do; empty if nothing is needed")
     command: str = Field(default="", description="A command that does it, if there is one")
