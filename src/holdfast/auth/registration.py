@@ -223,5 +223,7 @@ def _algorithm(server: AuthorizationServer, method: str, key: str | None) -> str
     """How an assertion is signed; empty for a method without one."""
     if method == "private_key_jwt":
         return signing_algorithm(key or "", server.signing_algorithms)
+    if method == "none":
+        return ""
     offered = [one for one in ("HS256", "HS384", "HS512") if one in server.signing_algorithms]
     return offered[0] if offered else "HS256"
