@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from holdfast.config import config_from_mapping
+from holdfast.front.requests import COMMENT_SECONDS
 from holdfast.hub import PeerAddress
 from tests.cli.balancer import HAPROXY
 from tests.cli.serve_process import run
@@ -128,7 +129,9 @@ def test_the_ways_in_keep_streams_open_and_the_hub_accepts_their_names() -> None
     (container,) = _pod(found)["containers"]
     assert {"--allow-host=hub.example", "--allow-host=mcp.example"} <= set(container["args"])
     ingress = by_kind(found, "Ingress")
-    assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    annotations = ingress["metadata"]["annotations"]
+    assert annotations["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) >= 3 * COMMENT_SECONDS
     (rule,) = ingress["spec"]["rules"]
     assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/servers"]  # the control API stays inside
     (route,) = by_kind(found, "HTTPRoute", "-hub")["spec"]["rules"]

@@ -23,6 +23,7 @@ import anyio.abc
 import httpx2
 import pytest
 
+from holdfast.front.requests import COMMENT_SECONDS
 from holdfast.testing import Fault, HttpServer
 from tests.cli.balancer import HAPROXY, Balancer, haproxy
 from tests.cli.load import Load
@@ -58,6 +59,9 @@ def test_haproxy_takes_the_configuration_and_the_compose_file_has_the_same(tmp_p
         [HAPROXY, "-c", "-f", tmp_path / "haproxy.cfg"], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
+    (silent,) = re.findall(r"timeout server (\d+)s", printed)
+    assert int(silent) >= 3 * COMMENT_SECONDS, "a silent stream is not a dead one"
+    assert "option http-no-delay" in printed
 
     def rules(text: str) -> list[str]:
         return [line for line in text.splitlines() if line.strip() and not re.match(r"\s*(#|server )", line)]
