@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Hub
+from holdfast import Hub, errors
 from holdfast.errors import HubNotOpen
 
 HEAVY = {"mcp", "mcp_types", "httpx2", "pydantic", "typer", "rich", "anyio", "asyncio"}
@@ -35,9 +35,16 @@ def command(*arguments: str) -> str:
     return f"sys.argv = {['holdfast', *arguments]!r}\nfrom holdfast.cli.entry import main\nmain()"
 
 
-def test_there_are_at_most_twenty_public_names_in_order() -> None:
-    assert len(holdfast.__all__) <= 20
+def test_beside_the_errors_there_are_at_most_twenty_public_names_in_order() -> None:
+    assert len({*holdfast.__all__} - {*errors.__all__}) <= 20
     assert sorted(holdfast.__all__) == list(holdfast.__all__) == dir(holdfast)
+
+
+@pytest.mark.requirement("LIFE-8")
+def test_every_error_that_a_hub_or_a_load_raises_can_be_imported_from_the_package() -> None:
+    """The others are of the command line and of the control API."""
+    of_commands = {"HubRefused", "LoginFailed", "NoHub", "Problem", "UsageError"}
+    assert {*errors.__all__} - {*holdfast.__all__} == of_commands
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)

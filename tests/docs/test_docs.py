@@ -61,11 +61,10 @@ def test_the_pages_made_from_the_program_are_fresh() -> None:
     assert run(sys.executable, "docs/generate.py", "--check").returncode == 0, "run `make docs`"
 
 
-def test_every_public_name_is_documented_and_there_are_few() -> None:
+def test_every_public_name_is_documented() -> None:
     page = (ROOT / "docs/reference/python.md").read_text()
     missing = [name for name in holdfast.__all__ if f"`{name}" not in page]
     assert missing == []
-    assert len(holdfast.__all__) <= 20
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)

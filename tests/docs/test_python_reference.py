@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import errors
 
 PAGE = Path(__file__).parents[2] / "docs/reference/python.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
@@ -63,8 +64,14 @@ PRINTS = [
 def test_there_is_an_example_for_each_part_of_the_page() -> None:
     assert len(EXAMPLES) == len(PRINTS)
     used = "\n".join(EXAMPLES)
-    types_that_results_have = {"CallResult", "LoadResult", "MCPServerLoadOutcome", "Tool", "ConfigNotFound"}
-    assert [name for name in holdfast.__all__ if name not in used and name not in types_that_results_have] == []
+    of_results = {"CallResult", "LoadResult", "MCPServerLoadOutcome", "Tool"}
+    assert {*holdfast.__all__} - {*errors.__all__} - of_results <= {*re.findall(r"\w+", used)}
+
+
+def test_every_error_is_in_the_table_under_its_class() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", PAGE.read_text(), flags=re.MULTILINE))
+    raised = [getattr(holdfast, name) for name in {*holdfast.__all__} & {*errors.__all__} - {"HoldfastError"}]
+    assert rows == {kind.__name__: kind.__base__.__name__ for kind in raised}
 
 
 @pytest.mark.parametrize(("example", "prints"), list(zip(EXAMPLES, PRINTS, strict=False)), ids=range(len(PRINTS)))

@@ -207,7 +207,7 @@ class Interleaving:
                 await self.hub.close()
             await self._play(operations // 2)
             if standing := [
-                name for name, health in self.hub.servers.items() if health.state is not State.DISCONNECTED
+                name for name, slot in self.hub.registry.slots.items() if slot.state is not State.DISCONNECTED
             ]:
                 self._complain(f"{standing} stand after the hub was closed")
 
@@ -244,7 +244,7 @@ class Interleaving:
 
     def look(self) -> None:
         """See every configured server, and a catalog that lost nothing but for a good reason."""
-        if self.hub.registry._closing:
+        if self.hub.registry.is_closing:
             return
         before, self._seen = self._seen, self.hub.catalog
         shown, configured = set(self.hub.servers), set(self.hub.config.servers)
@@ -324,21 +324,23 @@ class Interleaving:
         changed = {"env": {"ROUND": str(self._chance.random())}} if spec.command else {"headers": {"x-round": "1"}}
         self._did(f"{name} gets a new definition")
         servers = {**self.hub.config.servers, name: replace(spec, **changed)}  # type: ignore[arg-type]  # one of two
-        await self.hub.apply(replace(self._full, servers=servers))
+        await self._tolerated(lambda: self.hub.apply(replace(self._full, servers=servers)))
 
     async def _remove_or_add(self) -> None:
         name, remove = self._chance.choice(self.servers.names), self._chance.random() < 0.4
         self._did(f"{name} is removed" if remove else "all are defined as at first")
         left = {other: spec for other, spec in self.hub.config.servers.items() if other != name}
-        await self.hub.apply(replace(self._full, servers=left) if remove else self._full)
+        config = replace(self._full, servers=left) if remove else self._full
+        await self._tolerated(lambda: self.hub.apply(config))
 
     def _read(self) -> None:
         self._did("read")
-        for health in self.hub.servers.values():
-            repr(health)
         repr(self.hub)
-        assert self.hub.warnings() is not None
-        assert len(self.hub.tools()) == len(self.hub.catalog.tools)
+        with self._watched("a reader"):
+            for health in self.hub.servers.values():
+                repr(health)
+            assert self.hub.warnings() is not None
+            assert len(self.hub.tools()) == len(self.hub.catalog.tools)
 
     # What they need.
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
 import pytest
 
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import HoldfastError, HubClosed
+from holdfast.errors import HoldfastError, HubClosed, UnknownTool
 from holdfast.hub import registry as hubs
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
@@ -38,16 +40,105 @@ async def test_a_closed_hub_has_ended_its_processes_and_its_sessions_and_answers
             assert peer.sessions == set()
             assert peer.methods.count("DELETE") == 1
             for name in ("a", "b"):
-                assert hub.server_health(name).state is State.DISCONNECTED
-                with pytest.raises(HubClosed):
-                    await hub.call_tool(f"{name}__echo")
-                with pytest.raises(HubClosed):
-                    await hub.reconnect(name)
-            await hub.toggle("a", True)
-            await hub.apply(config({"a": child, "b": peer, "c": stdio_peer()}))
+                assert hub.registry.slot(name).state is State.DISCONNECTED
+                with pytest.raises(HubClosed, match="the hub is closed"):
+                    await hub.toggle(name, enabled=True)
+            with pytest.raises(HubClosed):
+                await hub.apply(config({"a": child, "b": peer, "c": stdio_peer()}))
             await hub.close()
         await peer.all_closed()
     assert child.starts == 1
+
+
+Use = Callable[[Hub], Any]
+AFTER_CLOSE: Mapping[str, Use] = {
+    "catalog": lambda hub: hub.catalog,
+    "servers": lambda hub: hub.servers,
+    "tools": lambda hub: hub.tools(),
+    "warnings": lambda hub: hub.warnings(),
+    "server_health": lambda hub: hub.server_health("a"),
+    "ready": lambda hub: hub.ready(),
+    "listen": lambda hub: hub.listen(print),
+    "call_tool": lambda hub: hub.call_tool("a__echo"),
+    "get_prompt": lambda hub: hub.get_prompt("a__echo"),
+    "read_resource": lambda hub: hub.read_resource("x://y", server="a"),
+    "complete": lambda hub: hub.complete({"name": "a__echo"}, {"name": "x", "value": "y"}),
+    "reconnect": lambda hub: hub.reconnect("a"),
+    "toggle": lambda hub: hub.toggle("a", enabled=False),
+    "logged_in": lambda hub: hub.logged_in("a"),
+    "apply": lambda hub: hub.apply(hub.config),
+    "approve": lambda hub: hub.approve("a"),
+}
+
+
+@pytest.mark.requirement("LIFE-8", "LIFE-13")
+async def test_a_closed_hub_answers_everything_by_saying_that_it_is_closed(stdio_peer: MakePeer) -> None:
+    public = {name for name in dir(Hub) if not name.startswith("_")}
+    assert public - {*AFTER_CLOSE} == {"from_config", "close", "config", "approvals", "events"}
+    child = stdio_peer()
+    async with running({"a": child}) as hub:
+        await hub.ready()
+        await hub.call_tool("a__echo")  # its place in the catalog is remembered
+        [handle, *_] = hub.tools()
+        await hub.close()
+        uses: dict[str, Use] = {**AFTER_CLOSE, "a handle": lambda _: handle.call()}
+        for name, use in uses.items():
+            with pytest.raises(HubClosed, match="the hub is closed") as told:
+                await _result(use(hub))
+            assert told.value.hint, name
+            assert not isinstance(told.value, UnknownTool), name
+        assert [record async for record in hub.events()] == []
+        with pytest.raises(HubClosed):
+            async with hub:
+                raise AssertionError("a closed hub is not opened again")
+    assert child.starts == 1
+
+
+async def _result(found: object) -> object:
+    return await found if inspect.isawaitable(found) else found
+
+
+@pytest.mark.requirement("LIFE-13")
+async def test_a_hub_that_was_closed_before_it_was_opened_stays_closed(stdio_peer: MakePeer) -> None:
+    child = stdio_peer()
+    hub = Hub(config({"a": child}))
+    await hub.close()
+    with pytest.raises(HubClosed):
+        async with hub:
+            raise AssertionError("a closed hub is not opened")
+    assert child.starts == 0
+
+
+@pytest.mark.requirement("LIFE-8", "LIFE-13")
+@pytest.mark.parametrize("use", ["toggle", "reconnect"])
+async def test_a_command_that_is_under_way_when_the_hub_closes_does_not_report_success(
+    use: str, stdio_peer: MakePeer, brisk: None
+) -> None:
+    """Disabling waits for a stubborn process, and reconnecting for one that does not answer."""
+    stubborn = ("--ignore-stdin-close", "--ignore-term") if use == "toggle" else ("--never-answer",)
+    child = stdio_peer(*stubborn)
+    async with running({"a": child}) as hub:
+        if use == "toggle":
+            await hub.ready()
+        else:
+            with anyio.fail_after(20):
+                await child.until(lambda: child.methods)
+        commands: Mapping[str, Use] = {
+            "toggle": lambda hub: hub.toggle("a", enabled=False),
+            "reconnect": lambda hub: hub.reconnect("a"),
+        }
+        told: list[str] = []
+
+        async def command() -> None:
+            with pytest.raises(HubClosed) as closed:
+                await commands[use](hub)
+            told.append(str(closed.value))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(command)
+            await anyio.wait_all_tasks_blocked()
+            await hub.close()
+        assert told == ["MCP server 'a' is no longer served"]
 
 
 @pytest.mark.requirement("LIFE-13")
@@ -96,7 +187,7 @@ async def test_closing_while_a_server_waits_to_reconnect_cancels_the_wait(stdio_
         await hub.close()
         await clock.advance(3600)
         assert peer.connections == seen
-        assert hub.server_health("a").state is State.DISCONNECTED
+        assert hub.registry.slot("a").state is State.DISCONNECTED
 
 
 @pytest.mark.requirement("LIFE-13", "LIFE-12")

@@ -48,7 +48,7 @@ async def test_every_server_is_there_from_the_first_moment_whatever_it_does() ->
                 assert said["good"] == (State.CONNECTED, "")
                 assert said["hanging"][0] is State.CONNECTING
                 assert all(said[name][1] for name in ("denying", "refusing", "bad"))
-            assert list(hub.servers) == list(servers)
+            assert list(hub.registry.slots) == list(servers)
 
 
 @pytest.mark.requirement("LIFE-1", "LIFE-4")

@@ -71,8 +71,12 @@ class _Keeper:
         """One more record."""
         if isinstance(record, Transition):
             self._moved(record.server, is_dialed=record.new is State.CONNECTING)
-        elif isinstance(record, Published) and self._usual is None and len(self._hub.catalog.names) > LARGE_CATALOG:
+        elif isinstance(record, Published) and self._usual is None and self._has_large_catalog:
             _freeze_if_many()
+
+    @property
+    def _has_large_catalog(self) -> bool:
+        return len(self._hub.registry.catalog.names) > LARGE_CATALOG
 
     def _moved(self, server: str, *, is_dialed: bool) -> None:
         if is_dialed:

@@ -22,6 +22,7 @@ from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
 from holdfast.hub.registry import SlotRegistry, reconnect, switch
+from holdfast.hub.slot import Slot
 from holdfast.hub.store import default_state_file
 from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import Fields, dumps, tool_info
@@ -42,7 +43,8 @@ class _CalledTool(NamedTuple):
 class Hub:
     """A fleet of servers. Use it as ``async with Hub.from_config("mcp.json") as hub``.
 
-    Before it is entered, it can be listened to and closed. Everything else raises ``HubNotOpen``.
+    Before it is entered, it can be listened to and closed. Everything else raises ``HubNotOpen``. After ``close`` its
+    ``config`` and ``approvals`` can still be read and ``events`` ends at once. Everything else raises ``HubClosed``.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Hub:
             fleet=fleet,
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""
-        self.registry.journal.add_sink(WarningSink(on_warning, self.server_health), calls=None)
+        # The servers of a hub that closes are reported too.
+        warned = WarningSink(on_warning, lambda name: self.registry.slot(name).health())
+        self.registry.journal.add_sink(warned, calls=None)
         self._called: dict[str, _CalledTool] = {}
         self._called_in: Catalog | None = None
 
@@ -112,7 +116,7 @@ class Hub:
     @property
     def catalog(self) -> Catalog:
         """Everything that the servers offer: an immutable snapshot with a version."""
-        self.registry.require_open()
+        self.registry.require_use()
         return self.registry.catalog
 
     @property
@@ -122,7 +126,7 @@ class Hub:
 
     async def ready(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - part of the public interface
         """Wait until every server has an outcome, which may be a failure; False if the time ran out."""
-        self.registry.require_open()
+        self.registry.require_use()
         clock = self.registry.clock
         until = clock.now() + timeout if timeout is not None else None
         for slot in list(self.registry.slots.values()):
@@ -133,12 +137,12 @@ class Hub:
     @property
     def servers(self) -> Mapping[str, Health]:
         """Every configured server and its health: none is ever missing."""
-        self.registry.require_open()
-        return MappingProxyType({name: slot.health() for name, slot in self.registry.slots.items()})
+        self.registry.require_use()
+        return MappingProxyType(self.registry.health())
 
     def server_health(self, name: str) -> Health:
         """The health of one server: state, reason, generation, failures, attempts, breaker, next try."""
-        return self.registry.slot(name).health()
+        return self._slot(name).health()
 
     def warnings(self) -> Warnings:
         """The servers that are unavailable, in words for people and for the model."""
@@ -155,6 +159,8 @@ class Hub:
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Call ``sink`` with every record at once, those of calls too; it must not wait. The result ends it."""
+        if self.registry.is_open:
+            self.registry.require_use()
         return self.registry.journal.add_sink(sink, calls=sink)
 
     # What callers ask.
@@ -164,7 +170,7 @@ class Hub:
     ) -> CallResult:
         """Call a tool by its name in the catalog."""
         tool = self._called.get(name) if self._called_in is self.registry.catalog else None
-        if tool is None:
+        if tool is None or self.registry.is_closing:
             tool = self._tool(name)
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
         result = await self.registry.forward(
@@ -180,6 +186,7 @@ class Hub:
 
     async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
         """Read a resource by its URI in the catalog, or any URI of a server that is named."""
+        self.registry.require_use()
         key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
         return await self.registry.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
 
@@ -194,16 +201,17 @@ class Hub:
 
     async def reconnect(self, name: str) -> Health:
         """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        return await reconnect(self.registry.slot(name))
+        return await reconnect(self._slot(name))
 
     def logged_in(self, name: str) -> Health:
         """Try a server again now that was denied or parked, because it has new credentials."""
+        slot = self._slot(name)
         self.registry.logged_in(name)
-        return self.server_health(name)
+        return slot.health()
 
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Enable or disable a server. Idempotent; enabling resets its health."""
-        slot = self.registry.slot(name)
+        slot = self._slot(name)
         self.registry.state_changed()
         if self.registry.fleet is not None:
             self.registry.fleet.switched(name, disabled=not enabled)
@@ -211,6 +219,7 @@ class Hub:
 
     async def apply(self, config: Config) -> None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
+        self.registry.require_use()
         await self.registry.apply(config)
 
     def approve(
@@ -221,6 +230,7 @@ class Hub:
         ``kind`` says what is named: a tool, a prompt, or the instructions, which have no name. With the ``mark`` of the
         change that was reviewed, a newer change is not approved.
         """
+        self.registry.require_use()
         return self.registry.approve(server, tool, mark, kind)
 
     def _tool(self, name: str) -> _CalledTool:
@@ -234,8 +244,12 @@ class Hub:
             self._called[name] = tool
         return tool
 
+    def _slot(self, name: str) -> Slot:
+        self.registry.require_use()
+        return self.registry.slot(name)
+
     def _owner(self, name: str, kind: Kind) -> NameKey:
-        self.registry.require_open()
+        self.registry.require_use()
         return known(self.registry.find(name, kind), kind)
 
     async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:

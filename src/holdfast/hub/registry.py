@@ -123,7 +123,8 @@ class SlotRegistry:
         self._outer: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._context: SlotContext | None = None
-        self._closing = False
+        self.is_closing = False
+        """Whether the hub is closed, or closes now."""
         self._applying = anyio.Lock()
         self._unpublished: dict[str, Listing] = {}
         """Listings that wait to be published, because the catalog is large."""
@@ -137,6 +138,12 @@ class SlotRegistry:
         """Whether the hub was entered; it stays so when the hub is closed."""
         return self._context is not None
 
+    def require_use(self) -> None:
+        """Raise ``HubNotOpen`` if the hub was not entered yet, ``HubClosed`` if it is closed or closes now."""
+        if self.is_closing:
+            raise _hub_closed()
+        self.require_open()
+
     def require_open(self) -> None:
         """Raise ``HubNotOpen`` if the hub was not entered yet."""
         if self._context is None:
@@ -147,6 +154,8 @@ class SlotRegistry:
 
     async def open(self) -> None:
         """Start every slot, and return at once: servers come up in the background."""
+        if self.is_closing:
+            raise _hub_closed()  # nothing revives
         self.catalog = await anyio.to_thread.run_sync(self._writer.restore, self.config)
         logins = await _current_logins(self, within=START_SECONDS)
         self._outer = await anyio.create_task_group().__aenter__()
@@ -205,8 +214,8 @@ class SlotRegistry:
 
     async def close(self) -> None:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
-        if not self._closing:
-            self._closing = True
+        if not self.is_closing:
+            self.is_closing = True
             last = self._snapshot()
             for slot in self._all_slots():
                 slot.handle(on.ShutdownRequested())
@@ -253,6 +262,10 @@ class SlotRegistry:
         if slot is None or slot.lease is not None:
             return False
         return key.kind is not Kind.TOOL or isinstance(slot.spec, BadServer) or is_shown(key.original, slot.spec.tools)
+
+    def health(self) -> dict[str, Health]:
+        """The health of every configured server, also while the hub closes."""
+        return {name: slot.health() for name, slot in self.slots.items()}
 
     def slot(self, name: str) -> Slot:
         """The shared slot of a server."""
@@ -339,7 +352,7 @@ class SlotRegistry:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
         self.require_open()
         async with self._applying:
-            return None if self._closing else await self._apply(config)
+            return None if self.is_closing else await self._apply(config)
 
     async def _apply(self, config: Config) -> ConfigApplied | None:
         """Make what is new in turns, put all of it in place in one step, then tell the slots in turns.
@@ -349,7 +362,7 @@ class SlotRegistry:
         before, applied = self.config, config_applied(self.config, config, at=self.clock.now())
         fresh = await self._made_slots(config, applied.added)
         arranged = await self._arranged(config)
-        if self._closing:
+        if self.is_closing:
             return None
         self.config = config
         gone = [self.slots.pop(name) for name in applied.removed]
@@ -451,7 +464,7 @@ class SlotRegistry:
     def switched_elsewhere(self, server: str, disabled: bool) -> bool:
         """Follow another hub that enabled or disabled a server; False if this one does not."""
         slot = self.slots.get(server)
-        if slot is None or not slot.spec.enabled or slot.switched_off == disabled or self._closing:
+        if slot is None or not slot.spec.enabled or slot.switched_off == disabled or self.is_closing:
             return False
         slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
         return True
@@ -603,13 +616,13 @@ class SlotRegistry:
 
         ``with_group``: all workers of its supervisor leave too.
         """
-        if self._places is not None and not self._closing:
+        if self._places is not None and not self.is_closing:
             await self._places.hand_over(within, with_group=with_group)
 
     def moved(self, server: str, why: str) -> None:
         """Another replica runs a server now, or this one does: connect to it there."""
         slot = self.slots.get(server)
-        if slot is not None and not self._closing:
+        if slot is not None and not self.is_closing:
             self.clients.end(server)
             slot.relocate(why)
 
@@ -693,6 +706,8 @@ async def reconnect(slot: Slot) -> Health:
     generation = slot.machine.dialing
     while slot.machine.dialing == generation and generation is not None:
         await slot.changed()
+    if slot.machine.life.stopped or slot.switched_off:
+        raise _refusal(slot)  # meanwhile
     failure = slot.failed_dials.get(generation) if generation is not None else None
     if failure is not None:
         raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
@@ -704,6 +719,8 @@ async def switch(slot: Slot, *, enabled: bool) -> Health:
     slot.handle(on.EnableRequested() if enabled else on.DisableRequested())
     while not enabled and slot.state is State.DISABLING:
         await slot.changed()
+    if slot.machine.life.stopped:
+        raise _refusal(slot)
     return slot.health()
 
 
@@ -723,5 +740,11 @@ def _names_of_the_hub(taken: Sequence[Collision]) -> str:
 
 def _refusal(slot: Slot) -> ServerDisabled | HubClosed:
     state = slot.state
-    kind = ServerDisabled if state in (State.DISABLED, State.DISABLING) else HubClosed
-    return kind(f"MCP server '{slot.id}' is {state.value}", server_id=slot.id, state=state.value)
+    if state in (State.DISABLED, State.DISABLING):
+        return ServerDisabled(f"MCP server '{slot.id}' is {state.value}", server_id=slot.id, state=state.value)
+    return HubClosed(f"MCP server '{slot.id}' is no longer served", server_id=slot.id, state=state.value)
+
+
+def _hub_closed() -> HubClosed:
+    hint = "open another one with `async with Hub.from_config(…) as hub:`"
+    return HubClosed("the hub is closed", server_id="", state=State.DISCONNECTED.value, hint=hint)

@@ -487,7 +487,7 @@ class Metrics:
             refused=dict(self._refused),
             missed=self._missed,
             loop_lag=self.loop.largest,
-            catalog_version=self._hub.catalog.version,
+            catalog_version=self._hub.registry.catalog.version,
             fleet=self._fleet(),
         )
 
@@ -511,7 +511,7 @@ class Metrics:
 
     def _seen(self) -> dict[str, ServerSample]:
         hub = self._hub
-        tools = Counter(entry.server for entry in hub.catalog.tools)
+        tools = Counter(entry.server for entry in hub.registry.catalog.tools)
         own: Counter[str] = Counter()
         in_flight: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
@@ -529,7 +529,7 @@ class Metrics:
                 tools=tools[name],
                 pending=hub.approvals.count(name),
             )
-            for name, health in hub.servers.items()
+            for name, health in hub.registry.health().items()
         }
 
 

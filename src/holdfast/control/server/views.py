@@ -127,7 +127,7 @@ class Views:
             program=about.program,
             draining=draining,
             ready=not draining and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
-            catalog_version=hub.catalog.version,
+            catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
             loop_lag=about.loop_lag(),
@@ -184,7 +184,7 @@ class Views:
         """Return one server; raise ``UnknownServer`` if there is none of that name."""
         slot, history, now = self._hub.registry.slot(name), self._history.of(name), self._wall()
         health, spec = slot.health(), slot.spec
-        source = self._hub.catalog.servers.get(name, CatalogSource())
+        source = self._hub.registry.catalog.servers.get(name, CatalogSource())
         listed = _counted(() if source.withdrawn else source.entries)
         held = self._hub.approvals.held(name)[:MOST_HELD]
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
@@ -237,7 +237,7 @@ class Views:
 
     async def catalog(self) -> CatalogView:
         """Return the published catalog; calls of tools get a turn in between."""
-        catalog, held = self._hub.catalog, self._hub.approvals.is_held
+        catalog, held = self._hub.registry.catalog, self._hub.approvals.is_held
 
         async def items(kind: Kind) -> tuple[CatalogItem, ...]:
             shown: list[CatalogItem] = []
