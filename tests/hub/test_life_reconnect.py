@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -177,6 +179,39 @@ async def test_a_server_that_was_away_for_75_seconds_is_back_within_a_tenth_of_t
             await peer.start()
             await clock.advance(away / 10)
             await reaches(hub, "a")
+
+
+@contextmanager
+def black_hole() -> Iterator[int]:
+    """A port that takes no connection and refuses none: its queue is full."""
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for one in (first, second):
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+
+
+@pytest.mark.requirement("LIFE-22")
+async def test_a_server_whose_host_was_silent_is_back_within_a_second_of_listening() -> None:
+    clock = FakeClock()
+    patient: dict[str, Any] = {"load": {"attemptTimeout": "300ms"}, "reconnect": {"backoff": ["100s"]}}
+    with ExitStack() as silent:
+        port = silent.enter_context(black_hole())
+        server = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+        async with running({"a": server}, clock=clock, **patient) as hub:
+            await reaches(hub, "a", State.RECONNECTING)
+            assert "waiting for a connection" in hub.server_health("a").reason
+            await clock.advance(1)
+            await _all_answered(hub)
+            assert hub.server_health("a").state is State.RECONNECTING
+            silent.close()
+            async with McpPeer(port=port):
+                await clock.advance(1)
+                await reaches(hub, "a")
+                await hub.close()
 
 
 @pytest.mark.requirement("LIFE-22", "LIFE-19")

@@ -28,6 +28,7 @@ from holdfast.core import (
     OutOfDescriptors,
     Redactor,
     RpcError,
+    TimedOut,
     classify_evidence,
     events as on,
     masked,
@@ -471,13 +472,22 @@ def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Off
     )
 
 
+def _never_stood(seen: Evidence) -> bool:
+    """Whether a host was silent or could not be reached: a bare TCP connect shows when that changes."""
+    match seen:
+        case NetworkFailure(fault=NetworkFault.UNREACHABLE, stood=False, replica=None) | TimedOut(sent=False):
+            return True
+        case _:
+            return False
+
+
 def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial:
     verdict = classify_evidence(seen, connected_before=ever_connected)
     event = on.DialFailed(
         lease.generation,
         verdict.status,
         reason=verdict.reason,
-        unreachable=verdict.unreachable,
+        unreachable=verdict.unreachable or _never_stood(seen),
         answers=verdict.answers,
         unconfirmed=verdict.unconfirmed,
         neutral=isinstance(seen, BadConfig | OutOfDescriptors),

@@ -170,7 +170,7 @@ class DialFailed(OfDial):
     status: FailureStatus
     reason: str = ""
     unreachable: bool = False
-    """Nothing listens, or the name does not resolve: a bare TCP connect shows when that changes."""
+    """Nothing listens, the name does not resolve, or the host is silent: a bare TCP connect shows when that changes."""
     answers: bool = False
     """It listens and says that it is not ready (408, 429, 5xx)."""
     unconfirmed: bool = False
