@@ -18,7 +18,8 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "HOLDFAST_TEST_WARM": "1"}
+    path = f"{HOLDFAST.parent}{os.pathsep}{os.environ['PATH']}"  # as a reader has it, who types `holdfast`
+    env = {**os.environ, "PATH": path, "HOLDFAST_TEST_WARM": "1"}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=env)
 
 

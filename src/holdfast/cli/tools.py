@@ -107,7 +107,7 @@ def _show(result: LoadResult, config: Config) -> None:
     servers = counted(len(result.outcomes), "server")
     counts = f"{len(result.available)} of {servers} available, {counted(len(result.tools), 'tool')}"
     closer = "" if len(result.available) == len(result.outcomes) else f"; `{command_line('doctor')}` checks the others"
-    side.print(Text(counts, style="bold").append(closer, style="not bold"))
+    side.print(Text(counts, style="bold").append(closer, style="not bold"), soft_wrap=True)
 
 
 def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
