@@ -153,9 +153,9 @@ async def test_a_blip_of_authorization_at_the_start_costs_no_server(tmp_path: Pa
 
 
 @pytest.mark.requirement("LIFE-22", "LIFE-25", "MSG-8", "MSG-9")
-@pytest.mark.parametrize("seconds", [20, 60])
+@pytest.mark.parametrize(("seconds", "told"), [(20, "was lost (it"), (60, "has not been ready for 60 s (it")])
 async def test_an_outage_with_a_status_of_its_own_is_lost_and_back_soon_under_load(
-    tmp_path: Path, seconds: int
+    tmp_path: Path, seconds: int, told: str
 ) -> None:
     async with scene(tmp_path, status_on_error=OUTAGE_STATUS) as seen:
         asked, served = seen.asked, len(seen.peer.requests)
@@ -168,7 +168,7 @@ async def test_an_outage_with_a_status_of_its_own_is_lost_and_back_soon_under_lo
         assert len(seen.peer.requests) == served
         assert seen.errors[0] is CallFailed
         words = seen.words()
-        assert "was lost (it answered HTTP 503)" in words
+        assert f"{told} answered HTTP 503)" in words
         assert NO_WORK not in words
         seen.authz.allow()
         await seen.pass_time(2)
