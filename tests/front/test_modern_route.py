@@ -14,9 +14,8 @@ from mcp import MCPError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, HEADER_MISMATCH, INVALID_PARAMS, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from holdfast.front.endpoint_headers import EndpointHeaders
 from holdfast.front.inbound import meta_of, read_small
-from holdfast.front.modern_route import route_of
+from holdfast.front.modern_route import KnownRoutes, route_of
 from tests.front.conftest import front
 from tests.front.peer_server import running
 
@@ -94,23 +93,26 @@ MEMBERS = st.lists(
     max_size=3,
 )
 
+OTHERS = [HEADERS, HEADERS, {**HEADERS, "mcp-name": "other"}, {**HEADERS, "mcp-method": "tools/list"}]
+OTHERS += [{**HEADERS, "mcp-protocol-version": "2025-11-25"}]
 
-def _found(method: str, members: list[str], asked: EndpointHeaders) -> object:
+
+def _found(method: str, members: list[str], headers: dict[str, str], known: KnownRoutes) -> object:
     """What a request is found to be, or why it is refused."""
-    request: Any = SimpleNamespace(head=SimpleNamespace(repeated=()), headers=HEADERS)
+    request: Any = SimpleNamespace(head=SimpleNamespace(repeated=()), headers=headers)
     try:
         text = f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{",".join(members)}}}}}'
         message = read_small(text.encode())
-        return route_of(message, request, asked), meta_of(message)
+        return route_of(message, request, known), meta_of(message)
     except MCPError as refused:
         return refused.error
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(METHODS), MEMBERS), min_size=2, max_size=6))
-def test_a_request_is_found_to_be_the_same_after_any_others_with_its_head(
-    requests: list[tuple[str, list[str]]],
+@given(st.lists(st.tuples(st.sampled_from(METHODS), MEMBERS, st.sampled_from(OTHERS)), min_size=2, max_size=6))
+def test_a_request_is_found_to_be_the_same_after_any_others(
+    requests: list[tuple[str, list[str], dict[str, str]]],
 ) -> None:
-    shared = EndpointHeaders(HEADERS)
-    for method, members in requests:
-        assert _found(method, members, shared) == _found(method, members, EndpointHeaders(HEADERS))
+    shared: KnownRoutes = {}
+    for method, members, headers in requests:
+        assert _found(method, members, headers, shared) == _found(method, members, headers, {})

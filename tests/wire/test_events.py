@@ -19,7 +19,7 @@ STREAM = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\n
 
 def answer(pieces: Sequence[bytes], *, ends: bool = True) -> Response:
     """A response whose body came in these pieces; then it ends, or stays silent."""
-    response = Response(PooledConnection(lambda _: None, {}), 200, {"content-type": "text/event-stream"})
+    response = Response(PooledConnection(lambda _: None), 200, {"content-type": "text/event-stream"})
     for piece in pieces:
         response.feed(piece)
     if ends:

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         read_challenge as read_challenge,
         scopes_in as scopes_in,
     )
+    from holdfast.core.faults import fault_line as fault_line
     from holdfast.core.fleet.agreement import ConfigAgreement as ConfigAgreement
     from holdfast.core.fleet.clock import FleetClock as FleetClock
     from holdfast.core.fleet.homes import (
@@ -263,6 +264,7 @@ __getattr__, __dir__ = lazy_exports(
             "read_challenge",
             "scopes_in",
         ],
+        "faults": ["fault_line"],
         "forbidden": ["LONGEST_BODY", "Statement", "stated_in"],
         "fleet.agreement": ["ConfigAgreement"],
         "fleet.clock": ["FleetClock"],

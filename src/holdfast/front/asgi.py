@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.front.parser import BadRequest
 from holdfast.front.requests import BODY_SECONDS, Gone, Request, TooLarge
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class AsgiExchange:
             self._body = await request.body(LARGEST_BODY, within=BODY_SECONDS)
         except TooLarge:
             connection.write_plain(request, 413, b"", b"")
+            return
+        except BadRequest as exc:
+            connection.refuse(exc.status)
             return
         except Gone:
             return

@@ -15,16 +15,14 @@ _EVENTS: Final = "text/event-stream"
 
 
 class EndpointHeaders:
-    """What the headers of a request say to the endpoint. Requests with the same head share it."""
+    """What the headers of a request say to the endpoint."""
 
-    __slots__ = ("modern", "route", "sends_json", "session", "takes_events", "takes_json")
+    __slots__ = ("modern", "sends_json", "session", "takes_events", "takes_json")
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
         self.modern = version if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
         """The version of a request that is not of the legacy era."""
-        self.route: object = None
-        """What ``modern_route`` found out about the latest request with these headers."""
         self.session = headers.get("mcp-session-id")
         accept = headers.get("accept")
         self.takes_json, self.takes_events = accepted(accept) if accept is not None else (True, False)

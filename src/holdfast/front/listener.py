@@ -17,6 +17,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from holdfast.core import fault_line
 from holdfast.front.acceptor import AdmittedProtocol
 from holdfast.front.asgi import AsgiExchange
 from holdfast.front.parser import BadRequest, RequestHead, RequestParser
@@ -33,7 +34,7 @@ IDLE_SECONDS: Final = 75.0
 
 FED_BYTES: Final = 8 * 1024
 MANY_LINES: Final = 1_000
-"""Data with more lines is read in parts of this size: each line may be a header, and each few a request."""
+"""Of data with more lines, so much is read in one turn of the event loop: each line may be a header or a chunk."""
 
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
@@ -92,6 +93,8 @@ class HttpConnection(AdmittedProtocol):
         self._passing_over = False
         """Whether the present request has its answer, and its body is still coming."""
         self._ending = False
+        self._refused = 0
+        """The status for bytes that are no request, once those before them have their answers."""
         self._due = 0.0
         self._on_due: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -142,22 +145,19 @@ class HttpConnection(AdmittedProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of many that were sent ahead: then some of them at a time."""
-        if self._ending:
+        if self._ending or self._refused:
             return
         if self._ahead:
             self._ahead += data
             return
-        many = len(data) > FED_BYTES and data.count(b"\n") > MANY_LINES
-        step = FED_BYTES if many else len(data)
         try:
-            for start in range(0, len(data), step):
-                self._parser.feed(data[start : start + step] if many else data)
-                if len(self._requests) > 1 and start + step < len(data):
-                    self._ahead = data[start + step :]
-                    self.pause()
-                    break
+            self._read(data)
         except BadRequest as exc:
-            self._refuse(exc.status)
+            self._refuse_bytes(exc.status)
+            return
+        except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone
+            log.error("a connection failed in the hub itself: %s", fault_line(exc))  # noqa: TRY400 - as it says
+            self.abort()
             return
         if self._parser.in_head != self._in_head:
             self._in_head = self._parser.in_head
@@ -166,6 +166,19 @@ class HttpConnection(AdmittedProtocol):
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def _read(self, data: bytes) -> None:
+        """Read the requests in some data, two at most. The rest waits for the answer, or for its turn."""
+        many = len(data) > FED_BYTES and data.count(b"\n") > MANY_LINES
+        most = FED_BYTES if many else len(data)
+        part, at = data[:most] if many else data, 0
+        while at < most and len(self._requests) < 2:
+            at = self._parser.feed(part, at)
+        if at < len(data):
+            self._ahead = data[at:]
+            self.pause()
+            if len(self._requests) < 2:
+                self._loop.call_soon(self._take_ahead)
 
     def eof_received(self) -> bool:
         """The client sends no more. That is how one leaves that gives up its call, so it counts as gone."""
@@ -177,6 +190,7 @@ class HttpConnection(AdmittedProtocol):
         if self.admission is not None:
             self.admission.end()
         self._server.connections.discard(self)
+        self._parser.close()
         self._forget_trust()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -224,16 +238,26 @@ class HttpConnection(AdmittedProtocol):
             self.pause()  # a client that sends ahead waits for the answer before
 
     def _too_slow(self) -> None:
-        self._refuse(408)
+        self.refuse(408)
 
-    def _refuse(self, status: int) -> None:
-        """Answer what is no request, and close. What came before it is answered first, and that closes."""
-        self._ending = True
-        begun = len(self._requests)
-        in_body = begun == 1 and not self._requests[0].complete
-        if begun and not in_body:
+    def _refuse_bytes(self, status: int) -> None:
+        """Refuse bytes that are no request, or no body of one.
+
+        What came before them gets the answer that it would have got without them: no answer depends on what its sender
+        happened to send in the same moment.
+        """
+        self._refused = status
+        self._parser.close()
+        if self._requests and not self._requests[-1].complete:
+            self._requests[-1].refuse(status)
+        if self._requests:
             self._wake()
-            return
+        else:
+            self.refuse(status)
+
+    def refuse(self, status: int) -> None:
+        """Refuse and close, unless the client has its answer and is still sending."""
+        self._ending = True
         if not self.lost and not self._passing_over:
             self._flush()
             self._transport.write(
@@ -254,8 +278,12 @@ class HttpConnection(AdmittedProtocol):
         self._go_on()
 
     def continue_body(self, request: Request) -> None:
-        """Tell a client that asks first that its body is wanted."""
-        if request.headers.get("expect", "").lower() == "100-continue" and not request.waiting and not self.lost:
+        """Tell a client that asks first that its body is wanted, also if it did not wait for that."""
+        if (
+            request.headers.get("expect", "").lower() == "100-continue"
+            and request.http_version != "1.0"
+            and not self.lost
+        ):
             self._flush()
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -396,9 +424,12 @@ class HttpConnection(AdmittedProtocol):
             self._resume()
 
     def _take_ahead(self) -> None:
-        data, self._ahead = self._ahead, b""
-        if data and not self.lost:
+        if self._ahead and len(self._requests) < 2 and not self.lost:
+            data, self._ahead = self._ahead, b""
             self.data_received(data)
+            last = self._requests[-1] if self._requests else None
+            if not self._ahead and (last is None or last.wants_more):
+                self._resume()
 
     def _resume(self) -> None:
         if self._paused_reading and not self.lost:
@@ -434,8 +465,14 @@ class HttpConnection(AdmittedProtocol):
                     break  # a request that was sent ahead is not served: its client sends it elsewhere
                 if self._requests:
                     await asyncio.sleep(0)  # those that were sent ahead: other clients get their turns
+                elif self._refused:
+                    self.refuse(self._refused)
+                    break
                 else:
-                    self.arm(IDLE_SECONDS, self.close)
+                    if self._parser.in_head:
+                        self.arm(HEAD_SECONDS, self._too_slow)
+                    else:
+                        self.arm(IDLE_SECONDS, self.close)
                     self._go_on()
         finally:
             self.close()
@@ -448,6 +485,8 @@ class HttpConnection(AdmittedProtocol):
                     await served
             except TooLarge:
                 reply.plain(413, b'{"error":"the body is too large"}')
+            except BadRequest as exc:
+                self.refuse(exc.status)
             except Gone:
                 return
             except Exception:
@@ -464,13 +503,15 @@ class HttpConnection(AdmittedProtocol):
         """Pass over what is left of the body; a client that sends too much of it, or too slowly, does not go on."""
         passed, until = 0, self._loop.time() + PASSED_OVER_SECONDS
         self._passing_over = True
-        while not request.complete and not self.lost and request.keep_alive:
+        while not request.complete and not self.lost and request.keep_alive and not self._refused:
             passed += len(request.take())
             if passed > PASSED_OVER_BYTES or self._loop.time() > until:
                 request.keep_alive = False
                 break
             self._go_on()
             await self.wait(PASSED_OVER_SECONDS)
+        if not request.complete:
+            request.keep_alive = False  # what follows is the rest of its body
         self._passing_over = False
 
 

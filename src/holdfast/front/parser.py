@@ -1,8 +1,7 @@
-"""The requests in the bytes of one connection.
+"""The requests in the bytes of one connection. They depend on the bytes alone, not on how those were cut on their way.
 
-httptools parses. A client sends the same head again and again, apart from the length of the body. So a head that was
-parsed once is found by its bytes, and a request that came whole with such a head needs no parser. A head is found
-only if every other byte of it is equal: it means what the parser said that it means.
+httptools reads heads, and nothing else: each head by a parser of its own. Where a body ends is decided here: after the
+length that the head states, or after the last chunk.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from urllib.parse import unquote
 
 import httptools
 
+from holdfast.wire import BadChunk, ChunkReader, HeadFrame
+
 __all__ = ["BadRequest", "RequestBody", "RequestHead", "RequestParser", "RequestSink"]
 
 HEAD_BYTES: Final = 64 * 1024
 MOST_HEADERS: Final = 500
-"""A head over either bound is refused. Each header costs a step of Python, and a repeated one a copy of its values."""
+"""A head over either bound is refused, and so are the trailers of a body. Each header costs a step of Python, and a
+repeated one a copy of its values."""
 
-KNOWN_HEADS: Final = 4
-KNOWN_HEAD_BYTES: Final = 4096
-"""How many heads a connection remembers, and how large one may be. Most clients have one for all their calls."""
-
-_LENGTHS: Final = (b"\r\ncontent-length: ", b"\r\nContent-Length: ")
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+"""Others are refused here. After a CONNECT the bytes would be no requests, and the rest are of other protocols."""
 
 
 class BadRequest(Exception):
@@ -34,11 +33,10 @@ class BadRequest(Exception):
 
 
 class RequestHead:
-    """The request line and the headers. Requests with the same head share it, so nothing changes it."""
+    """The request line and the headers."""
 
     __slots__ = (
-        "headers", "http_version", "keep_alive", "length", "method", "path", "query", "raw_headers", "raw_path",
-        "reading", "repeated",
+        "headers", "http_version", "keep_alive", "method", "path", "query", "raw_headers", "raw_path", "repeated",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,20 +51,6 @@ class RequestHead:
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.repeated: tuple[str, ...] = ()
         """The names that occur more than once."""
-        self.length: bytes | None = None
-        """The digits of its length, if the head is one that is remembered."""
-        self.reading: object = None
-        """What the reader of its headers made of them: the next request with this head need not be read again."""
-
-    def with_length(self, digits: bytes) -> RequestHead:
-        """The same head of a body of another length."""
-        same = RequestHead()
-        for name in ("http_version", "keep_alive", "method", "path", "query", "raw_path", "reading", "repeated"):
-            setattr(same, name, getattr(self, name))
-        same.length = digits
-        same.headers = {**self.headers, "content-length": digits.decode()}
-        same.raw_headers = [(name, digits if name == b"content-length" else value) for name, value in self.raw_headers]
-        return same
 
 
 class RequestBody(Protocol):
@@ -91,128 +75,140 @@ class RequestParser:
 
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
-        self._parser = httptools.HttpRequestParser(self)
-        self._head: RequestHead | None = None
-        """The head that is being read."""
-        self.in_head = False
-        """Whether a head has begun and is not complete."""
-        self._heads = 0
-        """How many heads begin in the data that is being read."""
-        self._head_size = 0
-        self._headers_size = 0
+        self._frame = HeadFrame(HEAD_BYTES)
+        self._reader: _HeadReader | None = None
+        """What reads the head that has begun."""
         self._request: RequestBody | None = None
         """The request whose body is being read."""
-        self._body_left = 0
-        """How much is left of a body that the parser does not know of."""
-        self._known: dict[bytes, RequestHead] = {}
-        self._first: tuple[bytes, bytes | None] | None = None
-        """The head that is being read without its length, and the length, if it came in one piece."""
-        self._upgrading: dict[str, str] | None = None
-        """The headers of a request that offers another protocol."""
+        self._left = 0
+        """How much is left of that body, where its head states a length."""
+        self._chunks: ChunkReader | None = None
+        """What reads that body, where it comes in chunks."""
 
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes; raises ``BadRequest``."""
-        if self._body_left:
-            data = self._take_body(data)
-            if not data:
-                return
-        if self._head is None and self._request is None and self._take_known(data):
-            return
-        self._heads, in_body = 0, self._request is not None
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserError as exc:
-            refused = exc.__context__  # what a callback raised
-            raise BadRequest(refused.status if isinstance(refused, BadRequest) else 400) from exc
-        if self._head is not None and self._heads + in_body < 2:  # else most of the data may lie before this head
-            self._head_size += len(data)
-            if self._head_size > HEAD_BYTES:
-                raise BadRequest(431)
+    @property
+    def in_head(self) -> bool:
+        """Whether a head has begun and is not complete."""
+        return self._frame.begun
 
-    def _take_known(self, data: bytes) -> bool:
-        """Take a request that is complete, with a head that was parsed before; False leaves it to the parser."""
-        self._first = None
-        end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES)
-        if end < 0:
-            return False
-        key, digits = _split(data, end)
-        head = self._known.get(key)
-        if head is None:
-            self._first = key, digits
-            return False
-        body = data[end + 4 :]
-        if len(body) != (int(digits) if digits is not None else 0):
-            return False
-        if digits is not None and digits != head.length:
-            head = self._known[key] = head.with_length(digits)
-        self._sink.begun(head, body)
-        return True
+    def feed(self, data: bytes, at: int = 0) -> int:
+        """Read from ``at`` on, at most to the end of one request; returns where to go on. Raises ``BadRequest``."""
+        if self._request is None:
+            at = self._read_head(data, at)
+        if self._chunks is not None:
+            return self._read_chunks(data, at)
+        return self._read_body(data, at) if self._left else at
 
-    def _remember(self, head: RequestHead) -> None:
-        """Remember a head that says nothing about its body but the length, and that came in one piece."""
-        first, self._first = self._first, None
-        if first is None or not head.keep_alive or not _UNUSUAL.isdisjoint(head.headers):
-            return
-        key, digits = first
-        if head.headers.get("content-length") != (digits.decode() if digits is not None else None):
-            return
-        head.length = digits
-        if len(self._known) >= KNOWN_HEADS:
-            self._known.clear()
-        self._known[key] = head
+    def close(self) -> None:
+        """No more bytes come, or the head is complete."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Another protocol is offered, not demanded: the request is answered in this one, with its body."""
-        self._parser = httptools.HttpRequestParser(self)
-        headers, self._upgrading = self._upgrading, None
-        length = headers.get("content-length", "0") if headers is not None else ""
-        if headers is None or "transfer-encoding" in headers or not length.isdigit():
+    def _read_head(self, data: bytes, at: int) -> int:
+        frame, size = self._frame, len(data)
+        start, stop, ends = frame.find(data, at)
+        head = None
+        if start < stop:
+            reader = self._reader
+            if reader is None:
+                reader = self._reader = _HeadReader()
+            head = reader.feed(data if not start and stop == size else data[start:stop])
+        if frame.over:
+            raise BadRequest(431)
+        if ends != (head is not None):
             raise BadRequest(400)
-        self._body_left = int(length)
-        if not self._body_left:
-            self._end()
-        if rest:
-            self.feed(rest)
+        if head is None:
+            return stop
+        self.close()
+        frame.restart()
+        return self._begin(head, data, stop)
 
-    def _take_body(self, data: bytes) -> bytes:
-        """The part of the body that the parser does not know of; what follows it is returned."""
-        body, rest = data[: self._body_left], data[self._body_left :]
-        self._body_left -= len(body)
-        self.on_body(body)
-        if not self._body_left:
+    def _begin(self, head: RequestHead, data: bytes, at: int) -> int:
+        """A head is complete. A body that is all here goes with it."""
+        if "transfer-encoding" in head.headers:
+            self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
+            self._request = self._sink.begun(head)
+            return at
+        length = int(head.headers.get("content-length", "0"))
+        if len(data) - at >= length:
+            self._sink.begun(head, data[at : at + length])
+            return at + length
+        self._left = length
+        self._request = self._sink.begun(head)
+        return at
+
+    def _read_body(self, data: bytes, at: int) -> int:
+        assert self._request is not None  # noqa: S101 - a body is being read
+        stop = min(len(data), at + self._left)
+        self._left -= stop - at
+        self._request.feed(data if not at and stop == len(data) else data[at:stop])
+        if not self._left:
             self._end()
-        return rest
+        return stop
+
+    def _read_chunks(self, data: bytes, at: int) -> int:
+        assert self._request is not None  # noqa: S101 - as above
+        assert self._chunks is not None  # noqa: S101 - as above
+        try:
+            at = self._chunks.feed(data, at, self._request.feed)
+        except BadChunk as exc:
+            raise BadRequest(431 if exc.too_large else 400) from None
+        if self._chunks.done:
+            self._chunks = None
+            self._end()
+        return at
 
     def _end(self) -> None:
         request, self._request = self._request, None
         if request is not None:
             request.end()
 
-    # What httptools calls.
+
+class _HeadReader:
+    """Reads one head: httptools tells it what it finds."""
+
+    __slots__ = ("_complete", "_head", "_parser")
+
+    def __init__(self) -> None:
+        self._head = RequestHead()
+        self._complete = False
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+
+    def feed(self, data: bytes) -> RequestHead | None:
+        """The next bytes; the head if it is complete with them."""
+        parser = self._parser
+        assert parser is not None  # noqa: S101 - the head is not complete
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # another protocol is offered, not demanded: the request is answered in this one
+        except httptools.HttpParserError as exc:
+            refused = exc.__context__  # what a callback raised
+            raise BadRequest(refused.status if isinstance(refused, BadRequest) else 400) from None
+        return self._head if self._complete else None
+
+    def close(self) -> None:
+        """Let the parser go, which leads back here: a cycle for each request would be the collector's."""
+        self._parser = None
 
     def on_message_begin(self) -> None:
-        """A request begins."""
-        self._head = RequestHead()
-        self._heads += 1
-        self._head_size = self._headers_size = 0
-        self.in_head = True
+        """A request begins; a second one cannot, in the bytes of one head."""
+        if self._complete:
+            raise BadRequest(400)
+
+    def on_body(self, data: bytes) -> None:
+        """No byte of a body comes here."""
+        raise BadRequest(400)
 
     def on_url(self, url: bytes) -> None:
         """The request's target, whole or in pieces."""
-        assert self._head is not None  # noqa: S101 - the parser said that it begins
         self._head.raw_path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or a trailer after a body: those are not used, since a header may not come so late."""
+        """One header."""
         head = self._head
-        self._headers_size += len(name) + len(value)
-        if self._headers_size > HEAD_BYTES or (head is not None and len(head.raw_headers) >= MOST_HEADERS):
-            raise BadRequest(431)  # at once: one piece of a connection may have thousands more
-        if head is None:
-            return
+        if len(head.raw_headers) >= MOST_HEADERS:
+            raise BadRequest(431)  # at once: a piece of a connection may have thousands more
         name, value = name.lower(), value.rstrip(b" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
         head.raw_headers.append((name, value))
         key, text = name.decode("latin-1"), value.decode("latin-1")
@@ -226,67 +222,57 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         """The head is complete."""
         head, parser = self._head, self._parser
-        assert head is not None  # noqa: S101 - as above
+        assert parser is not None  # noqa: S101 - it calls
         head.method = parser.get_method().decode("ascii")
         head.http_version = parser.get_http_version()
         head.keep_alive = parser.should_keep_alive()
-        _check_fields(head)
+        _check(head)
         if parser.should_upgrade():
-            head.keep_alive = "close" not in head.headers.get("connection", "").lower()
-            self._upgrading = head.headers
-        target = httptools.parse_url(head.raw_path)
-        if target.host:  # absolute form: its host counts, not the header's (RFC 9112, 3.2.2)
-            if target.userinfo:
+            if "transfer-encoding" in head.headers:
                 raise BadRequest(400)
-            name = target.host.decode("ascii", "replace")
-            name = f"[{name}]" if ":" in name else name
-            head.headers["host"] = f"{name}:{target.port}" if target.port else name
+            head.keep_alive = "close" not in head.headers.get("connection", "").lower()
+        target = httptools.parse_url(head.raw_path)
+        if target.schema or target.host:
+            _take_host(head, target)
         head.raw_path = target.path or b"/"
         path = head.raw_path.decode("ascii", "replace")
         head.path = _unquoted(path) if "%" in path else path
         head.query = target.query or b""
-        self._head = None
-        self.in_head = False
-        self._remember(head)
-        self._request = self._sink.begun(head)
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of a body."""
-        if self._request is not None:
-            self._request.feed(data)
-
-    def on_message_complete(self) -> None:
-        """A request is complete, or its head is and another protocol is offered."""
-        if self._upgrading is None:
-            self._end()
+        self._complete = True
 
 
-def _check_fields(head: RequestHead) -> None:
-    """Refuse a head without one Host, and a body that is coded for its way in a form other than chunks (RFC 9112)."""
+def _check(head: RequestHead) -> None:
+    """Refuse a head without one Host, of another protocol, or whose body another reader may end elsewhere."""
+    headers = head.headers
     if head.http_version not in ("1.0", "1.1"):
         raise BadRequest(505)
-    if ("host" not in head.headers and head.http_version == "1.1") or "host" in head.repeated:
-        raise BadRequest(400)
-    if head.headers.get("transfer-encoding", "chunked").lower().strip(", \t") != "chunked":
+    if head.method not in METHODS:
         raise BadRequest(501)
+    if ("host" not in headers and head.http_version == "1.1") or "host" in head.repeated:
+        raise BadRequest(400)
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise BadRequest(400)
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        if coding.lower().strip(", \t") != "chunked":
+            raise BadRequest(501)
+        if head.http_version == "1.0" or "content-length" in headers:
+            raise BadRequest(400)
+
+
+def _take_host(head: RequestHead, target: httptools.parser.url_parser.URL) -> None:
+    """The host of an absolute target counts, not the header's: for each reader of the headers (RFC 9112, 3.2.2)."""
+    if target.schema.lower() not in (b"http", b"https") or not target.host or target.userinfo:
+        raise BadRequest(400)
+    name = target.host.decode("ascii", "replace")
+    name = f"[{name}]" if ":" in name else name
+    host = f"{name}:{target.port}" if target.port else name
+    head.headers["host"] = host
+    others = [(name, value) for name, value in head.raw_headers if name != b"host"]
+    head.raw_headers = [(b"host", host.encode("latin-1", "replace")), *others]
 
 
 def _unquoted(path: str) -> str:
     """A path without its codes. A coded slash separates nothing: a gateway that decides by path does not see one."""
     return "/".join(unquote(part).replace("/", "%2F") for part in path.split("/"))
-
-
-_UNUSUAL: Final = frozenset({"transfer-encoding", "expect", "upgrade"})
-"""Headers that change how a body is read."""
-
-
-def _split(data: bytes, end: int) -> tuple[bytes, bytes | None]:
-    """A head without the digits of its length, and the digits; None where it states no length in the usual form."""
-    for name in _LENGTHS:
-        start = data.find(name, 0, end) + len(name)
-        if start >= len(name):
-            stop = data.find(b"\r\n", start, end + 2)
-            digits = data[start:stop]
-            if digits.isdigit() and len(digits) < 10:
-                return data[:start] + data[stop:end], digits
-    return data[:end], None

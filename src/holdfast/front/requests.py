@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.front.parser import RequestHead
+from holdfast.front.parser import BadRequest, RequestHead
 from holdfast.wire import MANY_PIECES, Bytes, append_piece
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class Request:
     """One request; its head is complete, its body may still be coming."""
 
     __slots__ = (
-        "_connection", "_parts", "_size", "admission", "client_names", "client_verified", "complete", "forwarded",
-        "head", "headers", "http_version", "keep_alive", "method", "on_gone", "path", "whole",
+        "_connection", "_parts", "_refused", "_size", "admission", "client_names", "client_verified", "complete",
+        "forwarded", "head", "headers", "http_version", "keep_alive", "method", "on_gone", "path", "whole",
     )  # fmt: skip
 
     def __init__(self, connection: RequestConnection, head: RequestHead, body: bytes | None = None) -> None:
@@ -138,6 +138,7 @@ class Request:
         """The names in that certificate."""
         self._parts = [body] if body else []
         self._size = len(body) if body else 0
+        self._refused = 0
         self.complete = body is not None
         self.head = head
         self.method = head.method
@@ -157,21 +158,26 @@ class Request:
         """The whole body, if all of it is here in one piece and not too large; then it is taken."""
         if not self.complete or self._size > most or len(self._parts) != 1:
             return None
+        if "expect" in self.headers:
+            self._connection.continue_body(self)
         self._size = 0
         return self._parts.pop()
 
     async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS) -> bytes:
-        """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it in time."""
+        """The whole body; raises ``TooLarge``, ``BadRequest``, or ``Gone`` if the client does not send it in time."""
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
             raise TooLarge
         until = 0.0
-        if not self.complete:
+        if declared not in ("", "0") or "transfer-encoding" in self.headers:
             self._connection.continue_body(self)
+        if not self.complete:
             until = time.monotonic() + within
         while not self.complete:
             if self._size > most:
                 raise TooLarge
+            if self._refused:
+                raise BadRequest(self._refused)
             self._connection.want_body(self)
             await self._connection.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
             if self._connection.lost and not self.complete:
@@ -190,6 +196,15 @@ class Request:
         self._size += len(data)
         if self._size > BUFFERED_BYTES:
             self._connection.pause()
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether its reader has taken most of what came of its body."""
+        return self._size <= BUFFERED_BYTES
+
+    def refuse(self, status: int) -> None:
+        """What came of its body is none, and no more comes: who reads it refuses the request."""
+        self._refused = status
 
     def end(self) -> None:
         """The body is complete."""

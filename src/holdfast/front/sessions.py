@@ -38,7 +38,7 @@ from holdfast.front.inbound import (
     result_pieces,
     small_values,
 )
-from holdfast.front.modern_route import check_routing, is_routed, route_of
+from holdfast.front.modern_route import KnownRoutes, check_routing, is_routed, route_of
 from holdfast.front.own_answers import (
     ANSWER_LOST,
     CANCELLED,
@@ -100,6 +100,7 @@ class HttpSessions:
         self._quotas = quotas
         self._sessions: dict[str, HttpSession] = {}
         self._by_ticket: dict[bytes, HttpSession] = {}
+        self._routes: KnownRoutes = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -262,11 +263,9 @@ class HttpSessions:
 
     def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
-        asked = request.head.reading
-        if not isinstance(asked, EndpointHeaders):
-            if is_encoded(request.headers):
-                return refuse_encoded(reply)
-            asked = request.head.reading = EndpointHeaders(request.headers)
+        if is_encoded(request.headers):
+            return refuse_encoded(reply)
+        asked = EndpointHeaders(request.headers)
         if asked.modern is not None:
             return self._serve_modern(request, reply, principal, asked, asked.modern)
         return self._serve_legacy(request, reply, principal, asked)
@@ -649,11 +648,9 @@ class HttpSessions:
             refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
             return
         reply.streams = asked.takes_events
-        await self._request_modern(message, request, reply, principal, asked)
+        await self._request_modern(message, request, reply, principal)
 
-    async def _request_modern(
-        self, message: Message, request: Request, reply: Reply, principal: Principal, asked: EndpointHeaders
-    ) -> None:
+    async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
         counted = not listens and not request.forwarded  # the replica that it came in at counts it
@@ -667,7 +664,7 @@ class HttpSessions:
         client: Client | None = None
         self._posts += 1
         try:
-            route = route_of(message, request, asked)
+            route = route_of(message, request, self._routes)
             client = self.server.new_client(
                 channel=stream,
                 capabilities=route.capabilities,

@@ -62,6 +62,11 @@ if TYPE_CHECKING:
         exchange as exchange,
         fetch as fetch,
     )
+    from holdfast.wire.http.framing import (
+        BadChunk as BadChunk,
+        ChunkReader as ChunkReader,
+        HeadFrame as HeadFrame,
+    )
     from holdfast.wire.http.pieces import MANY_PIECES as MANY_PIECES, append_piece as append_piece
     from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
@@ -153,6 +158,7 @@ __getattr__, __dir__ = lazy_exports(
         "http.client": ["ssl_context"],
         "http.evidence": ["NOT_HTTP", "evidence_of"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
+        "http.framing": ["BadChunk", "ChunkReader", "HeadFrame"],
         "http.pieces": ["MANY_PIECES", "append_piece"],
         "large": ["load_members", "scanning", "split"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],

@@ -6,20 +6,22 @@ Exceptions of the network pass as they are (``OSError``, ``ssl.SSLError``); the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import select
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httptools
 
+from holdfast.core import fault_line
+from holdfast.wire.http.framing import BadChunk, ChunkReader, HeadFrame
 from holdfast.wire.http.inflate import Inflater
 from holdfast.wire.http.pieces import MANY_PIECES, append_piece
 
 __all__ = [
     "BrokenHttp",
     "Disconnected",
-    "KnownHead",
     "NotHttp",
     "PooledConnection",
     "Response",
@@ -46,9 +48,9 @@ SUSPECT_SECONDS: Final = 0.02
 The event loop tells of a close in its next turn. Only a close within the present turn is not known, and a loop that
 turns faster than this has told of all others."""
 
-KNOWN_HEADS: Final = 16
-KNOWN_HEAD_BYTES: Final = 2048
-"""Heads of answers that are remembered: most answers of a server have the same head, apart from the date."""
+_SAID: Final = b"HTTP/"
+
+log = logging.getLogger("holdfast.wire")
 
 
 class Disconnected(ConnectionError):
@@ -61,15 +63,6 @@ class NotHttp(Exception):
 
 class BrokenHttp(NotHttp):
     """The peer speaks HTTP, and its answer cannot be used; the text says why."""
-
-
-class KnownHead(NamedTuple):
-    """What the head of an answer says that has a body of known length, on a connection that is kept."""
-
-    status: int
-    headers: Mapping[str, str]
-    length: int
-    keep_for: float
 
 
 class Response:
@@ -102,7 +95,7 @@ class Response:
     @property
     def ends_with_connection(self) -> bool:
         """Whether only the end of the connection says that the body is complete."""
-        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        return "content-length" not in self.headers and not _is_chunked(self.headers)
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
@@ -223,21 +216,22 @@ class Response:
 class PooledConnection(asyncio.Protocol):
     """One connection; it carries one request at a time."""
 
-    def __init__(self, released: Callable[[PooledConnection], None], known: dict[bytes, KnownHead]) -> None:
+    def __init__(self, released: Callable[[PooledConnection], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._released = released
-        self._known = known
-        self._first: bytes | None = None
-        """The head that is being read, if it came in one piece."""
         self.transport: Any = None
-        self._parser: httptools.HttpResponseParser | None = None
+        self._frame = HeadFrame(HEAD_BYTES)
+        self._reader: _HeadReader | None = None
+        """What reads the head that has begun."""
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
-        self._headers: dict[str, str] = {}
-        self._head_size = 0
+        """The answer whose body is being read."""
         self.left = 0
         """How much of the body is still to come, where the head says its length."""
-        self._close_delimited = False
+        self._chunks: ChunkReader | None = None
+        """What reads the body, where it comes in chunks."""
+        self._keep = False
+        """Whether both sides keep the connection after this answer."""
         self._paused = False
         self.closed = False
         self._lost = False
@@ -251,6 +245,7 @@ class PooledConnection(asyncio.Protocol):
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
         head: asyncio.Future[Response] = self._loop.create_future()
         self._head = head
+        self._frame.restart()
         if len(body) > 1 << 16:
             self.transport.writelines((request, body))
         else:
@@ -272,7 +267,7 @@ class PooledConnection(asyncio.Protocol):
         """All of it was received."""
         self.left = 0
         self._take_over(self)
-        self.on_message_complete()
+        self._complete()
 
     def _take_over(self, protocol: asyncio.BaseProtocol) -> None:
         """Let another protocol have the bytes that come. uvloop asks which one it is when it begins to read."""
@@ -327,55 +322,99 @@ class PooledConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
-        if self.left:
-            self._take_body(data)
-            return
-        parser = self._parser
-        if parser is None:
-            if self._head is None:
-                self.abort()  # a server that speaks unasked is not to be trusted with the next request
-                return
-            if self._take_known(data):
-                return
-            parser = self._parser = httptools.HttpResponseParser(self)
-            self._head_size = 0
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fail(BrokenHttp("it switched protocols"))
-        except httptools.HttpParserError as exc:
-            cause = exc.__context__  # what a callback raised
-            is_http = data.startswith(b"HTTP/") or bool(self._headers)
-            self._fail(cause if isinstance(cause, NotHttp) else _broken(exc, is_http))
-        if self._head is not None and self._response is None:
-            self._head_size += len(data)
-            if self._head_size > HEAD_BYTES:
-                self._fail(BrokenHttp(_LARGE_HEAD))
+            at = 0
+            while at < len(data) and not self.closed:
+                if self._response is not None:
+                    at = self._read_body(self._response, data, at)
+                elif self._head is not None:
+                    at = self._read_head(data, at)
+                else:
+                    self.abort()  # a server that speaks unasked is not to be trusted with the next request
+        except NotHttp as exc:
+            self._fail(exc)
+        except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone
+            log.error("a connection to a server failed in the hub itself: %s", fault_line(exc))  # noqa: TRY400 - as said
+            self._fail(BrokenHttp("it could not be read"))
 
-    def _take_body(self, data: bytes) -> None:
-        """Take a piece of a body of known length as it is: the parser would copy it, and has nothing to say."""
-        assert self._response is not None  # noqa: S101 - a body is being read
-        body, rest = (data, b"") if len(data) <= self.left else (data[: self.left], data[self.left :])
-        self.left -= len(body)
-        self._response.feed(body)
-        if not self.left:
-            self.on_message_complete()
-        if rest:
-            self.data_received(rest)
+    def _read_head(self, data: bytes, at: int) -> int:
+        frame = self._frame
+        start, stop, ends = frame.find(data, at)
+        reader = self._reader
+        if start < stop:
+            if reader is None:
+                reader = self._reader = _HeadReader()
+            reader.feed(data[start:stop])
+        if frame.over:
+            raise BrokenHttp(_LARGE_HEAD)
+        if ends != (reader is not None and reader.complete):
+            raise BrokenHttp("it breaks the rules of HTTP (its head has no clear end)")
+        if reader is None or not ends:
+            return stop
+        self._forget_head()
+        if 100 <= reader.status < 200:
+            return stop  # a word in between; the answer follows
+        return self._begin(reader, data, stop)
 
-    def _take_known(self, data: bytes) -> bool:
-        """Take an answer that is complete, with a head that was parsed before; False leaves it to the parser."""
-        end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES) + 4
-        self._first = first = data[:end] if end >= 4 else None
-        known = self._known.get(first) if first is not None else None
-        if known is None or len(data) - end != known.length:
-            return False
-        response = Response(None, known.status, known.headers, data[end:])
-        head, self._head, self._first = self._head, None, None
-        self._free(known.keep_for)
+    def _begin(self, read: _HeadReader, data: bytes, at: int) -> int:
+        """The head of an answer is complete. A body that is all here goes with it."""
+        status, headers = read.status, read.headers
+        length = 0 if status in (204, 304) else _length_in(headers)
+        chunked = status not in (204, 304) and _is_chunked(headers)
+        self._keep = read.keep_alive and (chunked or length is not None)
+        head, self._head = self._head, None
+        if not chunked and length is not None and len(data) - at >= length:
+            response = Response(None, status, headers, data[at : at + length])
+            self._over_with(response)
+            at += length
+        else:
+            response = self._response = Response(self, status, headers)
+            self.left = length or 0
+            if chunked:
+                self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
         if head is not None and not head.done():
             head.set_result(response)
-        return True
+        return at
+
+    def _read_body(self, response: Response, data: bytes, at: int) -> int:
+        if self._chunks is not None:
+            try:
+                at = self._chunks.feed(data, at, response.feed)
+            except BadChunk:
+                raise BrokenHttp("it breaks the rules of HTTP (its body is not in chunks)") from None
+            if self._chunks.done:
+                self._complete()
+            return at
+        if not self.left:  # the body ends with the connection
+            response.feed(data[at:])
+            return len(data)
+        stop = min(len(data), at + self.left)
+        self.left -= stop - at
+        response.feed(data if not at and stop == len(data) else data[at:stop])
+        if not self.left:
+            self._complete()
+        return stop
+
+    def _complete(self) -> None:
+        """The answer is complete."""
+        response, self._response = self._response, None
+        if response is not None:
+            self.resume()
+            self.left, self._chunks = 0, None
+            response.end()
+            self._over_with(response)
+
+    def _over_with(self, response: Response) -> None:
+        """The connection is free if both sides keep it."""
+        if self._keep:
+            self._free(_kept_for(response.headers.get("keep-alive", "")))
+        else:
+            self._hang_up()
+
+    def _forget_head(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _free(self, keep_for: float) -> None:
         """The answer is complete: another request may use the connection, if all of this one was sent."""
@@ -396,89 +435,86 @@ class PooledConnection(asyncio.Protocol):
         self._over(exc)
 
     def _over(self, exc: Exception | None = None) -> None:
-        if self._response is not None and self._close_delimited and exc is None:
-            self.on_message_complete()
+        if self._response is not None and self._response.ends_with_connection and exc is None:
+            self._complete()
         else:
             self._fail(exc if isinstance(exc, OSError) else Disconnected("the peer closed the connection"))
 
     def _fail(self, error: Exception) -> None:
         head, response = self._head, self._response
-        self._response, self._parser, self.left = None, None, 0
+        self._forget_head()
+        self._response, self._chunks, self.left = None, None, 0
         if response is not None:
             response.end(error)
         elif head is not None and not head.done():
             head.set_exception(error)
         self.abort()
 
-    # The parser's side.
 
-    def on_message_begin(self) -> None:
-        """An answer begins."""
-        self._headers = {}
-        self._headers_count = self._headers_size = 0
+class _HeadReader:
+    """Reads one head: httptools tells it what it finds."""
+
+    __slots__ = ("_begins", "_count", "_parser", "complete", "headers", "keep_alive", "status")
+
+    def __init__(self) -> None:
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._begins = b""
+        self._count = 0
+        self.headers: dict[str, str] = {}
+        self.status = 0
+        self.keep_alive = False
+        self.complete = False
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the head; raises ``NotHttp``."""
+        if len(self._begins) < len(_SAID):
+            self._begins = (self._begins + data[: len(_SAID)])[: len(_SAID)]
+        assert self._parser is not None  # noqa: S101 - the head is not complete
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise BrokenHttp("it switched protocols") from None
+        except httptools.HttpParserError as exc:
+            cause = exc.__context__  # what a callback raised
+            raise cause if isinstance(cause, NotHttp) else _broken(exc, self._begins == _SAID) from None
+
+    def close(self) -> None:
+        """Let the parser go, which leads back here: a cycle for each answer would be the collector's."""
+        self._parser = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        self._headers_count += 1
-        self._headers_size += len(name) + len(value)
-        if self._headers_count > MOST_HEADERS or self._headers_size > HEAD_BYTES:
+        self._count += 1
+        if self._count > MOST_HEADERS:
             raise BrokenHttp(_LARGE_HEAD)  # at once: one piece of a connection may have thousands more
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        known = self._headers.get(key)
-        self._headers[key] = (
-            text if known is None else f"{known}\n{text}" if key == "set-cookie" else f"{known}, {text}"
-        )
+        known = self.headers.get(key)
+        self.headers[key] = text if known is None else f"{known}\n{text}" if key == "set-cookie" else f"{known}, {text}"
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
-        assert self._parser is not None  # noqa: S101 - it is parsing
-        status = self._parser.get_status_code()
-        if 100 <= status < 200:
-            self._first = None
-            return  # a word in between; the answer follows
-        headers = self._headers
-        self._close_delimited = "content-length" not in headers and "transfer-encoding" not in headers
-        self._response = Response(self, status, headers)
-        length = headers.get("content-length", "")
-        if length.isascii() and length.isdigit() and "transfer-encoding" not in headers and status not in (204, 304):
-            self.left = int(length)
-        self._headers = {}  # what follows the body are trailers, and those are no headers (RFC 9110, 6.5)
-        head, self._head = self._head, None
-        if head is not None and not head.done():
-            head.set_result(self._response)
+        assert self._parser is not None  # noqa: S101 - it calls
+        self.status = self._parser.get_status_code()
+        self.keep_alive = self._parser.should_keep_alive()
+        self.complete = True
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        if self._response is not None:
-            self.left = max(self.left - len(data), 0)
-            self._response.feed(data)
 
-    def on_message_complete(self) -> None:
-        """The answer is complete; the connection is free if both sides keep it."""
-        response = self._response
-        if response is None:
-            return
-        keep = self._parser is not None and self._parser.should_keep_alive() and not self._close_delimited
-        self.resume()
-        self._response, self._parser, self.left = None, None, 0
-        response.end()
-        if keep:
-            keep_for = _kept_for(response.headers.get("keep-alive", ""))
-            self._remember(response, keep_for)
-            self._free(keep_for)
-        else:
-            self._hang_up()
+def _is_chunked(headers: Mapping[str, str]) -> bool:
+    """Whether a body comes in chunks. In another coding it could not be read."""
+    coding = headers.get("transfer-encoding", "identity").lower().strip(", \t")
+    if coding not in ("chunked", "identity"):
+        raise BrokenHttp("its body comes in a transfer coding that was not asked for")
+    return coding == "chunked"
 
-    def _remember(self, response: Response, keep_for: float) -> None:
-        """Remember a head; only one after which as many bytes follow as it says."""
-        first, self._first = self._first, None
-        length = response.headers.get("content-length", "")
-        odd = response.status in (204, 304) or not (length.isascii() and length.isdigit() and len(length) < 10)
-        if first is None or odd or "transfer-encoding" in response.headers or "upgrade" in response.headers:
-            return
-        if len(self._known) >= KNOWN_HEADS:
-            self._known.clear()
-        self._known[first] = KnownHead(response.status, response.headers, int(length), keep_for)
+
+def _length_in(headers: Mapping[str, str]) -> int | None:
+    """The length of a body; None where its head states none. The parser refuses one that two readers read apart."""
+    stated = headers.get("content-length")
+    if stated is None:
+        return None
+    if not (stated.strip().isascii() and stated.strip().isdigit()):
+        raise BrokenHttp("it breaks the rules of HTTP (its length is no number)")
+    return int(stated)
 
 
 class _BodyReceiver(asyncio.BufferedProtocol):

@@ -21,7 +21,6 @@ from holdfast.wire.http.connection import (
     HEAD_BYTES,
     IDLE_SECONDS,
     Disconnected,
-    KnownHead,
     PooledConnection,
     Response,
 )
@@ -126,7 +125,6 @@ class Pool:
         self._connect_within = connect_within
         self._keep = keep
         self._loop = asyncio.get_running_loop()
-        self._known: dict[bytes, KnownHead] = {}
         self._idle: deque[PooledConnection] = deque()
         self._all: set[PooledConnection] = set()
         self._closed = False
@@ -258,7 +256,7 @@ class Pool:
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
         try:
-            connection = await dial(lambda: PooledConnection(self._release, self._known), host, port, first_tls)
+            connection = await dial(lambda: PooledConnection(self._release), host, port, first_tls)
         except (OSError, UnicodeError) as exc:
             if proxy is None or isinstance(exc, TimeoutError):
                 raise

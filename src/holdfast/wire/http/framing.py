@@ -1,0 +1,175 @@
+"""Where heads and chunks begin and end in the bytes of a connection, for both sides of HTTP/1.1.
+
+What is found depends on the bytes alone, not on how they were cut on their way. A parser gets exactly the bytes of one
+head: so no byte after a head is read twice, and nothing in one message changes how the next one is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["BadChunk", "ChunkReader", "HeadFrame"]
+
+EXTENSION_BYTES: Final = 16 * 1024
+"""What chunks may say of themselves, in all chunks of a body: hardly any peer says anything."""
+
+_END: Final = b"\r\n\r\n"
+
+
+class HeadFrame:
+    """Finds the ends of heads, one after the other, within a bound."""
+
+    __slots__ = ("_most", "_tail", "begun", "size")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.begun = False
+        """Whether a head has begun and is not complete."""
+        self.size = 0
+        """Bytes since the last ``restart``; empty lines before a head count (RFC 9112, 2.2)."""
+        self._tail = b""
+        """The last bytes that were seen: the end of a head may lie across two pieces."""
+
+    def restart(self) -> None:
+        """The message is over, and another one may follow."""
+        self.begun, self.size = False, 0
+
+    def find(self, data: bytes, at: int) -> tuple[int, int, bool]:
+        """Return where the head is that begins or goes on at ``at``, from and to, and whether it ends there.
+
+        Nothing after the bound belongs to it: then ``over`` is true.
+        """
+        if not self.begun:
+            begin = _after_blank(data, at)
+            self.size += begin - at
+            self.begun = begin < len(data)
+            self._tail = b""
+            at = begin
+        stop = self._stop(data, at)
+        ends = stop >= 0
+        if not ends:
+            stop = len(data)
+        room = max(self._most - self.size, 0)
+        self.size += stop - at
+        if stop - at > room:
+            return at, at + room, False
+        if ends:
+            self.begun = False
+        else:
+            self._tail = (self._tail + data[max(at, stop - 3) : stop])[-3:]
+        return at, stop, ends
+
+    @property
+    def over(self) -> bool:
+        """Whether the head is larger than its bound."""
+        return self.size > self._most
+
+    def _stop(self, data: bytes, at: int) -> int:
+        if self._tail:
+            found = (self._tail + data[at : at + 3]).find(_END)
+            if found >= 0:
+                return at + found + len(_END) - len(self._tail)
+        found = data.find(_END, at)
+        return found + len(_END) if found >= 0 else -1
+
+
+def _after_blank(data: bytes, at: int) -> int:
+    """Where the first byte is that belongs to no empty line."""
+    return len(data) - len(data[at:].lstrip(b"\r\n")) if data.startswith((b"\r", b"\n"), at) else at
+
+
+class BadChunk(Exception):
+    """A body is not in chunks as it should be. ``too_large`` says that its trailers are over their bound."""
+
+    def __init__(self, *, too_large: bool = False) -> None:
+        super().__init__("trailers over their bound" if too_large else "bad chunk")
+        self.too_large = too_large
+
+
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?)")
+_SIZE_BYTES: Final = 16
+"""The digits of a size, and the first half of its line end."""
+
+_TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
+
+
+class ChunkReader:
+    """Reads a body that comes in chunks. Trailers are not used: they are no headers (RFC 9110, 6.5)."""
+
+    __slots__ = ("_ended", "_extra", "_left", "_line", "_most_bytes", "_most_trailers", "_size", "_trailers", "done")
+
+    def __init__(self, *, most_trailers: int, most_bytes: int) -> None:
+        self._most_trailers = most_trailers
+        self._most_bytes = most_bytes
+        self._line = b""
+        """The beginning of a line whose end is not here."""
+        self._left = -1
+        """How much is left of the chunk that is being read; 0 for its line end, -1 between chunks."""
+        self._extra = 0
+        self._ended = False
+        """Whether the last chunk came: trailers may follow."""
+        self._trailers = self._size = 0
+        self.done = False
+
+    def feed(self, data: bytes, at: int, body: Callable[[bytes], None]) -> int:
+        """Read from ``at`` on; returns where the body ends, or all is read. Raises ``BadChunk``."""
+        size = len(data)
+        while at < size and not self.done:
+            if self._left > 0:
+                stop = min(size, at + self._left)
+                self._left -= stop - at
+                body(data[at:stop])
+                at = stop
+                continue
+            end = data.find(b"\n", at)
+            line = self._line + (data[at:] if end < 0 else data[at : end + 1])
+            self._line = b""
+            if end < 0:
+                self._wait(line)
+                return size
+            at = end + 1
+            if not line.endswith(b"\r\n"):
+                raise BadChunk
+            self._take(line[:-2])
+        return at
+
+    def _wait(self, line: bytes) -> None:
+        """Keep the beginning of a line: it is read when it is complete. One that is over its bound already is not."""
+        if self._left == 0:
+            if line != b"\r":
+                raise BadChunk
+        elif self._ended:
+            if len(line) > self._most_bytes - self._size:
+                raise BadChunk(too_large=True)
+        elif len(line) > EXTENSION_BYTES - self._extra + _SIZE_BYTES:
+            raise BadChunk
+        self._line = line
+
+    def _take(self, line: bytes) -> None:
+        if self._left == 0:  # after a chunk
+            if line:
+                raise BadChunk
+            self._left = -1
+        elif self._ended:
+            self._take_trailer(line)
+        else:
+            found = _SIZE.fullmatch(line)
+            self._extra += len(found[2]) if found is not None else 0
+            if found is None or self._extra > EXTENSION_BYTES:
+                raise BadChunk
+            chunk = int(found[1], 16)
+            self._ended = not chunk
+            self._left = chunk or -1
+
+    def _take_trailer(self, line: bytes) -> None:
+        if not line:
+            self.done = True
+            return
+        self._trailers += 1
+        self._size += len(line) + 2
+        if self._trailers > self._most_trailers or self._size > self._most_bytes:
+            raise BadChunk(too_large=True)
+        if _TRAILER.fullmatch(line) is None:
+            raise BadChunk
