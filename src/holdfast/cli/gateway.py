@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+from holdfast.cli.loop_faults import log_faults_in_lines
 from holdfast.cli.output import side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.config import InvalidValue, parse_duration, targets_of
@@ -342,6 +343,7 @@ async def _once(worker: Bridge) -> int:
 
 
 async def _serve(worker: Bridge, address: str) -> int:
+    log_faults_in_lines()
     from holdfast.gateway import health_app, serving  # noqa: PLC0415 - as above
 
     host, _, port = address.rpartition(":")

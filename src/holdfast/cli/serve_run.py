@@ -34,6 +34,7 @@ from holdfast.cli.collector import begin_collections, keep_collections_short
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.leaving import Leaving
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, open_to, read_token
+from holdfast.cli.loop_faults import log_faults_in_lines
 from holdfast.cli.program import anywhere
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
@@ -146,6 +147,7 @@ def run(serving: ServeOptions) -> None:
 
 async def _run_http(serving: ServeOptions) -> None:
     assert serving.listener is not None  # noqa: S101 - see run()
+    log_faults_in_lines()
     port = serving.listener.getsockname()[1]
     url = endpoint(serving.host, port, tls=serving.tls is not None)
     tls = _server_tls(serving.tls)
@@ -473,6 +475,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
 
 
 async def _run_stdio(serving: ServeOptions) -> None:
+    log_faults_in_lines()
     async with _fleet(serving, "") as (config, state_file):
         hub = Hub(config, state_file=state_file)
         _use_lock(hub, serving)

@@ -32,6 +32,7 @@ from holdfast.cli.announcement import Announcement, keep_state_private, tell_add
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.isolation import hidden_environment
 from holdfast.cli.listen import endpoint, notify_successor, read_token
+from holdfast.cli.loop_faults import log_faults_in_lines
 from holdfast.cli.program import anywhere, own_command
 from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
@@ -190,6 +191,7 @@ class Supervisor:
             anyio.run(self._run)
 
     async def _run(self) -> None:
+        log_faults_in_lines()
         async with self._found_config() as self._config, anyio.create_task_group() as self._tasks:
             serving, source = self._serving, self._config.source
             base = self._url.removesuffix("/mcp")

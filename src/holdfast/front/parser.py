@@ -76,7 +76,7 @@ class RequestParser:
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
         self._frame = HeadFrame(HEAD_BYTES)
-        self._reader: _HeadReader | None = None
+        self._reader: _RequestHeadReader | None = None
         """What reads the head that has begun."""
         self._request: RequestBody | None = None
         """The request whose body is being read."""
@@ -111,7 +111,7 @@ class RequestParser:
         if start < stop:
             reader = self._reader
             if reader is None:
-                reader = self._reader = _HeadReader()
+                reader = self._reader = _RequestHeadReader()
             head = reader.feed(data if not start and stop == size else data[start:stop])
         if frame.over:
             raise BadRequest(431)
@@ -164,7 +164,7 @@ class RequestParser:
             request.end()
 
 
-class _HeadReader:
+class _RequestHeadReader:
     """Reads one head: httptools tells it what it finds."""
 
     __slots__ = ("_complete", "_head", "_parser")

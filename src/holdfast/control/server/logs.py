@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import anyio.lowlevel
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
 from holdfast.control.models import LogLine
-from holdfast.core import Redactor, State, Tripped, counted
+from holdfast.core import Redactor, State, Tripped, counted, fault_line
 from holdfast.hub import (
     AccessChanged,
     BreakerChanged,
@@ -51,6 +52,9 @@ __all__ = [
     "RepeatedLines",
     "log_text",
 ]
+
+TRACED_FRAMES, TRACED_CAUSES, LONGEST_TRACE = 12, 3, 8_000
+"""What is written of a fault in the hub itself: frames, exceptions before it, and characters."""
 
 WINDOW_SECONDS = 30.0
 """How long repetitions of a line are counted instead of written."""
@@ -185,7 +189,19 @@ class _MaskingFormatter(logging.Formatter):
         """Return the masked traceback, if there is one; a count does not repeat it."""
         if record.exc_info is None or record.exc_info[0] is None or hasattr(record, "repeated"):
             return ""
-        return self.redactor.mask(self.formatException(record.exc_info))
+        return self.redactor.mask(_trace_of(record.exc_info[1]))
+
+
+def _trace_of(exc: BaseException) -> str:
+    """The last frames of an exception, and a line for each of its causes: a fault in a loop of calls has thousands."""
+    lines = [*traceback.format_exception(exc, limit=-TRACED_FRAMES, chain=False)]
+    for _ in range(TRACED_CAUSES):
+        before = exc.__cause__ or exc.__context__
+        if before is None:
+            break
+        lines.append(f"after {fault_line(before)}\n")
+        exc = before
+    return "".join(lines)[:LONGEST_TRACE].rstrip()
 
 
 class ConsoleFormatter(_MaskingFormatter):

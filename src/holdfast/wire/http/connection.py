@@ -221,7 +221,7 @@ class PooledConnection(asyncio.Protocol):
         self._released = released
         self.transport: Any = None
         self._frame = HeadFrame(HEAD_BYTES)
-        self._reader: _HeadReader | None = None
+        self._reader: _AnswerHeadReader | None = None
         """What reads the head that has begun."""
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
@@ -343,7 +343,7 @@ class PooledConnection(asyncio.Protocol):
         reader = self._reader
         if start < stop:
             if reader is None:
-                reader = self._reader = _HeadReader()
+                reader = self._reader = _AnswerHeadReader()
             reader.feed(data[start:stop])
         if frame.over:
             raise BrokenHttp(_LARGE_HEAD)
@@ -356,7 +356,7 @@ class PooledConnection(asyncio.Protocol):
             return stop  # a word in between; the answer follows
         return self._begin(reader, data, stop)
 
-    def _begin(self, read: _HeadReader, data: bytes, at: int) -> int:
+    def _begin(self, read: _AnswerHeadReader, data: bytes, at: int) -> int:
         """The head of an answer is complete. A body that is all here goes with it."""
         status, headers = read.status, read.headers
         length = 0 if status in (204, 304) else _length_in(headers)
@@ -451,7 +451,7 @@ class PooledConnection(asyncio.Protocol):
         self.abort()
 
 
-class _HeadReader:
+class _AnswerHeadReader:
     """Reads one head: httptools tells it what it finds."""
 
     __slots__ = ("_begins", "_count", "_parser", "complete", "headers", "keep_alive", "status")
