@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from holdfast.errors import UsageError
+from holdfast.files import replace_file
 from holdfast.front.access.jwt import jwt_verifier
-from holdfast.front.access.principals import Principal, TokenPolicy, Verify
+from holdfast.front.access.logins import FAILURES
+from holdfast.front.access.principals import Principal, TokenPolicy, TokensFile, Verify
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -41,9 +45,10 @@ HEADERS = {"accept": "application/json, text/event-stream", "content-type": "app
 @asynccontextmanager
 async def endpoint(tokens: TokenPolicy | None = None, **options: Any) -> AsyncIterator[httpx2.AsyncClient]:
     hub = Hub.from_config({"mcpServers": {}})
+    accept = bool(options.pop("accept", False))
     async with (
         hub,
-        serving(create_app(hub, tokens=tokens, **options)) as base,
+        serving(create_app(hub, tokens=tokens, **options), accept=accept) as base,
         httpx2.AsyncClient(base_url=base) as http,
     ):
         yield http
@@ -237,6 +242,87 @@ async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
             finally:
                 issuer.works = False
                 answer.set()
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_unknown_keys_share_one_fetch_and_a_pause_follows_it() -> None:
+    issuer, asked, answer = Issuer(), anyio.Event(), anyio.Event()
+    issuer.works = True
+
+    async def keys(request: Request) -> Response:
+        asked.set()
+        await answer.wait()
+        return await issuer.keys(request)
+
+    found: list[Principal | None] = []
+
+    async with serving(Starlette(routes=[Route("/keys", keys)])) as base:
+        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+
+        async def ask(kid: str) -> None:
+            found.append(await verify(issuer.signed(kid)))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "stranger")
+            with anyio.fail_after(10):
+                await asked.wait()
+            for number in range(50):
+                tasks.start_soon(ask, "one" if number == 25 else f"stranger-{number}")
+            await anyio.wait_all_tasks_blocked()
+            answer.set()
+        assert await verify(issuer.signed("another-stranger")) is None
+    assert [one for one in found if one is not None] == [Principal(name="i#ada")]
+    assert issuer.asked == 1
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_token_is_valid_by_the_keys_at_hand_while_the_issuer_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.front.access.jwt.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.front.access.jwt.KEPT_SECONDS", 0.0)
+    issuer = Issuer()
+    issuer.works = True
+    async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
+        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        assert await verify(issuer.signed("one")) == Principal(name="i#ada")
+        issuer.works = False
+        assert await verify(issuer.signed("one")) == Principal(name="i#ada")
+        assert issuer.asked == 2, "an old set is asked for again"
+        monkeypatch.setattr("holdfast.front.access.jwt.STALE_SECONDS", 0.0)
+        assert await verify(issuer.signed("one")) is None
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("kind", ["static", "jwt", "file"])
+async def test_a_valid_credential_is_let_in_after_any_number_of_wrong_ones_from_its_address(
+    kind: str, tmp_path: Path
+) -> None:
+    """One that this hub sees for the first time, such as a token that was renewed a moment ago."""
+    issuer, now = Issuer(), time.time()
+    issuer.works = True
+    file = tmp_path / "tokens.json"
+    digest = hashlib.sha256(b"of-the-file").hexdigest()
+    replace_file(file, json.dumps({"tokens": [{"name": "ci", "sha256": digest}]}))
+    stranger = jwt.encode(
+        {"iss": "i", "aud": "hub", "sub": "ada", "exp": now + 600},
+        ec.generate_private_key(ec.SECP256R1()),
+        algorithm="ES256",
+        headers={"kid": "one"},
+    )
+    wrong = ["guess", "y", "a.b.c", stranger, issuer.signed("unknown"), "x" * 20_000]
+    async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
+        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        policy = TokenPolicy(tokens={"ada": "secret"}, file=TokensFile(file), verify=verify)
+        async with endpoint(policy, accept=True) as http:
+            refused = [(await post(http, authorization=f"Bearer {wrong[n % 6]}")).status_code for n in range(FAILURES)]
+            valid = {"static": "secret", "jwt": issuer.signed("one"), "file": "of-the-file"}[kind]
+            async with anyio.create_task_group() as tasks:
+                for number in range(4):
+                    tasks.start_soon(partial(post, http, authorization=f"Bearer {wrong[number]}"))
+                await anyio.wait_all_tasks_blocked()
+                assert (await post(http, authorization=f"Bearer {valid}")).status_code == 200
+                tasks.cancel_scope.cancel()
+    assert refused == [401] * FAILURES
+    assert issuer.asked == 1
 
 
 @pytest.mark.requirement("SEC-2")

@@ -17,7 +17,14 @@ import pytest
 from holdfast.config import QuotaSettings
 from holdfast.front.acceptor import Acceptor, AdmittedProtocol
 from holdfast.front.access.connections import ClientPeer, ConnectionLimits, peer_at
-from holdfast.front.access.logins import FAILURES, WINDOW_SECONDS, FailedLogins
+from holdfast.front.access.logins import (
+    DELAY_SECONDS,
+    FAILURES,
+    LONG_DELAY_SECONDS,
+    MOST_FAILURES,
+    WINDOW_SECONDS,
+    WrongCredentials,
+)
 from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.http import create_app
@@ -233,27 +240,25 @@ def test_peers_are_users_here_and_networks_elsewhere() -> None:
 
 
 @pytest.mark.requirement("SEC-11")
-def test_failed_logins_are_limited_for_their_peer_for_a_minute() -> None:
+def test_wrong_credentials_are_answered_late_where_there_are_many_of_a_peer_or_in_all() -> None:
     now = [0.0]
-    logins = FailedLogins(clock=lambda: now[0])
-    logins.succeeded("valid")
-    for _ in range(FAILURES):
-        assert logins.wait_for("10.0.0.1", "guess") == 0
-        logins.failed("10.0.0.1")
-    assert logins.wait_for("10.0.0.1", "guess") == WINDOW_SECONDS
-    assert logins.wait_for("10.0.0.1", "valid") == 0
-    assert logins.wait_for("10.0.0.2", "guess") == 0
+    wrong = WrongCredentials(clock=lambda: now[0])
+    assert [wrong.count("10.0.0.1") for _ in range(FAILURES + 1)] == [0.0] * FAILURES + [DELAY_SECONDS]
+    assert wrong.count("10.0.0.2") == 0.0
     now[0] += WINDOW_SECONDS
-    assert logins.wait_for("10.0.0.1", "guess") == 0
+    assert wrong.count("10.0.0.1") == 0.0
+    for number in range(MOST_FAILURES):
+        wrong.count(f"10.0.1.{number}")
+    assert wrong.count("10.0.0.3") == LONG_DELAY_SECONDS
+    now[0] += WINDOW_SECONDS
+    assert wrong.count("10.0.0.3") == 0.0
 
 
-def test_the_memory_of_failed_logins_is_bounded() -> None:
-    logins = FailedLogins()
+def test_the_memory_of_wrong_credentials_is_bounded() -> None:
+    wrong = WrongCredentials()
     for number in range(20_000):
-        logins.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-        logins.succeeded(f"token {number}")
-    assert len(logins._failed) <= 4_096
-    assert len(logins._known) <= 4_096
+        wrong.count(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    assert len(wrong._failed) <= 4_096
 
 
 # Together with other replicas.

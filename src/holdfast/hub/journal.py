@@ -204,7 +204,7 @@ _REFUSALS = {
     "user": "access refused: another user of this machine, from %s",
     "unknown_user": "access refused: the user of the connection is not known, from %s",
     "login": "login failed: a wrong credential, from %s",
-    "too_many_logins": "login refused: too many wrong credentials, from %s",
+    "too_many_logins": "login failed: too many wrong credentials, further ones are answered late, from %s",
 }
 
 

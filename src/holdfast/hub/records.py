@@ -112,7 +112,7 @@ class CallEnded:
 
 RefusalKind: TypeAlias = Literal["user", "unknown_user", "left", "login", "certificate", "too_many_logins", "quota"]
 """Why a client was refused: another user of this machine, or one that is not known, a wrong credential, a client
-certificate that does not verify, too many wrong credentials, or a used up quota."""
+certificate that does not verify, one of too many wrong credentials, or a used up quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ credentials are counted for every path.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.front.access.connections import Admission
-from holdfast.front.access.logins import FailedLogins
+from holdfast.front.access.logins import WrongCredentials
 from holdfast.front.access.principals import GATEWAY_SECRET_HEADER, LOCAL, Principal, TokenPolicy
 from holdfast.front.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
 from holdfast.hub import RefusalKind
@@ -100,7 +101,7 @@ class AccessRules:
         self._client_certificates = client_certificates
         self.quotas = quotas or Quotas()
         self.report = report
-        self._logins = FailedLogins()
+        self._wrong = WrongCredentials()
 
     async def check(
         self,
@@ -158,28 +159,13 @@ class AccessRules:
         identify = self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
         return self._identified(identify, headers, admission)
 
-    def locked(self, admission: Admission | None, credential: str) -> Refused | None:
-        """Why a peer that sent too many wrong credentials must wait; None if it need not."""
-        if admission is None:
-            return None
-        seconds = self._logins.wait_for(admission.peer.key, credential)
-        if not seconds:
-            return None
-        self.report("too_many_logins", admission.peer.name, "", "")
-        hint = f"try again in {seconds} s, with a valid one"
-        return Refused(429, "too many wrong credentials came from here", hint=hint, retry_after=seconds)
-
-    def login_failed(self, admission: Admission | None) -> None:
-        """Note a wrong credential."""
-        if admission is not None:
-            self._logins.failed(admission.peer.key)
-        self.report("login", admission.peer.name if admission is not None else "?", "", "")
-
-    def login_succeeded(self, admission: Admission, principal: str, credential: str) -> None:
-        """Note a valid credential for a place that is served elsewhere, such as the control API."""
-        if admission.principal is None:
-            self._logins.succeeded(credential)
-            admission.accepted(principal, None)
+    async def login_failed(self, admission: Admission | None) -> None:
+        """Note a wrong credential, and wait as long as its answer has to wait."""
+        seconds = self._wrong.count(admission.key) if admission is not None else 0.0
+        kind: RefusalKind = "too_many_logins" if seconds else "login"
+        self.report(kind, admission.peer.name if admission is not None else "?", "", "")
+        if seconds:
+            await asyncio.sleep(seconds)
 
     def _foreign(self, admission: Admission | None) -> Refused:
         uid = admission.peer.uid if admission is not None else None
@@ -201,17 +187,11 @@ class AccessRules:
         headers: Mapping[str, str],
         admission: Admission | None,
     ) -> Principal | Refused:
-        credential = headers.get("authorization") or headers.get(_SECRET_HEADER, "")
-        if (refused := self.locked(admission, credential)) is not None:
-            identify.close()
-            return refused
         principal = await identify
         if principal is None:
-            if credential:
-                self.login_failed(admission)
+            if headers.get("authorization") or headers.get(_SECRET_HEADER):
+                await self.login_failed(admission)
             return Refused(401, "a valid bearer token is required", challenge="Bearer")
-        if admission is not None and admission.principal is None:
-            self._logins.succeeded(credential)
         return self._counted(admission, principal)
 
     def _counted(self, admission: Admission | None, principal: Principal) -> Principal | Refused:
@@ -247,7 +227,7 @@ class Guard:
         admission: Admission | None = known.get("holdfast.admission")
         beside = self._is_beside(scope)
         headers = Headers(scope=scope)
-        found: Principal | Refused | None = await self._rules.check(
+        found = await self._rules.check(
             headers,
             open_to_all=beside or scope["path"] in OPEN_PATHS,
             client_verified=bool(known.get("holdfast.client_verified")),
@@ -255,10 +235,8 @@ class Guard:
             admission=admission,
             by_address=scope["path"] in PATHS_BY_ADDRESS,
         )
-        credential = headers.get("authorization", "")
         if beside and not isinstance(found, Refused):
-            found = self._rules.locked(admission, credential)
-            send = self._watched(send, admission, credential)
+            send = self._watched(send, admission, headers.get("authorization", ""))
         if isinstance(found, Refused):
             await JSONResponse(found.body, status_code=found.status, headers=found.headers)(scope, receive, send)
             return
@@ -272,9 +250,9 @@ class Guard:
                 status = message["status"]
                 # A wrong sign-in code comes without this header, and its answer has no challenge.
                 if status == 401 and (credential or not _has_challenge(message)):
-                    self._rules.login_failed(admission)
+                    await self._rules.login_failed(admission)
                 elif status < 400 and credential and admission is not None:
-                    self._rules.login_succeeded(admission, "control", credential)
+                    admission.accepted("control", None)
             await send(message)
 
         return watched

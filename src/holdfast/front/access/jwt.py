@@ -1,13 +1,16 @@
 """Verify a caller's JWT: its signature, issuer, audience and time. An unsigned token is never accepted.
 
-The keys are the issuer's: one public key in a file, or the set that it publishes (JWKS). The set is fetched when a
-token names an unknown key, and kept for a while. Any sender can name an unknown key: so only one fetch runs at a
-time, requests with known keys do not wait for it, and a failed fetch is followed by a pause.
+The keys are the issuer's: one public key in a file, or the set that it publishes (JWKS). A token with a key at hand is
+always verified by it. The set is fetched when it is old, or when a token names a key that is not in it. Any sender can
+name an unknown key: so all of them share one fetch, a pause follows it, and requests with known keys do not wait for
+it. A set that cannot be fetched again stays in force for a while: an issuer that is down locks no one out.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import time
 import urllib.request
 from http.client import HTTPException
@@ -33,16 +36,25 @@ REQUIRED = ("exp", "iss", "aud", "sub")
 LEEWAY_SECONDS = 30.0
 FETCH_SECONDS = 5.0
 KEPT_SECONDS = 300.0
-KNOWN_SECONDS = 30.0
-"""For this long after a fetch, a key that was not in the set counts as unknown without another fetch."""
+"""How old the set may be before it is fetched again."""
+
+STALE_SECONDS = 3600.0
+"""How old it may be while it cannot be fetched. A key that the issuer withdrew is accepted for so long at most."""
 
 PAUSE_SECONDS = 5.0
-"""The pause after a failed fetch: tokens of strangers must not cause one fetch after another."""
+KNOWN_SECONDS = 10.0
+"""The pause after a fetch that failed, and after one that did not: tokens of strangers must not cause one fetch after
+another. For so long a new key of the issuer may stay unknown."""
+
+CHECKS_AT_ONCE = 2
+"""Signatures that are checked at a time: each takes a part of the interpreter from the event loop."""
 
 LARGEST_SET = 256 << 10
 """How many bytes of a key set are read: a key takes about 500, and an issuer has a handful."""
 
 _Key: TypeAlias = jwt.PyJWK | str
+
+log = logging.getLogger("holdfast.front")
 
 
 def jwt_verifier(
@@ -52,7 +64,7 @@ def jwt_verifier(
     if not issuer or not audience:
         raise UsageError("JWT verification needs an issuer and an audience")
     find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
-    fetching = anyio.CapacityLimiter(1)
+    checking = anyio.CapacityLimiter(CHECKS_AT_ONCE)
 
     def check(token: str, key: _Key) -> Principal | None:
         claims = jwt.decode(
@@ -76,10 +88,11 @@ def jwt_verifier(
 
     async def verify(token: str) -> Principal | None:
         try:
-            key = find.kept(token)
-            if key is None:
-                key = await anyio.to_thread.run_sync(find.fetched, token, limiter=fetching)
-            return await anyio.to_thread.run_sync(check, token, key)
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in ALGORITHMS:
+                return None
+            key = await find(header.get("kid"))
+            return await anyio.to_thread.run_sync(check, token, key, limiter=checking) if key is not None else None
         except (jwt.PyJWTError, ValueError, OSError, RecursionError):
             return None
 
@@ -104,37 +117,51 @@ def _published(url: str) -> _PublishedKeys:
 
 
 class _PublishedKeys:
-    """The keys that the issuer publishes."""
+    """The keys that the issuer publishes, by their ids."""
 
     def __init__(self, url: str) -> None:
-        self._keys = _PausingKeyClient(url, lifespan=KEPT_SECONDS)
+        self._url = url
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._fetched_at = -math.inf
+        self._not_before = -math.inf
+        self._fetching: anyio.Event | None = None
 
-    def kept(self, token: str) -> _Key | None:
-        """Return the token's key, if it was fetched before."""
-        wanted = jwt.get_unverified_header(token).get("kid")
-        known = self._keys.jwk_set_cache.get() if self._keys.jwk_set_cache is not None else None
-        usable = [key for key in known.keys if key.public_key_use in ("sig", None)] if known is not None else []
-        return next((key for key in usable if key.key_id and key.key_id == wanted), None)
+    async def __call__(self, kid: object) -> _Key | None:
+        """Return a key; None if it is not known."""
+        age = time.monotonic() - self._fetched_at
+        key = self._known(kid)
+        if key is not None and age < KEPT_SECONDS:
+            return key
+        if self._fetching is not None:
+            if key is None:
+                await self._fetching.wait()
+        elif time.monotonic() >= self._not_before:
+            await self._fetch()
+        return self._known(kid)
 
-    def fetched(self, token: str) -> _Key:
-        """Return the token's key; this may fetch the set, so it runs in a thread."""
-        return self._keys.get_signing_key_from_jwt(token)
+    def _known(self, kid: object) -> _Key | None:
+        fresh = time.monotonic() - self._fetched_at < STALE_SECONDS
+        return self._keys.get(kid) if fresh and isinstance(kid, str) else None
+
+    async def _fetch(self) -> None:
+        """Fetch the set, for all who wait; what goes wrong shows in a key that stays unknown."""
+        self._fetching = anyio.Event()
+        pause = PAUSE_SECONDS
+        try:
+            with anyio.CancelScope(shield=True):
+                self._keys = await anyio.to_thread.run_sync(_fetch_keys, self._url)
+            self._fetched_at, pause = time.monotonic(), KNOWN_SECONDS
+        except (jwt.PyJWTError, ValueError, OSError, RecursionError) as exc:
+            log.warning("the issuer's keys could not be fetched: %s", type(exc).__name__)
+        finally:
+            self._not_before = time.monotonic() + pause
+            self._fetching.set()
+            self._fetching = None
 
 
-class _PausingKeyClient(jwt.PyJWKClient):
-    """Reads a set of bounded size, follows no redirect, and pauses after each fetch."""
-
-    _not_before = 0.0
-
-    def fetch_data(self) -> Any:
-        if time.monotonic() < self._not_before:
-            raise jwt.PyJWKClientError("the issuer's keys were fetched a moment ago; the next fetch waits")
-        self._not_before = time.monotonic() + PAUSE_SECONDS
-        document = _fetch_json(self.uri)
-        if self.jwk_set_cache is not None:
-            self.jwk_set_cache.put(document)
-        self._not_before = time.monotonic() + KNOWN_SECONDS
-        return document
+def _fetch_keys(url: str) -> dict[str, jwt.PyJWK]:
+    found = jwt.PyJWKSet.from_dict(_fetch_json(url))
+    return {one.key_id: one for one in found.keys if one.key_id and one.public_key_use in ("sig", None)}
 
 
 def _fetch_json(url: str) -> dict[str, Any]:
@@ -167,15 +194,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class _KeyFromFile:
-    """One key from a file."""
+    """One key from a file, for every token."""
 
     def __init__(self, pem: str) -> None:
         self._pem = pem
 
-    def kept(self, token: str) -> _Key:
+    async def __call__(self, kid: object) -> _Key | None:
         return self._pem
-
-    fetched = kept
 
 
 def _from_file(file: Path) -> _KeyFromFile:
