@@ -18,12 +18,20 @@ class Turns:
     def __init__(self) -> None:
         self.turns = HandshakeTurns(asyncio.get_running_loop())
         self.began: list[str] = []
+        self.ended: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     def wanted(self, peer: str, count: int) -> None:
         async def begin() -> None:
-            await self.turns.begin(peer)
+            task = asyncio.current_task()
+            assert task is not None
+            turn = await self.turns.begin(peer, task.cancel)
             self.began.append(peer)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.append(peer)
+                self.turns.end(peer, turn)
 
         self.tasks += [asyncio.create_task(begin()) for _ in range(count)]
 
@@ -55,31 +63,36 @@ async def test_a_flood_of_one_peer_delays_no_other_and_is_bounded() -> None:
     here.wanted("flood", 500)
     here.wanted("other", 3)
     await here.settled()
-    assert here.began.count("flood") == handshakes.OF_A_PEER
     assert here.began[: 2 * 3 + 1].count("other") >= 2, "the peers take turns"
     assert here.began.count("other") == 3
-    here.turns.end("flood")
+    assert here.began.count("flood") - here.ended.count("flood") == handshakes.OF_A_PEER
+    assert "other" not in here.ended
+    await here.close()
+
+
+async def test_handshakes_that_do_not_go_on_delay_no_new_one_of_their_peer() -> None:
+    here = Turns()
+    here.wanted("a", 300)
     await here.settled()
-    assert here.began.count("flood") == handshakes.OF_A_PEER + 1
+    stalled = [task for task in here.tasks if not task.done()]
+    here.wanted("a", 1)
+    await here.settled()
+    assert len(here.began) == 301
+    assert not here.tasks[-1].done(), "the new one is under way"
+    assert [task.done() for task in stalled] == [True] + [False] * (len(stalled) - 1), "the oldest gave way"
     await here.close()
 
 
 async def test_a_client_that_leaves_holds_no_turn() -> None:
     here = Turns()
-    here.wanted("a", handshakes.OF_A_PEER)
-    await here.settled()
-    here.wanted("a", 5)
+    here.wanted("a", 10)
     await asyncio.sleep(0)
-    waiting = here.tasks[-5:-1]
-    here.turns.end("a")
     await asyncio.sleep(0)
-    for task in waiting:  # one of them has its turn already, and does not know it yet
+    for task in here.tasks[:-1]:  # some of them have their turns already, and do not know it yet
         task.cancel()
     await here.settled()
-    assert here.tasks[-1].done()
-    assert not here.tasks[-1].cancelled()
+    assert not here.tasks[-1].done()
     await here.close()
-    for _ in range(handshakes.OF_A_PEER):
-        here.turns.end("a")
     assert not here.turns._under_way
     assert not here.turns._waiting
+    assert not here.turns._give_up

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.front import asgi, listener, requests
+from holdfast.front.access.bodies import BodyBudget
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
@@ -30,6 +31,7 @@ class Endpoint:
 
     def __init__(self, serve: Any) -> None:
         self.serve = serve
+        self.bodies = BodyBudget()
 
     def claims(self, path: str) -> bool:
         return path == "/mcp"

@@ -68,7 +68,7 @@ from holdfast.front import (
     serve_stdio,
 )
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file, sleep_until_poll
-from holdfast.wire import raise_descriptor_limit
+from holdfast.wire import raise_descriptor_limit, share_receive_room
 
 if TYPE_CHECKING:
     import asyncio
@@ -148,6 +148,8 @@ def run(serving: ServeOptions) -> None:
 async def _run_http(serving: ServeOptions) -> None:
     assert serving.listener is not None  # noqa: S101 - see run()
     log_faults_in_lines()
+    workers = serving.worker.task.count if serving.worker is not None else 1
+    share_receive_room(workers)
     port = serving.listener.getsockname()[1]
     url = endpoint(serving.host, port, tls=serving.tls is not None)
     tls = _server_tls(serving.tls)
@@ -179,6 +181,7 @@ async def _run_http(serving: ServeOptions) -> None:
             ids=ids,
             uids={os.geteuid(), *serving.callers.uids} if tokens is None else None,
             client_certificates=tls is not None and tls.wants_client_certificate,
+            workers=workers,
         )
         server = _HubServer(
             uvicorn.Config(

@@ -437,6 +437,11 @@ class QuotasFile(_FileModel):
         default=_QUOTAS.connections,
         description="The most connections of one principal, at each worker and each replica.",
     )
+    body_bytes: Size = Field(
+        default=_QUOTAS.body_bytes,
+        description="How much the bodies of one principal's requests may hold while they are under way, at all workers "
+        "of a replica together; a single one always has room.",
+    )
     calls_in_flight: Count = Field(
         default=_QUOTAS.calls_in_flight,
         description="The most requests of one principal that run at the same time, at all workers and replicas "

@@ -224,6 +224,8 @@ class QuotaSettings:
 
     sessions: int = 2_000
     connections: int = 1_000
+    body_bytes: int = 32 * 1024 * 1024
+    """Of the requests that are under way. A single one always has room."""
     calls_in_flight: int = 1_000
     calls_per_minute: int = 12_000
     """Not for ``local``, the principal of a hub that asks for no credentials."""

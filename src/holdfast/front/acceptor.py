@@ -41,6 +41,8 @@ _NO_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
     % (len(_WORDS), _WORDS)
 )
+_RECORD_HEAD, _HANDSHAKE, _LARGEST_RECORD = 5, 22, 1 << 14
+
 _METHODS: Final = (b"GET ", b"POST", b"HEAD", b"DELE", b"PUT ", b"OPTI", b"PATC")
 
 log = logging.getLogger("holdfast.front")
@@ -196,21 +198,32 @@ class Acceptor:
     async def _secured(
         self, connection: socket.socket, make: Callable[[], AdmittedProtocol], tls: ssl.SSLContext, peer: str
     ) -> asyncio.Transport:
-        """The transport of a connection with TLS. Its handshake waits for the client's first bytes, and for a turn."""
+        """The transport of a connection with TLS. Its handshake waits for the whole greeting, and for a turn."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             await self._readable(connection)
             if _speaks_http(connection):
                 connection.recv(1 << 16)  # unread bytes would make the close a reset, and the answer is lost with it
                 connection.send(_NO_TLS)
                 raise ConnectionAbortedError
-            await self._turns.begin(peer)
+            await self._greeted(connection)
+            turn = await self._turns.begin(peer, task.cancel)
         try:
             transport, _ = await self._loop.connect_accepted_socket(
                 make, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
             return transport
         finally:
-            self._turns.end(peer)
+            self._turns.end(peer, turn)
+
+    async def _greeted(self, connection: socket.socket) -> None:
+        """Wait until the first record is here. A client that sends a part of it and no more takes no turn."""
+        for _ in range(2):  # its length, then all of it
+            wanted = _record_size(connection.recv(_RECORD_HEAD, socket.MSG_PEEK))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            await self._readable(connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     async def _readable(self, connection: socket.socket) -> None:
         came = asyncio.Event()
@@ -219,6 +232,13 @@ class Acceptor:
             await came.wait()
         finally:
             self._loop.remove_reader(connection)
+
+
+def _record_size(head: bytes) -> int:
+    """The size of the TLS record that begins so; that of its head, where this is not all of it or no such record."""
+    if len(head) < _RECORD_HEAD or head[0] != _HANDSHAKE:
+        return _RECORD_HEAD
+    return _RECORD_HEAD + min(int.from_bytes(head[3:5], "big"), _LARGEST_RECORD)
 
 
 def _speaks_http(connection: socket.socket) -> bool:

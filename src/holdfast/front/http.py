@@ -8,6 +8,7 @@ headers of a request becomes the parent of the hub's spans.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
+from holdfast.front.access.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
 from holdfast.front.access.connections import ClientPeer
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
 from holdfast.front.access.principals import ClientKey, Principal, TokenPolicy, client_key_in
@@ -37,13 +39,15 @@ from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
-from holdfast.front.streams import Backlog, LogBounds
+from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
 from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
 from holdfast.hub import AccessRefused, Hub, RefusalKind, is_tracing
 from holdfast.wire import dumps
 
 __all__ = ["Front", "McpEndpoint", "create_app"]
+
+log = logging.getLogger("holdfast.front")
 
 _LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
 
@@ -57,7 +61,7 @@ ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 - what an operator decides
     hub: Hub,
     *,
     tokens: TokenPolicy | None = None,
@@ -66,6 +70,7 @@ def create_app(
     uids: Collection[int] | None = None,
     client_certificates: bool = False,
     ids: SessionIds | None = None,
+    workers: int = 1,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -73,7 +78,7 @@ def create_app(
     is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
     routes in ``beside`` check access themselves: a caller's token is not required there. ``uids`` are the users of this
     machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
-    caller needs a certificate that TLS verified.
+    caller needs a certificate that TLS verified. ``workers`` processes share the memory that clients may use.
     """
     registry = hub.registry
     journal = registry.journal
@@ -89,7 +94,7 @@ def create_app(
     rules = AccessRules(
         tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
     )
-    front = Front(hub, ids, quotas)
+    front = Front(hub, ids, quotas, workers=workers)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -118,7 +123,9 @@ def create_app(
 class Front:
     """All MCP endpoints of a hub over HTTP."""
 
-    def __init__(self, hub: Hub, ids: SessionIds | None = None, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self, hub: Hub, ids: SessionIds | None = None, quotas: Quotas | None = None, *, workers: int = 1
+    ) -> None:
         self.hub = hub
         self.quotas = quotas or Quotas()
         self.quotas.make_room = self._make_room
@@ -132,8 +139,14 @@ class Front:
         """Whether others decide when it is ready, and set ``accepted``."""
         self.retiring = False
         self.refusing = False
-        self._bounds = LogBounds(shared=self._ids.events)
-        self._backlog = Backlog()
+        self._bounds = LogBounds(ALL_LOGGED_BYTES // workers, shared=self._ids.events)
+        self._backlog = Backlog(most=ALL_UNREAD_BYTES // workers)
+        self.bodies = BodyBudget(
+            most=ALL_BODY_BYTES // workers,
+            of_principal=lambda: self.quotas.body_bytes // workers,
+            unknown=UNKNOWN_BYTES // workers,
+            on_refused=self._no_room,
+        )
         self._endpoints: dict[str | None, HttpSessions] = {}
         self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
         if (fleet := hub.registry.fleet) is not None:
@@ -223,6 +236,7 @@ class Front:
             largest=lambda: registry.config.settings.limits.message_bytes,
             forget=self._forget,
             quotas=self.quotas,
+            bodies=self.bodies,
             ids=self._ids,
         )
         sessions.peers = self._peers
@@ -243,6 +257,13 @@ class Front:
     def release(self, owner: ClientKey) -> None:
         """A client ended its connections at another replica."""
         self.hub.registry.clients.release(owner)
+
+    def _no_room(self, principal: str, own: bool) -> None:
+        """A body found no room."""
+        if own:
+            self.quotas.refuse_body(principal)
+        else:
+            log.warning("the bodies of requests use up the memory for them: one was refused")
 
     def _make_room(self, principal: str) -> None:
         """Drop the sessions of a principal that are idle longest, of all endpoints."""
@@ -300,6 +321,11 @@ class McpEndpoint:
     def retiring(self) -> bool:
         """Whether each answer is the last one of its connection."""
         return self._front.retiring
+
+    @property
+    def bodies(self) -> BodyBudget:
+        """The room for bodies."""
+        return self._front.bodies
 
     def certificate_refused(self, peer: ClientPeer, reason: str) -> None:
         """A client certificate does not verify."""

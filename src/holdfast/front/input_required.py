@@ -125,7 +125,11 @@ class OpenCall(Call):
             self._channel = None
         if self._failure is not None:
             raise self._failure
-        return self._result
+        result = self._result
+        if result is not None:
+            # Connections that were opened in this call keep it alive, and it may be large. It is given once.
+            self._result, self._failure = None, MCPError(INTERNAL_ERROR, "the call has its answer already")
+        return result
 
     def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send now, or when the client comes back."""

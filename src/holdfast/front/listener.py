@@ -19,10 +19,11 @@ from typing import Any, Final, Protocol
 
 from holdfast.core import fault_line
 from holdfast.front.acceptor import AdmittedProtocol
+from holdfast.front.access.bodies import BodyBudget, NoRoom
 from holdfast.front.asgi import AsgiExchange
 from holdfast.front.parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import Gone, Reply, Request, TooLarge
-from holdfast.wire import Bytes
+from holdfast.wire import Bytes, dumps
 
 __all__ = ["HttpConnection", "MessageEndpoint"]
 
@@ -60,6 +61,10 @@ class MessageEndpoint(Protocol):
     def retiring(self) -> bool:
         """Whether each answer is the last one of its connection."""
 
+    @property
+    def bodies(self) -> BodyBudget:
+        """The room for bodies."""
+
     def claims(self, path: str) -> bool:
         """Whether a path is one of its own."""
 
@@ -82,6 +87,8 @@ class HttpConnection(AdmittedProtocol):
         self._ahead = b""
         """What a client sent ahead, and what is not read before the requests before it have their answers."""
         self._requests: deque[Request] = deque()
+        self._waiting = 0
+        """Bytes of bodies that no reader asked for."""
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -163,9 +170,18 @@ class HttpConnection(AdmittedProtocol):
             self._in_head = self._parser.in_head
             if self._in_head and not self._requests:
                 self.arm(HEAD_SECONDS, self._too_slow)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if not self._count_waiting():
+            self.refuse(503)
+        self._wake()
+
+    def _count_waiting(self) -> bool:
+        """Count what came of bodies that no reader asked for; False if all connections hold too much of it."""
+        now = len(self._ahead)
+        for request in self._requests:
+            if request.lease is None:
+                now += request.waiting
+        before, self._waiting = self._waiting, now
+        return now == before or self._endpoint.bodies.wait(before, now)
 
     def _read(self, data: bytes) -> None:
         """Read the requests in some data, two at most. The rest waits for the answer, or for its turn."""
@@ -191,6 +207,8 @@ class HttpConnection(AdmittedProtocol):
             self.admission.end()
         self._server.connections.discard(self)
         self._parser.close()
+        self._endpoint.bodies.wait(self._waiting, 0)
+        self._waiting = 0
         self._forget_trust()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -455,10 +473,7 @@ class HttpConnection(AdmittedProtocol):
                         self._waiter = None
                     continue
                 request = self._requests[0]
-                self._on_due = None
-                await self._serve(request)
-                if not request.complete:
-                    await self._pass_over(request)
+                await self._serve_to_end(request)
                 self._requests.popleft()
                 if not request.keep_alive or self._ending:
                     self._ending = True
@@ -477,6 +492,18 @@ class HttpConnection(AdmittedProtocol):
         finally:
             self.close()
 
+    async def _serve_to_end(self, request: Request) -> None:
+        """Answer a request, and have all of its body."""
+        self._on_due = None
+        try:
+            await self._serve(request)
+        finally:
+            if request.lease is not None:
+                request.lease.end()
+            self._count_waiting()
+        if not request.complete:
+            await self._pass_over(request)
+
     async def _serve(self, request: Request) -> None:
         if self._endpoint.claims(request.path):
             reply = Reply(self, request)
@@ -485,6 +512,8 @@ class HttpConnection(AdmittedProtocol):
                     await served
             except TooLarge:
                 reply.plain(413, b'{"error":"the body is too large"}')
+            except NoRoom as exc:
+                reply.plain(*_no_room(exc))
             except BadRequest as exc:
                 self.refuse(exc.status)
             except Gone:
@@ -513,6 +542,15 @@ class HttpConnection(AdmittedProtocol):
         if not request.complete:
             request.keep_alive = False  # what follows is the rest of its body
         self._passing_over = False
+
+
+def _no_room(exc: NoRoom) -> tuple[int, bytes, bytes]:
+    """The answer to a request whose body finds no room."""
+    headers = b"content-type: application/json\r\nretry-after: 1\r\n"
+    if exc.of_principal:
+        said = "the requests of this caller that are under way use up `holdfast.quotas.bodyBytes`; try again in 1 s"
+        return 429, dumps({"error": said}), headers
+    return 503, b'{"error":"the requests under way use up the memory for them; try again in 1 s"}', headers
 
 
 def _nothing() -> None:

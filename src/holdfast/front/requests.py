@@ -14,6 +14,7 @@ from holdfast.front.parser import BadRequest, RequestHead
 from holdfast.wire import MANY_PIECES, Bytes, append_piece
 
 if TYPE_CHECKING:
+    from holdfast.front.access.bodies import BodyLease
     from holdfast.front.access.connections import Admission
 
 __all__ = ["Gone", "Reply", "Request", "RequestConnection", "TooLarge", "WholeRequests"]
@@ -124,8 +125,24 @@ class Request:
     """One request; its head is complete, its body may still be coming."""
 
     __slots__ = (
-        "_connection", "_parts", "_refused", "_size", "admission", "client_names", "client_verified", "complete",
-        "forwarded", "head", "headers", "http_version", "keep_alive", "method", "on_gone", "path", "whole",
+        "_connection",
+        "_parts",
+        "_refused",
+        "_size",
+        "admission",
+        "client_names",
+        "client_verified",
+        "complete",
+        "forwarded",
+        "head",
+        "headers",
+        "http_version",
+        "keep_alive",
+        "lease",
+        "method",
+        "on_gone",
+        "path",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, connection: RequestConnection, head: RequestHead, body: bytes | None = None) -> None:
@@ -145,6 +162,8 @@ class Request:
         self.path = head.path
         self.http_version = head.http_version
         self.keep_alive = head.keep_alive
+        self.lease: BodyLease | None = None
+        """The room for its body."""
         self.forwarded = False
         """Whether another replica sent it here: then it goes no further."""
         self.whole = b""
@@ -163,11 +182,18 @@ class Request:
         self._size = 0
         return self._parts.pop()
 
-    async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS) -> bytes:
-        """The whole body; raises ``TooLarge``, ``BadRequest``, or ``Gone`` if the client does not send it in time."""
+    async def body(
+        self, most: int, *, within: float = WHOLE_BODY_SECONDS, hold: Callable[[int], None] | None = None
+    ) -> bytes:
+        """The whole body; raises ``TooLarge``, ``BadRequest``, or ``Gone`` if the client does not send it in time.
+
+        ``hold`` takes the room for so many bytes, before they are read.
+        """
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
             raise TooLarge
+        if hold is not None and (declared.isdigit() or self.complete):
+            hold(int(declared or self._size))
         until = 0.0
         if declared not in ("", "0") or "transfer-encoding" in self.headers:
             self._connection.continue_body(self)
@@ -178,6 +204,8 @@ class Request:
                 raise TooLarge
             if self._refused:
                 raise BadRequest(self._refused)
+            if hold is not None and not declared:
+                hold(self._size + BUFFERED_BYTES)  # what may come before the next look
             self._connection.want_body(self)
             await self._connection.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
             if self._connection.lost and not self.complete:

@@ -19,6 +19,7 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 
+from holdfast.front.access.bodies import UNCOUNTED, BodyBudget
 from holdfast.front.access.principals import Principal
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.batches import is_batch, serve_batch
@@ -77,7 +78,7 @@ _EVENTS: Final = "text/event-stream"
 class HttpSessions:
     """Serves one view of the hub to HTTP clients of either era."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what all endpoints share
         self,
         server: McpServer,
         *,
@@ -86,6 +87,7 @@ class HttpSessions:
         largest: Callable[[], int],
         forget: Callable[[Mapping[str, str], Principal], bool],
         quotas: Quotas,
+        bodies: BodyBudget,
         ids: SessionIds,
     ) -> None:
         self.server = server
@@ -98,6 +100,7 @@ class HttpSessions:
         self._largest = largest
         self._forget = forget
         self._quotas = quotas
+        self._bodies = bodies
         self._sessions: dict[str, HttpSession] = {}
         self._by_ticket: dict[bytes, HttpSession] = {}
         self._routes: KnownRoutes = {}
@@ -411,7 +414,7 @@ class HttpSessions:
         self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
     ) -> Coroutine[Any, Any, None] | None:
         body = request.at_hand(self._largest())
-        if body is None or len(body) > SMALL_BYTES:
+        if body is None or len(body) > UNCOUNTED:
             return self._post_later(body, request, reply, session, principal)
         try:
             message = read_small(body)
@@ -427,7 +430,7 @@ class HttpSessions:
         self, body: bytes | None, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
     ) -> None:
         """The same for a body that is not here yet, or large."""
-        request.whole = body or await request.body(self._largest())
+        request.whole = await self._whole_body(body, request, principal)
         try:
             message = await read_message(request.whole)
             check_routing(message, request)
@@ -437,6 +440,14 @@ class HttpSessions:
             served = self._take(message, request, reply, session, principal)
         if served is not None:
             await served
+
+    async def _whole_body(self, body: bytes | None, request: Request, principal: Principal) -> bytes:
+        """The body of a request, with room for it."""
+        hold = partial(self._bodies.hold, request, principal.name)
+        if body is None:
+            return await request.body(self._largest(), hold=hold)
+        hold(len(body))
+        return body
 
     def _no_message(
         self, exc: MCPError, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
@@ -634,7 +645,9 @@ class HttpSessions:
             return
         try:
             whole = request.at_hand(self._largest())
-            request.whole = whole = whole if whole is not None else await request.body(self._largest())
+            if whole is None or len(whole) > UNCOUNTED:
+                whole = await self._whole_body(whole, request, principal)
+            request.whole = whole
             message = read_small(whole) if len(whole) <= SMALL_BYTES else await read_message(whole)
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         HeadFrame as HeadFrame,
     )
     from holdfast.wire.http.pieces import MANY_PIECES as MANY_PIECES, append_piece as append_piece
+    from holdfast.wire.http.receiving import share_receive_room as share_receive_room
     from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
@@ -159,6 +160,7 @@ __getattr__, __dir__ = lazy_exports(
         "http.evidence": ["NOT_HTTP", "evidence_of"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "http.framing": ["BadChunk", "ChunkReader", "HeadFrame"],
+        "http.receiving": ["share_receive_room"],
         "http.pieces": ["MANY_PIECES", "append_piece"],
         "large": ["load_members", "scanning", "split"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],

@@ -128,6 +128,11 @@ class EventReader:
         return at
 
     @property
+    def pending(self) -> int:
+        """Bytes of the event that is not complete."""
+        return self._size if self._head is None else 0
+
+    @property
     def last_id(self) -> str:
         """The id of the last event that had one."""
         return self._id

@@ -22,6 +22,9 @@ __all__ = ["Admission", "ClientPeer", "ConnectionLimits", "connections_allowed",
 MOST_CONNECTIONS: Final = 8_192
 FEWEST_CONNECTIONS: Final = 16
 
+MOST_WAITING: Final = 1_024
+"""Connections without an accepted request, at most; half of them for one peer. Each may hold what it sent last."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientPeer:
@@ -87,7 +90,7 @@ class Admission:
 
 
 class ConnectionLimits:
-    """The places of all connections of one listener. Half of them may wait, a quarter for one peer."""
+    """The places of all connections of one listener. Half of them may wait, a quarter for one peer, within a bound."""
 
     def __init__(self, most: Callable[[], int] = connections_allowed) -> None:
         self._most = most
@@ -113,9 +116,9 @@ class ConnectionLimits:
             return None
         admission = Admission(peer, self, peer.key)
         own = self._waiting.get(admission.key, {})
-        if len(own) >= max(most // 4, 2):
+        if len(own) >= max(min(most // 4, MOST_WAITING // 2), 2):
             self._close_oldest(own)
-        elif self._number_waiting >= max(most // 2, 4) or self.open >= most:
+        elif self._number_waiting >= max(min(most // 2, MOST_WAITING), 4) or self.open >= most:
             self._close_oldest(max(self._waiting.values(), key=len))
         self._waiting.setdefault(admission.key, {})[admission] = None
         self._number_waiting += 1

@@ -1,14 +1,16 @@
 """TLS handshakes of new connections take turns: each costs milliseconds of CPU, and its client is not known yet.
 
 A few begin in each turn of the event loop, so requests of known clients are served between them. One peer has a bound
-on those that are under way: else it could hold many back, and let all of them go on in the same moment. Peers take
-turns, so a flood from one does not delay the others.
+on those that are under way: else it could hold many back, and let all of them go on in the same moment. A new one of
+that peer ends the oldest: a handshake takes a moment, and one that does not go on delays no other. Peers take turns, so
+a flood from one does not delay the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 __all__ = ["HandshakeTurns"]
@@ -27,46 +29,50 @@ class HandshakeTurns:
         self._loop = loop
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By peer; the peer whose turn is next comes first."""
-        self._under_way: Counter[str] = Counter()
+        self._under_way: dict[str, dict[asyncio.Future[None], Callable[[], object]]] = {}
+        """By peer what ends each one, the oldest first."""
+        self._give_up: dict[asyncio.Future[None], Callable[[], object]] = {}
         self._scheduled = False
 
-    async def begin(self, peer: str) -> None:
-        """Wait for a turn; ``end`` must follow."""
+    async def begin(self, peer: str, give_up: Callable[[], object]) -> asyncio.Future[None]:
+        """Wait for a turn; ``end`` must follow with the result. ``give_up`` ends the handshake, if others need it."""
         turn = self._loop.create_future()
         self._waiting.setdefault(peer, deque()).append(turn)
-        self._schedule()
+        self._give_up[turn] = give_up
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._next_turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.end(peer)
+            self._give_up.pop(turn, None)
+            self.end(peer, turn)
             raise
+        return turn
 
-    def end(self, peer: str) -> None:
-        """A handshake is over."""
-        self._under_way[peer] -= 1
-        if not self._under_way[peer]:
+    def end(self, peer: str, turn: asyncio.Future[None]) -> None:
+        """A handshake is over. Idempotent."""
+        under_way = self._under_way.get(peer)
+        if under_way is not None and under_way.pop(turn, None) is not None and not under_way:
             del self._under_way[peer]
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled and any(self._may_begin(peer) for peer in self._waiting):
-            self._scheduled = True
-            self._loop.call_soon(self._next_turn)
-
-    def _may_begin(self, peer: str) -> bool:
-        return self._under_way[peer] < OF_A_PEER
 
     def _next_turn(self) -> None:
-        self._scheduled = False
         left = IN_A_TURN
-        while left and (peer := next(filter(self._may_begin, self._waiting), None)) is not None:
+        while left and self._waiting:
+            peer = next(iter(self._waiting))
             waiting = self._waiting.pop(peer)
             turn = waiting.popleft()
             if waiting:
                 self._waiting[peer] = waiting  # the others come first the next time
-            if not turn.done():  # else it was given up
-                turn.set_result(None)
-                self._under_way[peer] += 1
-                left -= 1
-        self._schedule()
+            give_up = self._give_up.pop(turn, None)
+            if give_up is None or turn.done():
+                continue  # it was given up
+            under_way = self._under_way.setdefault(peer, {})
+            if len(under_way) >= OF_A_PEER:
+                under_way.pop(next(iter(under_way)))()
+            under_way[turn] = give_up
+            turn.set_result(None)
+            left -= 1
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
+            self._loop.call_soon(self._next_turn)

@@ -24,7 +24,7 @@ from holdfast.front.access.principals import LOCAL
 
 __all__ = ["Quota", "QuotaExceeded", "Quotas"]
 
-Quota: TypeAlias = Literal["sessions", "connections", "callsInFlight", "callsPerMinute"]
+Quota: TypeAlias = Literal["sessions", "connections", "bodyBytes", "callsInFlight", "callsPerMinute"]
 
 RETRY_SECONDS: Final = 5
 """When to try again where nothing says how long it takes: a session or a call must end first."""
@@ -53,6 +53,7 @@ class QuotaExceeded:
         what = {
             "sessions": f"{self.most} sessions are open",
             "connections": f"{self.most} connections are open",
+            "bodyBytes": f"{self.most} bytes of its requests are under way",
             "callsInFlight": f"{self.most} requests are in flight",
             "callsPerMinute": f"{self.most} requests were sent in the last minute",
         }[self.quota]
@@ -148,6 +149,15 @@ class Quotas:
     def connections(self) -> int:
         """How many connections one principal may hold."""
         return self._settings().connections
+
+    @property
+    def body_bytes(self) -> int:
+        """How many bytes the requests of one principal may hold, of all workers together."""
+        return self._settings().body_bytes
+
+    def refuse_body(self, principal: str) -> None:
+        """Note that a body found no room in what its principal has."""
+        self._refused(principal, QuotaExceeded("bodyBytes", self.body_bytes, 1))
 
     # Together with other replicas.
 

@@ -15,7 +15,7 @@ import ssl
 import time
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -44,10 +44,11 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
-from holdfast.wire.http.connection import BrokenHttp, NotHttp, Response
+from holdfast.wire.http.connection import LARGE_BYTES, BrokenHttp, NotHttp, Response
 from holdfast.wire.http.evidence import evidence_of
 from holdfast.wire.http.inflate import BadEncoding
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy
+from holdfast.wire.http.receiving import receive_room
 
 __all__ = [
     "EVENT_STREAM",
@@ -413,14 +414,25 @@ async def read_events(
     With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
     """
     reader = reader or EventReader(limits.message_bytes, skips=skips)
+    server = response.server
     try:
-        while (chunk := await (response.next_chunk() if silence is None else _within(silence, response))) is not None:
-            for start in range(0, len(chunk), FED_BYTES):
-                for event in reader.feed(chunk[start : start + FED_BYTES]):
-                    yield event
-                if reader.lines > LINES_IN_A_ROW:
-                    reader.lines = 0
-                    await asyncio.sleep(0)
+        async with AsyncExitStack() as room:
+            has_room = False
+            while (
+                chunk := await (response.next_chunk() if silence is None else _within(silence, response))
+            ) is not None:
+                for start in range(0, len(chunk), FED_BYTES):
+                    for event in reader.feed(chunk[start : start + FED_BYTES]):
+                        yield event
+                    if reader.lines > LINES_IN_A_ROW:
+                        reader.lines = 0
+                        await asyncio.sleep(0)
+                if (reader.pending > LARGE_BYTES) != has_room:
+                    has_room = not has_room
+                    if has_room:
+                        await room.enter_async_context(receive_room().of(server, limits.message_bytes))
+                    else:
+                        await room.aclose()
     except EventTooLarge as exc:
         raise ServerFailure(over_message_bound(limits)) from exc
 

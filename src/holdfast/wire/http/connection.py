@@ -9,7 +9,8 @@ import asyncio
 import logging
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import httptools
@@ -18,6 +19,7 @@ from holdfast.core import fault_line
 from holdfast.wire.http.framing import BadChunk, ChunkReader, HeadFrame
 from holdfast.wire.http.inflate import Inflater
 from holdfast.wire.http.pieces import MANY_PIECES, append_piece
+from holdfast.wire.http.receiving import receive_room
 
 __all__ = [
     "BrokenHttp",
@@ -97,20 +99,42 @@ class Response:
         """Whether only the end of the connection says that the body is complete."""
         return "content-length" not in self.headers and not _is_chunked(self.headers)
 
+    @property
+    def server(self) -> Hashable:
+        """Equal for answers of the same server, while they are read."""
+        return self._connection.owner if self._connection is not None else None
+
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
-        if self._inflater is None and self._connection is not None:
-            if LARGE_BYTES <= self._connection.left <= most - self._size:
-                return await self._received(self._connection)
-            self._read_ahead = most  # all of it is wanted: no piece wakes the reader, or holds the sender up
-            self._connection.resume()
+        connection = self._connection
+        if connection is None:
+            return await self._collected(most)
+        server, left = connection.owner, connection.left
+        if self._inflater is None:
+            if LARGE_BYTES <= left <= most - self._size:
+                async with receive_room().of(server, left):
+                    # It may have come to its end meanwhile, or have failed.
+                    return await (self._received(connection) if connection.left else self._collected(most))
+            self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
+            connection.resume()
+        return await self._collected(most, server)
+
+    async def _collected(self, most: int, server: Hashable = None) -> bytes | None:
+        """The whole body, in pieces as they come; once it is large, with room for the largest one."""
         size, parts = 0, []
-        while (chunk := await self.next_chunk()) is not None:
-            size += len(chunk)
-            if size > most:
-                self.close()
-                return None
-            parts.append(chunk)
+        async with AsyncExitStack() as room:
+            while (chunk := await self.next_chunk()) is not None:
+                size += len(chunk)
+                if size > most:
+                    self.close()
+                    return None
+                parts.append(chunk)
+                if size > LARGE_BYTES and server is not None:
+                    await room.enter_async_context(receive_room().of(server, most))
+                    server = None
+                    if self._inflater is None and self._connection is not None:
+                        self._read_ahead = most  # nor does one hold up its sender
+                        self._connection.resume()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _received(self, connection: PooledConnection) -> bytearray:
@@ -239,6 +263,11 @@ class PooledConnection(asyncio.Protocol):
         self.keep_for = IDLE_SECONDS
 
     # The user's side.
+
+    @property
+    def owner(self) -> Hashable:
+        """Equal for connections of the same pool."""
+        return self._released
 
     def begin(self, request: bytes, body: bytes) -> asyncio.Future[Response]:
         """Write a request; the head of its answer is to come. Who stops waiting for it says so by ``give_up``."""
@@ -532,6 +561,7 @@ class _BodyReceiver(asyncio.BufferedProtocol):
         """Some came."""
         self._rest = self._rest[nbytes:]
         if not self._rest:
+            self._rest = memoryview(b"")  # uvloop keeps the last protocol of this kind, and with it the whole body
             self._connection.received()
 
     def eof_received(self) -> bool:
