@@ -15,9 +15,6 @@ __all__ = ["keep_freed_memory"]
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """How much free memory stays with the process: two messages of the largest size."""
 
-LARGE_BYTES: Final = 4 * 1024 * 1024
-"""Larger pieces go back at once: in the heap, small ones come to lie between them, and their room is lost (SEC-11)."""
-
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
@@ -27,4 +24,4 @@ def keep_freed_memory() -> None:
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(_MMAP_THRESHOLD, KEPT_BYTES)

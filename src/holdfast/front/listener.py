@@ -43,6 +43,10 @@ PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 TOGETHER_BYTES: Final = 64 * 1024
 """Pieces of a stream that are written in one turn of the event loop go out together, up to this size."""
 
+SLICE_BYTES: Final = 128 * 1024
+"""With TLS, so much of an answer is given to the transport at a time. It encrypts all that it gets at once, and does
+not say how much of that waits for the client."""
+
 LAST_ANSWER_SECONDS: Final = 60.0
 """How long the request under way may take, and a stream stay open, once the client's certificate does not count."""
 
@@ -95,6 +99,11 @@ class HttpConnection(AdmittedProtocol):
         self._pieces: list[bytes] = []
         """Pieces of a stream that go out at the end of this turn of the event loop, or before anything else does."""
         self._pieces_size = 0
+        self._slices: deque[memoryview] | None = None
+        """What waits for the client to read, where it is given to the transport in slices."""
+        self._sliced = 0
+        self._closes = False
+        """Whether the connection closes when that is out."""
         self._paused_reading = False
         self._paused_writing = False
         self._passing_over = False
@@ -120,6 +129,8 @@ class HttpConnection(AdmittedProtocol):
         """A client is there."""
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self._slices = deque()
         if tls is not None and tls.context.verify_mode != ssl.CERT_NONE:
             self._note_certificate(tls.getpeercert() or {}, getattr(tls.context, "client_trust", None))
         self._server.connections.add(self)
@@ -207,6 +218,7 @@ class HttpConnection(AdmittedProtocol):
             self.admission.end()
         self._server.connections.discard(self)
         self._parser.close()
+        self._forget_slices()
         self._endpoint.bodies.wait(self._waiting, 0)
         self._waiting = 0
         self._forget_trust()
@@ -230,7 +242,9 @@ class HttpConnection(AdmittedProtocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._paused_writing = False
-        if self._drain is not None and not self._drain.done():
+        if self._slices:
+            self._write_slices()
+        if self._drain is not None and not self._drain.done() and not self._slices:
             self._drain.set_result(None)
 
     def shutdown(self) -> None:
@@ -278,9 +292,7 @@ class HttpConnection(AdmittedProtocol):
         self._ending = True
         if not self.lost and not self._passing_over:
             self._flush()
-            self._transport.write(
-                b"HTTP/1.1 " + _REASONS[status] + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            )
+            self._write(b"HTTP/1.1 " + _REASONS[status] + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         self.close()
 
     # What requests and replies use.
@@ -289,7 +301,7 @@ class HttpConnection(AdmittedProtocol):
     def unread(self) -> int:
         """How many bytes wait for the client to read them."""
         size: int = self._transport.get_write_buffer_size()
-        return size
+        return size + self._sliced
 
     def want_body(self, request: Request) -> None:
         """Somebody reads: take more of it."""
@@ -303,7 +315,7 @@ class HttpConnection(AdmittedProtocol):
             and not self.lost
         ):
             self._flush()
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def wait(self, within: float | None = None) -> None:
         """Wait until bytes came or the client is gone; for the connection's own task alone."""
@@ -319,7 +331,7 @@ class HttpConnection(AdmittedProtocol):
 
     async def drained(self) -> None:
         """Wait until most of what was written is read."""
-        while self._paused_writing and not self.lost:
+        while (self._paused_writing or self._slices) and not self.lost:
             if self._drain is None or self._drain.done():
                 self._drain = self._loop.create_future()
             await asyncio.shield(self._drain)
@@ -365,9 +377,12 @@ class HttpConnection(AdmittedProtocol):
         length = b"" if status in (204, 304) else b"content-length: %d\r\n" % size
         head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + kept + b"\r\n"
         if request.method == "HEAD" or status in (204, 304):
-            self._transport.write(head)
+            self._write(head)
         elif isinstance(body, bytes) and size <= 1 << 16:
-            self._transport.write(head + body)
+            self._write(head + body)
+        elif self._slices is not None:
+            for piece in (head, *(pieces or (body,))):
+                self._write(piece)
         else:
             self._transport.writelines((head, *(pieces or (body,))))
 
@@ -408,19 +423,49 @@ class HttpConnection(AdmittedProtocol):
             data = b"".join(self._pieces)
             self._pieces, self._pieces_size = [], 0
             if not self.lost:
-                self._transport.write(data)
+                self._write(data)
+
+    def _write(self, data: Any) -> None:
+        """Write bytes after those before them."""
+        slices = self._slices
+        if slices is None or (not slices and len(data) <= SLICE_BYTES):
+            self._transport.write(data)
+            return
+        view = memoryview(data).cast("B")
+        slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(view), SLICE_BYTES))
+        self._sliced += len(view)
+        self._write_slices()
+
+    def _write_slices(self) -> None:
+        """Give the transport what it takes now."""
+        slices = self._slices
+        while slices and not self._paused_writing and not self.lost:
+            one = slices.popleft()
+            self._sliced -= len(one)
+            self._transport.write(one)
+        if self._closes and not slices:
+            self._transport.close()
 
     def close(self) -> None:
         """Close when what was written is out."""
         if not self.lost:
             self._flush()
-            self._transport.close()
+            if self._slices:
+                self._closes = True
+            else:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close now, without sending what is left."""
         self._pieces, self._pieces_size = [], 0
+        self._forget_slices()
         if not self.lost:
             self._transport.abort()
+
+    def _forget_slices(self) -> None:
+        if self._slices:
+            self._slices.clear()
+            self._sliced = 0
 
     def _kept(self, request: Request) -> bytes:
         if self._ending or not request.keep_alive or self._endpoint.retiring:
@@ -523,7 +568,7 @@ class HttpConnection(AdmittedProtocol):
                 if not reply.started and not reply.done:
                     reply.plain(500, b'{"error":"the hub failed to serve this request"}')
                 request.keep_alive = False
-            if self._paused_writing:
+            if self._paused_writing or self._slices:
                 await self.drained()
         else:
             await AsgiExchange(self, request, self._app).run(self._transport, self._app_state)

@@ -18,8 +18,8 @@ __all__ = ["HandshakeTurns"]
 IN_A_TURN: Final = 2
 """How many begin in one turn of the event loop: a signature with an RSA key of 4096 bits takes 5 ms."""
 
-OF_A_PEER: Final = 32
-"""How many of one peer may be under way."""
+OF_A_PEER: Final = 256
+"""How many of one peer may be under way. A proxy has all its clients at one address, and some are slow."""
 
 
 class HandshakeTurns:

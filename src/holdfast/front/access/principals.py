@@ -101,7 +101,7 @@ class TokensFile:
     def find(self, token: str) -> Principal | None:
         """Return the holder of a token; None if it is unknown or expired."""
         self._refresh()
-        # By its hash, of which a guess reveals nothing: a wrong token costs the same however many there are.
+        # By its hash: a guess reveals nothing of it, and a wrong token costs the same however many there are.
         found = self._tokens.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest())
         if found is None or (found.expires is not None and found.expires <= self._wall()):
             return None
