@@ -140,8 +140,8 @@ Every request needs a token, `Authorization: Bearer …`: the **control token**,
 in**. A caller's token (`--token-file`) does not work here, and these tokens do not open `/mcp`.
 
 - The control token is in the file of `--control-token-file` or is `$HOLDFAST_CONTROL_TOKEN`, at least 16 characters, or
-  the hub makes one at each start. It is never printed. The commands of the same user find it in `hubs/` in the [state folder](../how-to/serve.md), in a file
-  that only this user can read. The file is removed when the hub ends.
+  the hub makes one at each start. It is never printed. The commands of the same user find it in `hubs/` in the
+  [state folder](../how-to/serve.md), in a file that only this user can read. The file is removed when the hub ends.
 - A browser signs in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal. A
   code works once, for ten minutes; its token ends with the hub. After 20 wrong codes within a minute, all codes are
   refused until the minute is over.

@@ -114,7 +114,7 @@ def call(tool: str, text: str = "", *, token: str = TOKEN) -> bytes:
         "host: 127.0.0.1",
         f"authorization: Bearer {token}",
         "content-type: application/json",
-        "accept: application/json, text/event-stream",
+        "accept: application/json",
         "mcp-protocol-version: 2026-07-28",
         "mcp-method: tools/call",
         f"mcp-name: up__{tool}",
