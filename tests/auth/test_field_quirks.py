@@ -79,7 +79,11 @@ async def test_a_registration_whose_server_accepts_another_method_than_it_says_s
 @pytest.mark.parametrize(
     ("oauth", "words", "hint"),
     [
-        ({}, "accepts only this client authentication: tls_client_auth", "Holdfast has none, client_secret_basic"),
+        (
+            {},
+            "accepts only this client authentication: tls_client_auth",
+            "Holdfast has these: none, client_secret_basic",
+        ),
         (
             {"clientSecret": "hf-planted-s"},
             "accepts only this client authentication: tls_client_auth",
@@ -230,6 +234,17 @@ async def test_a_scope_that_the_registration_lacks_is_registered_first(peer: Gua
     again, _ = await logged_in(peer.spec(), store)
     assert [one["scope"] for one in await peer.seen("register")] == ["files:read", "files:read files:write"]
     assert first.client.id != wider.client.id == again.client.id
+
+
+async def test_a_registration_of_an_older_version_is_for_what_its_login_was_granted(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    store.put(replace(kept, client=replace(kept.client, scope=None)))
+    again, _ = await logged_in(peer.spec(), store)
+    assert again.client.id == kept.client.id
+    wider, _ = await logged_in(peer.spec(), store, scope=("files:write",))
+    assert wider.client.id != kept.client.id
 
 
 async def test_a_registration_is_repeated_without_the_scope_that_the_server_refuses_there(

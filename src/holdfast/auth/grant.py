@@ -52,8 +52,9 @@ class OAuthClient:
     origin: Literal["configured", "document", "registered"] = "registered"
     redirect_uri: str = ""
     """Its registered redirect URI."""
-    scope: str = ""
-    """The scope that it was registered for. Some servers grant it no other."""
+    scope: str | None = None
+    """The scope that it was registered for; empty for a registration that names none, None where that is not known.
+    Some servers grant it no other."""
     expires_at: float | None = None
     """When its registration ends, in seconds since 1970."""
 

@@ -54,7 +54,8 @@ def _usable(grant: Grant, oauth: OAuthSettings, server: AuthorizationServer, now
     ended = client.expires_at is not None and now >= client.expires_at
     moved = oauth.redirect_uri not in (None, client.redirect_uri)
     # A registration names its scope. The Python SDK's server, among others, grants the client no other.
-    narrow = bool(client.scope) and not {*scope} <= {*client.scope.split()}
+    known = grant.scope if client.scope is None else client.scope
+    narrow = bool(known) and not {*scope} <= {*known.split()}
     return not (ended or moved or narrow)
 
 
@@ -213,7 +214,7 @@ def _no_method(server: AuthorizationServer, then: str) -> LoginFailed:
     missing = not {*server.methods} & {*METHODS}
     return LoginFailed(
         f"the authorization server {server.issuer} accepts only this client authentication: {named}",
-        hint=f"Holdfast has {', '.join(METHODS)}. Ask the server's operator for one of these"
+        hint=f"Holdfast has these: {', '.join(METHODS)}. Ask the server's operator for one of these"
         if missing
         else f"{then}: write what it asks for into the definition, as `oauth.clientSecret` or `oauth.privateKey`",
     )
