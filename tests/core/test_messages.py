@@ -162,6 +162,18 @@ def test_within_its_budget_a_server_keeps_its_words_however_long_it_takes(lost: 
     assert for_model([long]) == for_model([failure])
 
 
+@pytest.mark.requirement("MSG-8", "MSG-9", "HUB-4")
+def test_a_refused_call_names_the_next_try_of_every_view_and_how_long_calls_are_refused_beyond_it() -> None:
+    lost = Failure("git", "transient", "HTTP 503", lost=True, retry_in=2.0, in_hub=True)
+    assert for_caller(lost, refused_for=2.0) == for_user(lost)
+    assert for_caller(lost, refused_for=41.0) == f"{for_user(lost)} Calls to it are refused for 41 s."
+    starting = lost._replace(lost=False)
+    assert for_caller(starting, refused_for=41.0) == f"{for_user(starting)} Try again in 41 s."
+    for status in ("permanent", "denied"):
+        failure = lost._replace(status=status)
+        assert for_caller(failure, refused_for=41.0) == for_user(failure)
+
+
 @pytest.mark.requirement("MSG-2", "MSG-9")
 @given(
     st.builds(
