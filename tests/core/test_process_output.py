@@ -139,6 +139,20 @@ def test_the_status_depends_on_the_exit_code_and_never_on_the_output() -> None:
         ("Error: no credentials. Set one of:\n  - ACME_KEY\n  - ACME_TOKEN\n", ("ACME_KEY",), ("ACME_TOKEN",)),
         ("ACME_KEY is not set\nOr set ACME_TOKEN to use a login\n", ("ACME_KEY",), ("ACME_TOKEN",)),
         ("ACME_KEY is required\nACME_REGION is not set (optional, defaults to eu)\n", ("ACME_KEY",), ()),
+        ("Please set ACME_KEY. Alternatively, set ACME_TOKEN.", ("ACME_KEY",), ("ACME_TOKEN",)),
+        ("ACME_KEY is missing; with OAuth, set ACME_CLIENT instead.", ("ACME_KEY",), ("ACME_CLIENT",)),
+        ("ACME_KEY|ACME_TOKEN is required", ("ACME_KEY",), ("ACME_TOKEN",)),
+        ("Missing variables:\n- ACME_KEY: the key\n- ACME_HOST\nOptional:\n- ACME_X\n", ("ACME_KEY", "ACME_HOST"), ()),
+        (
+            "Error: ACME_HOST is not set\nand one of these must be set:\n  ACME_KEY\n  ACME_TOKEN\n",
+            ("ACME_HOST", "ACME_KEY"),
+            ("ACME_TOKEN",),
+        ),
+        (
+            "Please provide either an API key (ACME_KEY) or a service account file (ACME_FILE).",
+            ("ACME_KEY",),
+            ("ACME_FILE",),
+        ),
         ("You must give ACME_KEY / ACME_TOKEN", ("ACME_KEY",), ("ACME_TOKEN",)),
     ],
 )

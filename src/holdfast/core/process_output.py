@@ -43,6 +43,9 @@ LONGEST_LINE = 1000
 
 MOST_VARIABLES = 3
 
+ListKind: TypeAlias = Literal["", "all", "one"]
+"""What a list of variables asks for: nothing, all of them, or one."""
+
 
 class Need(NamedTuple):
     """What a process asked for and did not get."""
@@ -200,7 +203,7 @@ def _npm(lines: Sequence[str]) -> _Said | None:
 
 
 _YANKED = re.compile(
-    r"(all versions of )?\b([\w.-]+)((?:[<>=!~]=?[\w.*]+,?)*+) (?:was|were) yanked(?: \(reason: (.{1,400}?)\))?"
+    r"(all versions of )?\b([\w.-]++)((?:[<>=!~]=?[\w.*]+,?)*+) (?:was|were) yanked(?: \(reason: (.{1,400}?)\))?"
     r"(?= and |,|\.? *$)"
 )
 _REPLACED = re.compile(
@@ -574,19 +577,23 @@ _LACKS = re.compile(
 )
 _USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
 _NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
-_OR = re.compile(r"(?i)\bor\b|(?<=\s)/(?=\s)|\balternatively\b")
+_OR = re.compile(r"(?i)\bor\b|(?<=\s)/(?=\s)|\||\balternatively\b")
 _AND = re.compile(r"(?i)\band\b|&|\+|\bwith\b(?!.*\bor\b)")
 _LISTED = re.compile(r"[\s,;`'\"()]*(?:--[\w-]+[\s,;`'\"()]*)*")
 _SENTENCE = re.compile(r"[.!?;]\s")
 _CHOICE = re.compile(r"(?i)\b(?:either|(?:at least )?one of|any of|any one of)\b")
+_INSTEAD = re.compile(r"(?i)\binstead\b")
+_LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])?\s*[`'\"]?(?:export )?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _OTHERWISE = re.compile(r"(?i)^\W*(?:or|alternatively|otherwise)\b")
 _OPTIONAL = re.compile(r"(?i)\boptional(?:ly)?\b|\bdefaults? to\b|\busing (?:the )?default\b")
 
 
 def _variables(lines: Sequence[str]) -> _Said | None:
     for at, line in enumerate(lines):
-        if not _BORING.search(line) and _groups(line):
-            return _asking(line, lines[at + 1 :])
+        if _BORING.search(line) or not (_groups(line) or _announces(line)):
+            continue
+        if (said := _asking(line, lines[at + 1 :])) is not None:
+            return said
     return None
 
 
@@ -602,24 +609,39 @@ def _asking(line: str, following: Sequence[str]) -> _Said | None:
 def _merged(lines: Sequence[str]) -> list[list[str]]:
     """The variables of several lines, as groups of alternatives. A name in two groups makes one group of them."""
     merged: list[list[str]] = []
-    choosing = False
+    listed: ListKind = ""
+    began = False
     for line in lines:
-        groups = _groups(line, listed=choosing)
-        if (choosing or _OTHERWISE.match(line)) and groups and merged:
-            groups = [[*merged.pop(), *(name for group in groups for name in group)]]
+        groups = _groups(line, listed=bool(listed))
+        if groups and (listed == "one" or _OTHERWISE.match(line)):
+            before = merged.pop() if merged and (began or not listed) else []
+            groups = [[*before, *(name for group in groups for name in group)]]
         for group in groups:
-            same = next((one for one in merged if set(one) & set(group)), None)
-            if same is None:
-                merged.append(list(dict.fromkeys(group)))
-            else:
-                same += [name for name in group if name not in same]
-        choosing = (choosing and bool(groups)) or bool(_CHOICE.search(line) and line.rstrip().endswith(":"))
+            _add(merged, group)
+        began = bool(listed and groups)
+        listed = _announces(line) or (listed if groups else "")
     return merged
+
+
+def _add(merged: list[list[str]], group: Sequence[str]) -> None:
+    same = next((one for one in merged if set(one) & set(group)), None)
+    if same is None:
+        merged.append(list(dict.fromkeys(group)))
+    else:
+        same += [name for name in group if name not in same]
+
+
+def _announces(line: str) -> ListKind:
+    """Whether a list of variables follows a line, and whether one of them is enough."""
+    if not line.rstrip().endswith(":") or _OPTIONAL.search(line):
+        return ""
+    return "one" if _CHOICE.search(line) else "all" if _LACKS.search(line) else ""
 
 
 def _groups(line: str, *, listed: bool = False) -> list[list[str]]:
     """The variables that a line asks for, as groups of alternatives; ``listed`` is a line of a list of them."""
-    if not (_LACKS.search(line) or listed) or _OPTIONAL.search(line):
+    asks = _LACKS.search(line) or (listed and _LIST_ITEM.match(line))
+    if not asks or _OPTIONAL.search(line):
         return []
     found = [one for one in _VARIABLE.finditer(line) if not _NOT_VARIABLES.match(one[1])]
     groups: list[list[str]] = []
@@ -634,8 +656,9 @@ def _groups(line: str, *, listed: bool = False) -> list[list[str]]:
 def _are_alternatives(line: str, found: Sequence[re.Match[str]], at: int) -> bool:
     """Whether the variable at a place may stand for the one before it: "A or B", "A, B, or C", "one of A, B"."""
     between = line[found[at - 1].end() : found[at].start()]
-    if _SENTENCE.search(between):
-        return False
+    if ends := list(_SENTENCE.finditer(between)):
+        sentence = between[ends[-1].end() :] + _SENTENCE.split(line[found[at].start() :], maxsplit=1)[0]
+        return bool(_OTHERWISE.match(sentence) or _INSTEAD.search(sentence))
     if _OR.search(between):
         return True
     if _AND.search(between):
