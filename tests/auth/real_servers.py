@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,12 +102,15 @@ def node_program(name: str, modules: Path) -> Iterator[RealServers]:
 @contextmanager
 def _running(command: Sequence[str | Path], environment: Mapping[str, str]) -> Iterator[RealServers]:
     whole = {"PATH": os.environ["PATH"], "HOLDFAST_TEST_RUN": RUN_MARK, **environment}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=whole, text=True) as process:
+    # A file takes all that the servers log; a pipe that is not read would stop them.
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=whole, text=True) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         try:
             said = process.stdout.readline()
-            assert said, process.stderr.read()
+            assert said, (log.seek(0), log.read())
             yield RealServers(json.loads(said))
         finally:
             process.kill()
