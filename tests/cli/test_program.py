@@ -16,8 +16,10 @@ import pytest
 from holdfast.cli.program import here
 from holdfast.control.client import ControlClient
 from holdfast.control.find import find_hub
+from holdfast.errors import HubRefused
 from tests.cli.command import HOLDFAST, Cli
 from tests.cli.serve_process import served
+from tests.peers.guarded import guarded
 
 pytestmark = pytest.mark.requirement("DOC-8", "HUB-5")
 
@@ -111,6 +113,24 @@ async def test_what_a_hub_proposes_works_in_any_folder(cli: Cli, monkeypatch: py
     assert typed[-5:] == [str(HOLDFAST), "doctor", "down", "--config", str(file)]
     assert f'data-command="{HOLDFAST} status --open --config &#x27;{file}&#x27;"' in page
     assert f"{HOLDFAST} doctor --config '{file}'" in hub.err
+
+
+@pytest.mark.anyio
+async def test_a_model_and_its_user_get_the_command_that_works(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, file = cli.folder / "home", cli.folder / "servers.json"
+    async with guarded() as peer:
+        file.write_text(json.dumps({"mcpServers": {"files": peer.defined()}}))
+        async with served(home, "--config", str(file)) as hub:
+            monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+            async with ControlClient(find_hub()) as control:
+                with pytest.raises(HubRefused) as refused:
+                    await control.reconnect("files")
+                server = await control.server("files")
+            told = (await hub.call("holdfast_status")).text
+    command = f"holdfast login files --config {file}"
+    assert server.command == command
+    assert f"`{command}`" in told
+    assert f"`{command}`" in refused.value.message + refused.value.hint
 
 
 @pytest.mark.anyio
