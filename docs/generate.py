@@ -143,8 +143,8 @@ in**. A caller's token (`--token-file`) does not work here, and these tokens do 
   the hub makes one at each start. It is never printed. The commands of the same user find it in `hubs/` in the
   [state folder](../how-to/serve.md), in a file that only this user can read. The file is removed when the hub ends.
 - A browser signs in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal. A
-  code works once, for ten minutes; its token ends with the hub. After 20 wrong codes within a minute, all codes are
-  refused until the minute is over.
+  code works once, for ten minutes; its token ends with the hub. After 20 wrong codes within a minute, further wrong
+  ones get 403 until the minute is over; a valid one works all the same.
 - `Host` and `Origin` are checked as for callers. An `Origin` must be the hub's own, including the port. There are no
   cookies, and no other site is allowed (CORS).
 

@@ -31,13 +31,14 @@ class ReceiveRoom:
     @asynccontextmanager
     async def of(self, server: Hashable, size: int) -> AsyncIterator[None]:
         """Room for an answer of a server, in the block. A single one always has room."""
-        if self._waiting or not self._fits(server, size):
+        if not self._fits(server, size) or any(self._has_share(*one) for one in self._waiting.values()):
             turn = asyncio.get_running_loop().create_future()
             self._waiting[turn] = server, size
             try:
                 await turn
             except asyncio.CancelledError:
-                if self._waiting.pop(turn, None) is None:
+                self._waiting.pop(turn, None)
+                if not turn.cancelled():
                     self._give_back(server, size)  # its turn had come
                 raise
         else:
@@ -48,8 +49,12 @@ class ReceiveRoom:
             self._give_back(server, size)
 
     def _fits(self, server: Hashable, size: int) -> bool:
+        return (not self.held or self.held + size <= self._most) and self._has_share(server, size)
+
+    def _has_share(self, server: Hashable, size: int) -> bool:
+        """Whether a server has not used up its half: one that has waits for itself alone."""
         own = self._held.get(server, 0)
-        return (not self.held or self.held + size <= self._most) and (not own or own + size <= self._most // 2)
+        return not own or own + size <= self._most // 2
 
     def _take(self, server: Hashable, size: int) -> None:
         self._held[server] = self._held.get(server, 0) + size
@@ -64,13 +69,13 @@ class ReceiveRoom:
             del self._held[server]
         for turn, (whose, wanted) in [*self._waiting.items()]:
             if turn.done():
-                del self._waiting[turn]
-            elif self._fits(whose, wanted):
+                continue  # it was given up
+            if self._fits(whose, wanted):
                 del self._waiting[turn]
                 self._take(whose, wanted)
                 turn.set_result(None)
-            elif self.held >= self._most:
-                break
+            elif self._has_share(whose, wanted):
+                break  # it is next: those behind it do not overtake it
 
 
 _share = 1
