@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from holdfast.config import ServerSpec, Settings
 from holdfast.core.lifecycle.events import AddressChecked, TransportLost
@@ -18,6 +18,10 @@ HTTP = ServerSpec(id="a", transport="http", url="http://a.example/mcp")
 STDIO = ServerSpec(id="a", transport="stdio", command="a")
 LENGTHS = st.floats(0.001, 7200.0) | st.floats(0.001, 90.0)
 CHANCE = st.floats(0.0, 0.999)
+
+
+def thrifty(*, max_examples: int) -> settings:
+    return settings(max_examples=max_examples, derandomize=True, database=None, deadline=None)
 
 
 class Outage:
@@ -66,7 +70,10 @@ def shipped(server: ServerSpec) -> LifecyclePolicy:
 
 @pytest.mark.requirement("LIFE-22")
 @given(length=LENGTHS, known=st.booleans(), chance=CHANCE)
-@settings(max_examples=150)
+@example(length=75.0, known=True, chance=0.0)
+@example(length=76.1, known=False, chance=0.0)
+@example(length=3600.0, known=False, chance=0.0)
+@thrifty(max_examples=60)
 def test_a_server_that_listens_again_is_back_within_a_second_or_a_tenth_of_its_outage(
     length: float, known: bool, chance: float
 ) -> None:
@@ -77,7 +84,7 @@ def test_a_server_that_listens_again_is_back_within_a_second_or_a_tenth_of_its_o
 
 @pytest.mark.requirement("LIFE-22")
 @given(length=LENGTHS, known=st.booleans())
-@settings(max_examples=50)
+@thrifty(max_examples=20)
 def test_a_server_that_is_gone_is_not_hammered(length: float, known: bool) -> None:
     """Four looks a second at first if it was up before, and one in half a minute in the end."""
     outage = Outage(HTTP, known=known)
@@ -88,7 +95,7 @@ def test_a_server_that_is_gone_is_not_hammered(length: float, known: bool) -> No
 
 @pytest.mark.requirement("LIFE-22")
 @given(length=LENGTHS)
-@settings(max_examples=50)
+@thrifty(max_examples=20)
 def test_a_server_refused_at_cold_start_is_not_dialed_and_looked_at_once_a_second_at_most(length: float) -> None:
     outage = Outage(HTTP, known=False)
     outage.last(length)
@@ -100,7 +107,9 @@ def test_a_server_refused_at_cold_start_is_not_dialed_and_looked_at_once_a_secon
 
 @pytest.mark.requirement("LIFE-25")
 @given(length=LENGTHS, known=st.booleans(), chance=CHANCE)
-@settings(max_examples=100)
+@example(length=76.1, known=False, chance=0.0)
+@example(length=76.1, known=True, chance=0.0)
+@thrifty(max_examples=40)
 def test_a_server_that_answers_that_it_is_not_ready_is_asked_once_in_two_seconds_then_less_often(
     length: float, known: bool, chance: float
 ) -> None:
@@ -112,7 +121,7 @@ def test_a_server_that_answers_that_it_is_not_ready_is_asked_once_in_two_seconds
 
 @pytest.mark.requirement("LIFE-22", "LIFE-25")
 @given(refused=LENGTHS, starting=st.floats(0.001, 600.0), known=st.booleans(), chance=CHANCE)
-@settings(max_examples=100)
+@thrifty(max_examples=40)
 def test_a_server_that_listens_again_and_starts_for_a_while_is_back_soon_after(
     refused: float, starting: float, known: bool, chance: float
 ) -> None:
@@ -124,7 +133,7 @@ def test_a_server_that_listens_again_and_starts_for_a_while_is_back_soon_after(
 
 @pytest.mark.requirement("LIFE-25")
 @given(length=LENGTHS, chance=CHANCE)
-@settings(max_examples=50)
+@thrifty(max_examples=20)
 def test_a_process_that_can_start_again_is_back_within_half_a_minute(length: float, chance: float) -> None:
     """Nothing outside shows that it can: it is started, after 1, 2, 4, 8 and 16 s and then every 30 s."""
     assert Outage(STDIO, known=True, chance=chance).last(length) <= 30.0 + EPSILON
