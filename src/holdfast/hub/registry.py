@@ -67,6 +67,7 @@ from holdfast.wire import (
     load_members,
     scanning,
     text_of,
+    until_cancelled,
 )
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
@@ -194,7 +195,7 @@ class SlotRegistry:
         if self.fleet is not None:
             tasks.start_soon(self.fleet.run, name="fleet")
         tasks.start_soon(self._writer.watch, self.switched_elsewhere, self._approved_elsewhere, name="state watch")
-        tasks.start_soon(self._warden.keep, name="warden keeper")
+        tasks.start_soon(until_cancelled, self._warden.keep, name="warden keeper")
         tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
 
