@@ -239,7 +239,7 @@ def test_a_cause_that_many_servers_share_is_told_once(clinic: Clinic) -> None:
     ran = clinic.run()
     assert ran.returncode == 1
     assert ran.stdout.count("HF-COMMAND-MISSING  ") == 2, "one for npx, one for uvx"
-    assert f"FAILED   12 servers, one cause: {', '.join(names)}" in " ".join(ran.stdout.split()).replace(
+    assert f"FAILED   12 servers with the same finding: {', '.join(names)}" in " ".join(ran.stdout.split()).replace(
         "FAILED ", "FAILED   "
     )
     assert len(ran.stdout.splitlines()) < 30
@@ -248,6 +248,25 @@ def test_a_cause_that_many_servers_share_is_told_once(clinic: Clinic) -> None:
     (cause,) = as_json["causes"]
     assert (cause["code"], cause["servers"]) == ("HF-COMMAND-MISSING", names)
     assert all(server["checks"][1]["findings"] for server in as_json["servers"]), "each server has its finding too"
+
+
+@pytest.mark.requirement("DOC-4")
+def test_findings_that_only_look_alike_are_not_taken_for_one(clinic: Clinic) -> None:
+    def failing(words: str) -> dict[str, object]:
+        return {"command": sys.executable, "args": ["-ISc", f"import sys; sys.exit({words!r})"]}
+
+    missing = "npm error code E404\nnpm error 404  '@{}/mcp@*' is not in this registry."
+    clinic.configure(
+        {
+            "acme": failing(missing.format("acme")),
+            "other": failing(missing.format("other")),
+            "silent": failing(""),
+            "mute": failing(""),
+            "boom": failing("boom"),
+            "bang": failing("bang"),
+        }
+    )
+    assert json.loads(clinic.run("--json").stdout)["causes"] == []
 
 
 @pytest.mark.requirement("DOC-4", "DOC-8")

@@ -333,7 +333,7 @@ class _Page:
         label, colour = _LABELS[cast("Health", severe)]
         self.say("")
         lead = f"{label if cause.severity != 'note' else 'note':<{_LABEL_WIDTH}}"
-        words = f"{lead}{len(cause.servers)} servers, one cause: {', '.join(cause.servers)}"
+        words = f"{lead}{len(cause.servers)} servers with the same finding: {', '.join(cause.servers)}"
         self.wrapped(words, indent=0, hang=_LABEL_WIDTH, lead=(len(label), colour))
         self._finding(cause, most=MOST_ALIKE)
 

@@ -324,14 +324,15 @@ def _by_cause(servers: Sequence[ServerReport]) -> dict[tuple[str, ...], list[tup
 _CAUSE_IN_DETAIL = frozenset({"HF-EXITED", "HF-KILLED", "HF-COMMAND-START", "HF-STDOUT-ONLY", "HF-UNEXPECTED"})
 """Codes whose sentence is the same for every cause: the output makes the difference."""
 
-_VARYING = re.compile(r"\d+(?:\.\d+)? s\b|\b[0-9a-f]{8,}\b|:\d+(?::\d+)?\b|/\S+")
+_VARYING = re.compile(r"\d+(?:\.\d+)? s\b|\b[0-9a-f]{8,}\b|:\d+(?::\d+)?\b|(?<![\w@`])/\S+")
 """What differs from server to server with one cause: times, hashes, positions, paths."""
 
 
 def _cause_key(server: str, found: Finding) -> tuple[str, ...]:
     """Equal for two findings that have the same cause."""
-    detail = telling_line(found.detail) if found.code in _CAUSE_IN_DETAIL else ""
-    own_name = re.compile(rf"(?<![\w-]){re.escape(server)}(?![\w-])")
+    # Where the output must tell the cause and tells nothing, no two are known to be alike.
+    detail = (telling_line(found.detail) or server) if found.code in _CAUSE_IN_DETAIL else ""
+    own_name = re.compile(rf"(?<=\.){re.escape(server)}(?=[.\[`])")
     texts = (found.words, found.remedy.text, detail)
     return (found.code, *(_VARYING.sub("…", own_name.sub("…", text)) for text in texts))
 
