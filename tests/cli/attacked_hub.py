@@ -88,13 +88,13 @@ class Upstream:
         if not head.startswith(b"POST"):
             return b"HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n"
         if len(body) > 1 << 16:
-            await asyncio.Event().wait()
+            await self._over.wait()
         asked = json.loads(body)
         if "id" not in asked:
             return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
         tool = asked["params"]["name"] if asked["method"] == "tools/call" else ""
         if tool == "hold":
-            await asyncio.Event().wait()
+            await self._over.wait()
         if tool == "large":
             result = _LARGE_RESULT
         elif tool:

@@ -518,7 +518,13 @@ class HttpConnection(AdmittedProtocol):
                         self._waiter = None
                     continue
                 request = self._requests[0]
-                await self._serve_to_end(request)
+                self._on_due = None
+                try:
+                    await self._serve(request)
+                finally:
+                    self._give_back(request)
+                if not request.complete:
+                    await self._pass_over(request)
                 self._requests.popleft()
                 if not request.keep_alive or self._ending:
                     self._ending = True
@@ -529,25 +535,24 @@ class HttpConnection(AdmittedProtocol):
                     self.refuse(self._refused)
                     break
                 else:
-                    if self._parser.in_head:
-                        self.arm(HEAD_SECONDS, self._too_slow)
-                    else:
-                        self.arm(IDLE_SECONDS, self.close)
-                    self._go_on()
+                    self._await_next()
         finally:
             self.close()
 
-    async def _serve_to_end(self, request: Request) -> None:
-        """Answer a request, and have all of its body."""
-        self._on_due = None
-        try:
-            await self._serve(request)
-        finally:
-            if request.lease is not None:
-                request.lease.end()
+    def _give_back(self, request: Request) -> None:
+        """A request has its answer: its body holds nothing any more."""
+        if request.lease is not None:
+            request.lease.end()
+        if self._waiting:
             self._count_waiting()
-        if not request.complete:
-            await self._pass_over(request)
+
+    def _await_next(self) -> None:
+        """All requests have their answers: the next one has its time to come."""
+        if self._parser.in_head:
+            self.arm(HEAD_SECONDS, self._too_slow)
+        else:
+            self.arm(IDLE_SECONDS, self.close)
+        self._go_on()
 
     async def _serve(self, request: Request) -> None:
         if self._endpoint.claims(request.path):
