@@ -101,6 +101,7 @@ async def test_a_task_that_takes_longer_than_a_call_may_is_cancelled_and_its_cal
         result = await client.call_tool("t__endless", {})
         await server.gets("tasks/cancel")
     assert result.is_error
+    assert "no answer within 2 s (waiting for the result of endless)" in text_of(result)
     assert "hardTimeout" in text_of(result)
 
 

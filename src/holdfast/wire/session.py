@@ -7,6 +7,7 @@ Any task may use a connection; only the task that dialed it closes it. Every wai
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
@@ -300,7 +301,7 @@ class Connection:
     ) -> RawObject:
         wire = self.wire
         if method == "tasks/result":
-            idle = within  # it waits until the task has ended
+            idle = math.inf  # it waits until the task has ended
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
 
@@ -436,7 +437,7 @@ def _check_blocks(content: Bytes) -> None:
 
 def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, within: float) -> TimedOut:
     # A server's own timeout raises its hard limit, so it is the one to raise where both are the same.
-    waited, key = (within, "holdfast.call.hardTimeout") if timeout.hard and within > idle else (idle, "timeout")
+    waited, key = (within, "holdfast.call.hardTimeout") if timeout.hard and within != idle else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
     return TimedOut(doing=f"the result of {what}", after=waited, setting=key)
 

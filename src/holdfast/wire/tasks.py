@@ -8,11 +8,12 @@ clients that declare the extension; nothing is needed here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import anyio
 
-from holdfast.core import HttpStatus, NetworkFailure, NetworkFault
+from holdfast.core import HttpStatus, NetworkFailure, NetworkFault, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import Fields, RawObject, dumps, fields, is_object, join_fields, text_of
 
@@ -59,7 +60,7 @@ async def call_as_task(request: Requester, params: Fields, *, idle: float, withi
         ended = True
     except ServerFailure as failure:
         ended = isinstance(failure.evidence, HttpStatus | NetworkFailure)
-        raise _after_creation(failure) from failure
+        raise _after_creation(failure, text_of(params.get("name")) or "the task", within) from failure
     finally:
         if not ended:
             await _cancel(request, about)
@@ -98,9 +99,11 @@ def _created_task(created: RawObject) -> str | None:
     return text_of(fields(task).get("taskId")) if task is not None and is_object(task) else None
 
 
-def _after_creation(failure: ServerFailure) -> ServerFailure:
+def _after_creation(failure: ServerFailure, name: str, within: float) -> ServerFailure:
     """The failure of a task that runs. The server did act: no evidence may say that it refused before."""
     seen = failure.evidence
+    if isinstance(seen, TimedOut):
+        return ServerFailure(replace(seen, doing=f"the result of {name}", after=within))
     expired = isinstance(seen, HttpStatus) and seen.status == 404
     refused = isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
     if expired or refused:
