@@ -77,13 +77,17 @@ async def ready(url: str, *, within: float = PATIENCE, **headers: str) -> None:
         await asked(answered, within=within)
 
 
-async def jump(seconds: float) -> None:
-    """Let the event loop's clock go ahead, and everything that was due by then happen, before this returns."""
+async def jump(seconds: float, *, settled: bool = True) -> None:
+    """Let the event loop's clock go ahead, and everything that was due by then happen, before this returns.
+
+    Without ``settled`` what was due has only begun: for a test that then waits for something by itself.
+    """
     loop = asyncio.get_running_loop()
     before = loop.time
     setattr(loop, "time", lambda: before() + seconds)  # noqa: B010 - a method, which a type checker lets nobody replace
     await asyncio.sleep(0)
-    await anyio.wait_all_tasks_blocked()
+    if settled:
+        await anyio.wait_all_tasks_blocked()
 
 
 @asynccontextmanager

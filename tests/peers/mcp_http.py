@@ -61,7 +61,8 @@ class McpPeer(FaultServer):
 
     ``faults`` meet the first requests, one each; ``auth`` is the value that ``Authorization`` must
     have. Calls of ``slow`` set ``slow_started`` and wait for ``release``; those that the client
-    gave up are counted in ``abandoned`` and set ``given_up``.
+    gave up are counted in ``abandoned`` and set ``given_up``. They tell of progress with each
+    ``step``: in their own answer where that is a stream, else in the stream of notices.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class McpPeer(FaultServer):
         self._with_get_stream = get_stream
         self._auth = auth
         self._refuse_discover = refuse_discover
+        self._slow: dict[Exchange, Message] = {}
         self._streams: dict[Exchange, asyncio.Event] = {}
         self.streams_opened = 0
 
@@ -109,6 +111,14 @@ class McpPeer(FaultServer):
         """Send a message of the server's own on every open stream of notices."""
         for stream in list(self._streams):
             await stream.chunk(_event(message))
+
+    async def step(self, number: int) -> None:
+        """Tell of progress in every call of ``slow`` that is open."""
+        if not self._stream_answers:
+            await self.streaming()
+        for exchange, message in list(self._slow.items()):
+            for notice in self.mind.step(message, number):
+                await (exchange.chunk(_event(notice)) if self._stream_answers else self.push(notice))
 
     def end_streams(self) -> None:
         """Bring every open stream of notices to an orderly end."""
@@ -247,18 +257,22 @@ class McpPeer(FaultServer):
         if message["params"]["name"] == "progress":
             for notice in self.mind.progress(message):
                 await exchange.chunk(_event(notice))
-        elif not await self._released(exchange):
+        elif not await self._released(exchange, message):
             return None
         if not streamed:
             return await exchange.respond(200, encode(self.mind.called(message)))
         await exchange.chunk(_event(self.mind.called(message)))
         return await exchange.end()
 
-    async def _released(self, exchange: Exchange) -> bool:
+    async def _released(self, exchange: Exchange, message: Message) -> bool:
         """Wait for ``release``; false if the client left first."""
+        self._slow[exchange] = message
         self.slow_started.set()
-        if await exchange.unless_gone(self.release.wait()):
-            return True
+        try:
+            if await exchange.unless_gone(self.release.wait()):
+                return True
+        finally:
+            del self._slow[exchange]
         self.abandoned += 1
         self.given_up.set()
         return False

@@ -115,15 +115,15 @@ class Mind:
 
     def progress(self, message: Message) -> list[Message]:
         """The notifications that a call of ``progress`` sends before its result; none without a token."""
-        params = message["params"]
-        token = (params.get("_meta") or {}).get("progressToken")
+        total = int((message["params"].get("arguments") or {}).get("count", 3))
+        return [notice for n in range(1, total + 1) for notice in self.step(message, n, total=total)]
+
+    def step(self, message: Message, number: int, **more: int) -> list[Message]:
+        """One notification of progress in a call; none without a token."""
+        token = (message["params"].get("_meta") or {}).get("progressToken")
         if token is None:
             return []
-        total = int((params.get("arguments") or {}).get("count", 3))
-        return [
-            _notice("notifications/progress", {"progressToken": token, "progress": n, "total": total})
-            for n in range(1, total + 1)
-        ]
+        return [_notice("notifications/progress", {"progressToken": token, "progress": number, **more})]
 
     def is_modern(self, message: Message) -> bool:
         """Whether a request is of the modern era, which every one of its requests says for itself."""

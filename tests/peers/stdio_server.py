@@ -58,7 +58,11 @@ class _Server:
         self._mind = Mind(
             era=flags.era,
             tools=flags.tools,
-            extra_tools=(*(("env",) if flags.print_env else ()), *(("grow",) if flags.grow else ())),
+            extra_tools=(
+                *(("env",) if flags.print_env else ()),
+                *(("grow",) if flags.grow else ()),
+                *(("step", "release") if flags.steps else ()),
+            ),
             hints={name: {"readOnlyHint": True} for name in BUILT_IN} if flags.read_only else None,
             page_size=flags.page_size,
             instructions=flags.instructions,
@@ -132,13 +136,18 @@ class _Server:
             _send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
     def _own_answer(self, message: Message) -> Message | None:
-        """The answers that only a process can give: its environment, and letting slow calls go."""
+        """The answers that only a process can give: its environment, and slow calls that step or go."""
         tool = message["params"].get("name") if message["method"] == "tools/call" else None
         if tool == "env" and self._flags.print_env:
             return self._mind.text_result(message, json.dumps(dict(os.environ)))
         if tool == "grow":
             self._grow()
             return self._mind.text_result(message, self._mind.names[-1])
+        if tool == "step":
+            for call in self._slow:
+                for notice in self._mind.step(call, len(self._slow)):
+                    _send(notice)
+            return self._mind.text_result(message, "stepped")
         if tool == "release":
             while self._slow:
                 _send(self._mind.called(self._slow.pop(0)))
@@ -217,6 +226,7 @@ _SWITCHES = {
     "ignore-term": "do not die of SIGTERM",
     "grandchild": "leave a process that holds stdout and stderr and ignores SIGTERM",
     "grandchild-daemon": "the same, in a session of its own",
+    "steps": "list the tools `step` and `release`, which tell of progress in slow calls, and end them",
     "print-env": "have a tool `env` that returns the environment",
 }
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable
 from math import isfinite
 from typing import TypeAlias
 
 import msgspec
 
+from holdfast.types import ProgressFn
 from holdfast.wire.envelope import SMALL_BYTES, Fields
 
-__all__ = ["AtOnce", "Progress", "finite", "progress_in", "usual_progress"]
+__all__ = ["AtOnce", "InOrder", "Progress", "finite", "progress_in", "usual_progress"]
+
+log = logging.getLogger("holdfast.wire")
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
 """How far it is, of how much, and a text."""
@@ -37,6 +43,46 @@ class AtOnce:
         if self.before is not None:
             self.before()
         self.tell(progress, total, message)
+
+
+class InOrder(AtOnce):
+    """The same for a callback that may wait: a task gives it one notice after the other.
+
+    The task that waits for the answer cannot do that. While a stream brings nothing but progress, that task is not
+    woken; and where the answer is a single JSON body, progress comes on another stream.
+    """
+
+    __slots__ = ("_callback", "_task", "_waiting")
+
+    def __init__(self, callback: ProgressFn | None) -> None:
+        super().__init__(self._add)
+        self._callback = callback
+        self._waiting: deque[Progress] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def _add(self, progress: float, total: float | None, message: str | None) -> None:
+        if self._callback is None:
+            return
+        self._waiting.append((progress, total, message))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._deliver(self._callback))
+
+    async def _deliver(self, callback: ProgressFn) -> None:
+        while self._waiting:
+            try:
+                await callback(*self._waiting.popleft())
+            except Exception as exc:  # noqa: BLE001 - a broken callback must not cost its caller the result
+                log.warning("a progress callback raised %s", type(exc).__name__)
+
+    async def delivered(self) -> None:
+        """Wait until the callback has all notices."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        if self._task is not None:
+            self._task.cancel()
 
 
 class _ProgressParams(msgspec.Struct):

@@ -51,7 +51,7 @@ from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.own_meta import clean_data, clean_result
-from holdfast.wire.progress import AtOnce
+from holdfast.wire.progress import AtOnce, InOrder
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stamp import RequestStamp
@@ -304,24 +304,24 @@ class Connection:
             idle = math.inf  # it waits until the task has ended
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
-
-        tell: ProgressFn
-        if isinstance(on_progress, AtOnce):
-            on_progress.before = timeout.extend
-            tell = on_progress
-        else:
-            tell = partial(_told, timeout, on_progress)
+        tell = on_progress if isinstance(on_progress, AtOnce) else InOrder(on_progress)
+        waits = tell if isinstance(tell, InOrder) else None
+        tell.before = timeout.extend
         try:
             sent, headers = self._sent(method, params, caller)
             try:
                 raw = await wire.call(method, sent, headers=headers, on_progress=tell)
                 if not isinstance(raw, RawObject) and len(memoryview(raw)) > SMALL_BYTES:
                     await asyncio.sleep(0)  # each pass over a large result takes milliseconds
-                return self._read_result(method, raw)
+                result = self._read_result(method, raw)
             except MCPError as exc:
+                if waits is not None:
+                    await waits.delivered()
                 if exc.code != HEADER_MISMATCH:
                     raise _rpc_failure(method, exc) from exc
-            return await self._mirrored(method, params, tell, caller)
+                result = await self._mirrored(method, params, tell, caller)
+            if waits is not None:
+                await waits.delivered()
         except asyncio.CancelledError:
             if not timeout.absorb():
                 raise
@@ -329,8 +329,11 @@ class Connection:
                 raise wire.failure() from None
             raise ServerFailure(wire.unanswered() or _timed_out(method, params, timeout, idle, within)) from None
         finally:
+            if waits is not None:
+                waits.close()
             self._relayed.end(call, token)
             wire.deadlines.end(timeout)
+        return result
 
     async def ping(self, *, within: float) -> None:
         """Check that the connection still answers. An error is an answer too."""
@@ -440,15 +443,6 @@ def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, with
     waited, key = (within, "holdfast.call.hardTimeout") if timeout.hard and within != idle else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
     return TimedOut(doing=f"the result of {what}", after=waited, setting=key)
-
-
-async def _told(
-    deadline: Deadline, on_progress: ProgressFn | None, progress: float, total: float | None, message: str | None
-) -> None:
-    """Progress: the server is not silent."""
-    deadline.extend()
-    if on_progress is not None:
-        await on_progress(progress, total, message)
 
 
 def _ignore() -> None:
