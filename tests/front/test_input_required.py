@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
 from holdfast.errors import CallFailed
+from holdfast.files import replace_file
 from holdfast.front import clients, input_required
+from tests import waiting
+from tests.cli.serve_process import config, served
+from tests.clients.raw import MODERN_META
 from tests.front.conftest import Person, front
 from tests.front.peer_server import running
 
@@ -108,3 +116,49 @@ async def test_a_call_that_was_parked_in_a_hub_from_before_is_told_and_reaches_n
         async with front({"o": {"url": origin.url}}) as after, ada.client(after.all, "modern") as client:
             with pytest.raises(MCPError, match="the hub was restarted since"):
                 await _request(client, first.request_state)
+
+
+TOKENS = {name: f"token-of-{name}-0123456789" for name in ("ada", "bob")}
+
+
+async def _by_hand(http: httpx2.AsyncClient, url: str, whose: str, name: str = "o__ask", **params: Any) -> Any:
+    """The answer to a modern call of one principal, in which every member is the test's own."""
+    meta = {**MODERN_META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "_meta": meta, **params}}
+    headers = {
+        "accept": "application/json",
+        "authorization": f"Bearer {TOKENS[whose]}",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": name,
+    }
+    return (await http.post(url, json=body, headers=headers)).json()
+
+
+@pytest.mark.requirement("HUB-7", "SEC-18")
+async def test_another_principal_cannot_resume_a_call_and_does_not_take_it_from_its_owner(tmp_path: Path) -> None:
+    known = [{"name": name, "sha256": hashlib.sha256(text.encode()).hexdigest()} for name, text in TOKENS.items()]
+    tokens = tmp_path / "tokens.json"
+    replace_file(tokens, json.dumps({"tokens": known}))
+    answer = {"q1": {"action": "accept", "content": {"colour": "red"}}}
+    async with running("legacy") as origin:
+        file = config(tmp_path / "mcp.json", o={"url": origin.url})
+        async with (
+            served(tmp_path / "home", "--config", str(file), "--tokens-file", str(tokens)) as hub,
+            httpx2.AsyncClient(trust_env=False, timeout=waiting.PATIENCE) as http,
+        ):
+            await waiting.ready(hub.url.replace("/mcp", "/readyz"))
+            first = (await _by_hand(http, hub.url, "ada", arguments=ASK))["result"]
+            assert first["resultType"] == "input_required"
+            again = {"arguments": ASK, "requestState": first["requestState"], "inputResponses": answer}
+            stolen = await _by_hand(http, hub.url, "bob", **again)
+            unanswered = await _by_hand(http, hub.url, "bob", **{**again, "inputResponses": {}})
+            other = (await _by_hand(http, hub.url, "bob", arguments=ASK))["result"]
+            crossed = await _by_hand(http, hub.url, "ada", **{**again, "requestState": other["requestState"]})
+            resumed = await _by_hand(http, hub.url, "ada", **again)
+            used = await _by_hand(http, hub.url, "bob", **again)
+    for refused in (stolen, unanswered, crossed, used):
+        assert "Invalid or expired requestState" in refused["error"]["message"]
+        assert "result" not in refused
+    assert resumed["result"]["content"][0]["text"] == "red"
+    assert first["requestState"] not in json.dumps([stolen, unanswered, used])
