@@ -105,6 +105,10 @@ class SessionIds:
         now = self.wall()
         await self.store.save(ticket.id, SessionRecord(until=ticket.issued + SESSION_SECONDS, seen=now, ended=True))
 
+    def has_ended(self, ticket: SessionTicket) -> bool:
+        """Whether the session was ended since it was opened: a request that waited in between must not revive it."""
+        return ticket.id in self._ended
+
     def ended(self, session: bytes) -> None:
         """A session was ended, here or by another hub."""
         self._ended[session] = None

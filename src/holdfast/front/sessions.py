@@ -171,6 +171,8 @@ class HttpSessions:
             return None
         ticket, record = opened
         listed = await self._ids.listed(ticket)
+        if self._ids.has_ended(ticket):
+            return None
         if (session := self._sessions.get(session_id)) is not None:  # another request was faster
             return session
         if (exceeded := self._quotas.begin_session(principal.name)) is not None:
