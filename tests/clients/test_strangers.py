@@ -39,6 +39,9 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         yield served
 
 
+ADDRESSES = ("0.0.0.0", "[::]", "169.254.169.254")
+
+
 @pytest.mark.requirement("SEC-2")
 @pytest.mark.parametrize("path", [*PATHS, "/healthz", "/readyz"])
 @pytest.mark.parametrize(
@@ -51,9 +54,7 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         "evil-localhost",
         "127.0.0.1@evil.example.com",
         "evil.example.com#127.0.0.1",
-        "0.0.0.0",
-        "[::]",
-        "169.254.169.254",
+        *ADDRESSES,
         "",
         "\u00a0localhost",
     ],
@@ -63,7 +64,9 @@ async def test_request_for_another_host_is_refused(host: str, path: str, hub: Se
         answer = await post(hub.base + path, initialize(), Host=host)
     else:
         answer = await send(hub.base + path, "GET", {"Host": host})
-    assert answer.status in (400, 421), answer
+    # Programs that look after the hub use addresses, and no page can send one in place of its own name.
+    served = (200,) if path not in PATHS and host in ADDRESSES else (400, 421)
+    assert answer.status in served, answer
 
 
 @pytest.mark.requirement("SEC-2")

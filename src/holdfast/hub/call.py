@@ -220,8 +220,6 @@ class HubCall:
             self._sent_at = None
 
     def _admitted(self) -> Permit:
-        if self._trace is not None:
-            self._trace.enter("admission")
         permit = self._slot.admit()
         if isinstance(permit, Refusal):
             raise refused(self._slot, permit)
@@ -242,6 +240,8 @@ class HubCall:
     async def _attempt(self, lease: Lease | None, params: Fields | None, late: bool) -> RawObject:
         """Send it once. ``params`` are None, or those of this very moment: they are made again after a wait."""
         slot, trace = self._slot, self._trace
+        if trace is not None:
+            trace.enter("admission")
         permit, waited = self._admitted(), False
         outcome, reason = Outcome.NEUTRAL, ""
         try:
