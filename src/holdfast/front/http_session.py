@@ -54,8 +54,8 @@ class HttpSession:
 
     __slots__ = (
         "_asked", "_first_question", "_opened", "_questions", "attached", "calls", "client", "ended", "find_stream",
-        "header", "id", "keeps_lists", "listening_since", "log", "noted_at", "notices", "post", "principal", "rebuilt",
-        "serving", "stream_at", "ticket", "used_at", "version",
+        "header", "id", "keeps_lists", "listening_since", "log", "missed", "noted_at", "notices", "post", "principal",
+        "rebuilt", "serving", "stream_at", "ticket", "used_at", "version",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,8 @@ class HttpSession:
         self.attached = False
         self.rebuilt = False
         """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
+        self.missed = False
+        """Whether a list or a resource changed while no stream was open here on which to tell it."""
         self.keeps_lists = False
         """Whether the store has the lists of its client, because it had a stream on which a change can be told."""
         self.noted_at = float(ticket.issued)

@@ -347,6 +347,7 @@ class HttpSessions:
             reply.begin()
             stream.resume(reply, number)
             if stream is session.notices:
+                session.missed = False  # it was in what followed
                 session.opened()
         elif last is None or (lost is not None and not lost.call):
             missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
@@ -396,9 +397,9 @@ class HttpSessions:
             yield f"{lost.mark}.{event.number}{lost.suffix}".encode(), event
 
     def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
-        """Let a client list and read again what may have changed while no hub could tell it."""
-        if session.client is not None and (session.rebuilt or events_lost):
-            session.rebuilt = False
+        """Let a client list and read again what may have changed while it could not be told."""
+        if session.client is not None and (session.rebuilt or session.missed or events_lost):
+            session.rebuilt = session.missed = False
             self.server.start(self._tell_changed, session, session.client)
 
     async def _tell_changed(self, session: HttpSession, client: Client) -> None:

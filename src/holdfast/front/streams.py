@@ -37,6 +37,14 @@ ALL_LOGGED_BYTES: Final = 64 * 1024 * 1024
 SESSION_UNREAD_BYTES: Final = 32 * 1024 * 1024
 ALL_UNREAD_BYTES: Final = 256 * 1024 * 1024
 
+TOLD_LATER: Final = (
+    "notifications/tools/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/resources/updated",
+)
+"""What a client has to know also if it had no stream when it happened: it is told when it opens one."""
+
 
 # What clients have not read yet, and what they may ask for again.
 
@@ -234,6 +242,8 @@ class MessageStream:
 
         ``everywhere`` says that each replica learns of it, so that the one with the client's stream sends it too.
         """
+        if method in TOLD_LATER and self.session is not None and self is self.session.notices:
+            self.session.missed |= not self.session.listening
         self.send(notice_message(method, params), everywhere=everywhere)
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
