@@ -43,7 +43,7 @@ TOLD_LATER: Final = (
     "notifications/resources/list_changed",
     "notifications/resources/updated",
 )
-"""What a client has to know also if it had no stream when it happened: it is told when it opens one."""
+"""A client that had no stream when such a change happened learns of it when it opens one."""
 
 
 # What clients have not read yet, and what they may ask for again.
