@@ -15,7 +15,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field clients programs cover lint audit format bench bench-docs docs screenshots schema \
+.PHONY: help serve test tests test-long test-field mutants clients programs cover lint audit format bench bench-docs docs screenshots schema \
 	lock clean
 
 help:  ## Show this list
@@ -33,6 +33,9 @@ tests: $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs
 
 test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, more examples
 	$(BIN)/python -m pytest $(PARALLEL) -m long -q
+
+mutants: $(READY)  ## Make small wrong changes, run the nearest tests, list what survived; MUTANTS=20 SEED=7 for some of them
+	$(BIN)/python -m tests.mutants --count $(or $(MUTANTS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
 	$(BIN)/python -m pytest -m field -q
