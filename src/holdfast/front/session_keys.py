@@ -113,7 +113,11 @@ class SessionKeys:
 
     @property
     def material(self) -> tuple[bytes, ...]:
-        """The keys themselves, to derive other keys from; the first is the newest."""
+        """The keys themselves, to derive other keys from; the first is the newest.
+
+        The file is checked here too: a replica that begins no session must not miss what a new key signed.
+        """
+        self.refresh()
         return tuple(self._keys)
 
     def label(self, name: str) -> str:
