@@ -92,13 +92,13 @@ class Store:
                 self._set_aside(seen, exc)
         return {}
 
-    def save(self, servers: Mapping[str, StoredServer]) -> None:
-        """Write what changed since this hub read or wrote it last, all of it or nothing.
+    def save(self, servers: Mapping[str, StoredServer]) -> bool:
+        """Write what changed since this hub read or wrote it last, all of it or nothing; False if that failed.
 
         Other rows, and other columns of the same rows, stay as another hub wrote them.
         """
         if self._read_only:
-            return
+            return True
         try:
             private_folder(self._file.parent)
             with closing(self._open()) as database, database:
@@ -116,6 +116,8 @@ class Store:
             self._written = frozenset(servers)
         except (sqlite3.Error, OSError, ValueError, _NewerSchema) as exc:
             log.warning("the state file %s could not be written: %s", self._file, exc)
+            return False
+        return True
 
     def _switched(self, servers: Mapping[str, StoredServer]) -> frozenset[str]:
         """The servers that this hub itself enabled or disabled since its last write."""
@@ -322,10 +324,13 @@ class StateWriter:
             await self._dirty.wait()
             self._dirty, self._hurry = anyio.Event(), anyio.Event()
             began = anyio.current_time()
-            await self._write()
+            written = await self._write()
             # A fleet that comes up changes all the time: the writes take a tenth of it, or less.
-            with anyio.move_on_after(min(9 * (anyio.current_time() - began), LONGEST_PAUSE)):
+            pause = min(9 * (anyio.current_time() - began), LONGEST_PAUSE) if written else LONGEST_PAUSE
+            with anyio.move_on_after(pause):
                 await self._hurry.wait()
+            if not written:
+                self._dirty.set()  # nothing else may change for days: what a person approved is not left unwritten
 
     async def watch(self, on_switch: Callable[[str, bool], bool], on_approvals: Callable[[], None]) -> None:
         """Follow the switches and approvals of other hubs that share the state, until cancelled.
@@ -354,15 +359,25 @@ class StateWriter:
         self._pending = snapshot
         await self._write()
 
-    async def _write(self) -> None:
+    async def _write(self) -> bool:
+        """Write what is not written; False if something could not be, and is to be tried again."""
+        if self._store is None:
+            return True
         async with self._writing:
             snapshot, self._pending = self._pending, None
-            if self._store is not None and snapshot is not None:
-                await anyio.to_thread.run_sync(self._save, self._store, *snapshot())
-            if self._store is not None and self._approvals.unsaved:
-                await self._write_approvals()
+            written = snapshot is None or await anyio.to_thread.run_sync(self._save, self._store, *snapshot())
+            if not written:
+                self._keep(snapshot)
+            if self._approvals.unsaved:
+                written = await self._write_approvals() and written
+            return written
 
-    def _save(self, store: Store, config: Config, catalog: Catalog, off: frozenset[str]) -> None:
+    def _keep(self, snapshot: Snapshot | None) -> None:
+        """Write this the next time, unless there is a newer one."""
+        if self._pending is None:
+            self._pending = snapshot
+
+    def _save(self, store: Store, config: Config, catalog: Catalog, off: frozenset[str]) -> bool:
         """Runs in a thread: a large fleet takes longer than a step of the event loop may."""
         marks = self._marks
         self._marks = {}
@@ -371,12 +386,14 @@ class StateWriter:
                 known = marks.get(server.id)
                 same = known is not None and known[0] is server
                 self._marks[server.id] = known if known is not None and same else (server, fingerprint(server))
-        store.save(_stored(config, catalog, off, {name: mark for name, (_, mark) in self._marks.items()}))
+        return store.save(_stored(config, catalog, off, {name: mark for name, (_, mark) in self._marks.items()}))
 
-    async def _write_approvals(self) -> None:
+    async def _write_approvals(self) -> bool:
         changes = self._approvals.to_save()
-        if not await anyio.to_thread.run_sync(self._approvals.save, changes):
+        saved = await anyio.to_thread.run_sync(self._approvals.save, changes)
+        if not saved:
             self._approvals.not_saved(changes)
+        return saved
 
 
 def written_prefixes(config: Config) -> dict[str, str | None]:
