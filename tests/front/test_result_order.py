@@ -114,6 +114,7 @@ class OverHttp:
         answer = await post(
             self._url, _call(tool, token, modern=not self._session), **legacy if self._session else modern
         )
+        assert "chunked" not in answer.head.lower() or answer.body.endswith(b"0\r\n\r\n"), "its stream goes on"
         lines = answer.body.decode().splitlines()
         return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith(("data: {", "{"))]
 
