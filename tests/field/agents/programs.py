@@ -102,7 +102,7 @@ def _codex(run: Run) -> list[str]:
         'model = "gpt-5"\nmodel_provider = "scripted"\n'
         f'[model_providers.scripted]\nname = "scripted"\nbase_url = "{run.model}/v1"\n'
         'env_key = "OPENAI_API_KEY"\nwire_api = "responses"\n'
-        f"[mcp_servers.holdfast]\n{hub}\n" + (f"[mcp_servers.holdfast.env]\n{env}\n" if env else ""),
+        f"[mcp_servers.holdfast]\nrequired = true\n{hub}\n" + (f"[mcp_servers.holdfast.env]\n{env}\n" if env else ""),
     )
     return ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", PROMPT]
 
@@ -169,7 +169,7 @@ def _copilot(run: Run) -> list[str]:
 
 def _cline(run: Run) -> list[str]:
     hub = run.entry(type="streamableHttp")
-    settings = {"mcpServers": {"holdfast": {**hub, "disabled": False, "autoApprove": ["echo"]}}}
+    settings = {"mcpServers": {"holdfast": {**hub, "timeout": 60, "disabled": False}}}
     run.write(".cline/data/settings/cline_mcp_settings.json", json.dumps(settings))
     return ["--auto-approve", "true", "--provider", "openai", "--model", "gpt-4.1", PROMPT]
 

@@ -33,14 +33,15 @@ hub was away, and after it came back. The cells say what the *model* read. `make
 _FOOT = """
 ## What helps
 
-- **Qwen Code** and **Copilot CLI** forget the tools of a hub that is away, and ask for them again only in the next
-  session.
-  **fast-agent** and **gptme** wait without an end for an answer that no longer comes. Restart a hub with
-  `holdfast serve --takeover`, or let `--workers` or replicas take turns: then it is never away
+- **Qwen Code** forgets the tools of a hub that is away, and asks for them again only in the next session. **Copilot
+  CLI** did so in one of two runs. **fast-agent** and **gptme** wait without an end for an answer that no longer comes.
+  Restart a hub with `holdfast serve --takeover`, or let `--workers` or replicas take turns: then it is never away
   ([restarts](../how-to/restart.md)).
 - **Claude Code** and **Qwen Code** hide the tools of MCP servers behind a search of their own if there are many; the
   model then sees names alone. For this table the search was off (`ENABLE_TOOL_SEARCH=false`,
   `tools.toolSearch.enabled`).
+- **Cline** gives a server over stdio 3 s for its first answer; give it more on a slow machine (`"timeout": 60`).
+  **Codex** begins without a server that is still starting; `required = true` lets it wait.
 - **gptme** and **Codex** change names: a hash behind, or no separator after the prefix.
 - **fast-agent** needs Python 3.13 in its newest versions; this is the last one for 3.11, with `pydantic<2.12` and
   `a2a-sdk<0.3` beside it.
@@ -61,7 +62,7 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
         "| program | transport | name | call | outage | server restart | hub restart | hub away | hub back | seen |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for key, row in rows.items():
+    for key, row in sorted(rows.items(), key=lambda each: each[0].lower()):
         program, way = key.split(" / ")
         names = row["listed"].get("call") or ["(none)"]
         steps = ("call", "outage", "server restart", "hub restart", "hub away", "hub back")

@@ -29,7 +29,7 @@ from tests.waiting import asked
 
 TOOL = "one__echo"
 # A cold start of a large program and its retries. A program that waits for ever is ended.
-LONGEST = 120
+LONGEST = 75
 
 
 async def visit(program: Program, way: str, folder: Path) -> dict[str, Any]:
