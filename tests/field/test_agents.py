@@ -20,7 +20,9 @@ from tests.field.agents.programs import PROGRAMS, Program
 
 pytestmark = [pytest.mark.field, pytest.mark.timeout(900)]
 
-_ALONE = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", "sh", "-c"]
+_ALONE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""A network of its own, and processes of its own: daemons that a program leaves behind end with it."""
+_AS_ROOT = [] if os.geteuid() == 0 else ["--map-root-user"]
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None or shutil.which("ip") is None, reason="needs unshare and ip")
@@ -31,7 +33,7 @@ def test_the_model_of_an_agent_program_reads_what_is_true(program: Program, way:
     program.environment.ready()
     command = [sys.executable, "-m", "tests.field.agents.visit", program.name, way, str(tmp_path)]
     ran = subprocess.run(
-        [*_ALONE, 'ip link set lo up && exec "$@"', "sh", *command],
+        [*_ALONE, *_AS_ROOT, "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command],
         capture_output=True,
         text=True,
         check=False,
