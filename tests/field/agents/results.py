@@ -37,13 +37,13 @@ _FOOT = """
   CLI** did so in one of two runs. **fast-agent** and **gptme** wait without an end for an answer that no longer comes.
   Restart a hub with `holdfast serve --takeover`, or let `--workers` or replicas take turns: then it is never away
   ([restarts](../how-to/restart.md)).
-- **Claude Code** and **Qwen Code** hide the tools of MCP servers behind a search of their own if there are many; the
-  model then sees names alone. For this table the search was off (`ENABLE_TOOL_SEARCH=false`,
+- **Claude Code** and **Qwen Code** hide the tools of MCP servers behind a search of their own; the model then
+  sees names alone. For this table the search was off (`ENABLE_TOOL_SEARCH=false`,
   `tools.toolSearch.enabled`).
 - **Cline** gives a server over stdio 3 s for its first answer; give it more on a slow machine (`"timeout": 60`).
   **Codex** begins without a server that is still starting; `required = true` lets it wait.
 - **gptme** and **Codex** change names: a hash behind, or no separator after the prefix.
-- **fast-agent** needs Python 3.13 in its newest versions; this is the last one for 3.11, with `pydantic<2.12` and
+- **fast-agent** needs Python 3.12 in its newest versions; this is the last one for 3.11, with `pydantic<2.12` and
   `a2a-sdk<0.3` beside it.
 """
 
