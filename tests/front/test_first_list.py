@@ -11,6 +11,7 @@ import pytest
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Receive, Scope, Send
 
+from holdfast.core.lifecycle.table import State
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
@@ -119,3 +120,17 @@ async def test_one_servers_own_endpoint_waits_for_no_other(ada: Person) -> None:
             async with ada.client(served.one("quick"), "modern") as client:
                 names = [tool.name for tool in (await client.list_tools()).tools]
     assert "echo" in names
+
+
+@pytest.mark.requirement("HUB-13")
+async def test_a_call_to_a_server_that_never_answered_is_answered_while_the_server_is_still_dialed(ada: Person) -> None:
+    async with (
+        _slow() as slow,
+        front({"one": {"type": "http", "url": slow.url}}, wait=False) as served,
+        ada.client(served.all, "legacy") as client,
+    ):
+        await slow.asked.wait()
+        with anyio.fail_after(60):
+            result = await client.call_tool("one__unlisted", {})
+        assert "is starting up and not ready yet" in text_of(result)
+        assert served.hub.server_health("one").state is State.CONNECTING

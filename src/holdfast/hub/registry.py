@@ -323,8 +323,9 @@ class SlotRegistry:
 
         Parameters and result pass as the bytes that they came in.
         """
-        used = slot or self.slots.get(server) or self.slot(server)
-        return HubCall(self, used, method, params, on_progress, caller, slot is not None).run(repeatable=repeatable)
+        shared = self.slots.get(server) or self.slot(server)
+        used = slot or shared
+        return HubCall(self, used, method, params, on_progress, caller, used is not shared).run(repeatable=repeatable)
 
     def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
         """The parameters to send now; ``late`` if they were made before the server was connected (``CallHost``)."""
