@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from tests.peers.guarded import PLANTED, Guarded, guarded, guarded_at, guarded_pair
 
 

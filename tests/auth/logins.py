@@ -9,7 +9,7 @@ import anyio
 
 from holdfast.auth.grant import Grant
 from holdfast.auth.login import LoginMethod, log_in
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec
 from tests.peers.browser import Browser
 

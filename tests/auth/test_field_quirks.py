@@ -19,7 +19,7 @@ from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.login import LoginMethod
 from holdfast.auth.registration import DEVICE_GRANT, known_client
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import OAuthSettings
 from holdfast.errors import LoginFailed
 from tests.auth.logins import aged, logged_in

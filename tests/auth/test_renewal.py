@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.auth.credentials import Bearer, Logins, refresh_now, status_of
 from holdfast.auth.renew import Renewer
-from holdfast.auth.store import TokenStore, renewing
+from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import TokenNotRenewed
 from holdfast.errors import ServerFailure
@@ -92,7 +92,7 @@ _RENEWER = """
 import sys, anyio
 from pathlib import Path
 from holdfast.auth.credentials import Logins
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec
 spec = ServerSpec(id="files", transport="http", url=sys.argv[2])
 bearer = Logins(TokenStore(Path(sys.argv[1]), vault=lambda: None)).authorize(spec)

@@ -25,10 +25,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from holdfast.access import TokenPolicy
 from holdfast.config import load_config
 from holdfast.errors import HoldfastError
 from holdfast.files import replace_file
-from holdfast.front import TokenPolicy
 from holdfast.hub import Hub
 from tests import waiting
 from tests.cli.serve_process import Served, run, served

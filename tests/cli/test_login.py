@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio.from_thread
 import pytest
 
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from tests.auth.grants import grant
 from tests.auth.real_servers import RealServers, python
 from tests.cli.command import Cli

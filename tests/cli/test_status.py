@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.access import PeerUids
 from holdfast.cli.browser import open_privately
-from holdfast.front import PeerUids
 from tests.cli.command import Cli
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import TOKEN, HubPeer, hub_peer, server

@@ -21,7 +21,7 @@ from typing import Any
 
 from holdfast.auth.credentials import Logins
 from holdfast.auth.login import log_in
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import HttpStatus, read_challenge

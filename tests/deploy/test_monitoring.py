@@ -11,10 +11,11 @@ import promql_parser
 import pytest
 import yaml
 
+from holdfast.access.guard import RefusalKind
 from holdfast.control.server.metrics import METHODS, METRICS
 from holdfast.core.lifecycle.table import State
 from holdfast.gateway.health import BridgeHealth
-from holdfast.hub.records import CallOutcome, RefusalKind
+from holdfast.hub.records import CallOutcome
 from tests.deploy.chart import ROOT, by_kind, manifests
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from holdfast.doctor.report import Report
-from holdfast.hub.store import default_state_file
+from holdfast.hub.state_store import default_state_file
 from tests.doctor.examination import Examination
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-8")]

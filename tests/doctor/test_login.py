@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.auth.grant import Grant, OAuthClient
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from tests.auth.logins import aged, logged_in
 from tests.doctor.examination import Examination
 from tests.peers.guarded import PLANTED, guarded

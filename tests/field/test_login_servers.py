@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from tests.auth.conftest import nothing_planted_is_shown, store
 from tests.auth.logins import logged_in
 from tests.auth.real_servers import METHODS, node_program, node_servers, python_servers

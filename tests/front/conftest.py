@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.client import ClientRequestContext
 from starlette.applications import Starlette
 
-from holdfast.front.access.principals import TokenPolicy
+from holdfast.access.principals import TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving

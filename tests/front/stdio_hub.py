@@ -7,7 +7,7 @@ import sys
 
 import anyio
 
-from holdfast.front.broker import Broker
+from holdfast.endpoint.broker import Broker
 from holdfast.front.stdio import serve_stdio
 from holdfast.hub.hub import Hub
 

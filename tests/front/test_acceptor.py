@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from holdfast.access.connections import ConnectionLimits
 from holdfast.front.acceptor import Acceptor, AdmittedProtocol
-from holdfast.front.access.connections import ConnectionLimits
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,8 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+from holdfast.access.principals import TokenPolicy, TokensFile
 from holdfast.front import clients, http_session
-from holdfast.front.access.principals import TokenPolicy, TokensFile
 from holdfast.hub.hub import Hub
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.front.late_server import NARRATED

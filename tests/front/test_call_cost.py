@@ -20,7 +20,7 @@ import pytest
 import holdfast
 from holdfast.auth import store
 from holdfast.core import CatalogEntry
-from holdfast.front.view import View
+from holdfast.endpoint.view import View
 from tests.front.conftest import front
 from tests.front.peer_server import running
 from tests.front.raw_session import Session

@@ -22,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from holdfast.access.jwt import jwt_verifier
+from holdfast.access.principals import Principal, TokenPolicy, TokensFile, Verify
+from holdfast.access.wrong_credentials import FAILURES
 from holdfast.errors import UsageError
 from holdfast.files import replace_file
-from holdfast.front.access.jwt import jwt_verifier
-from holdfast.front.access.logins import FAILURES
-from holdfast.front.access.principals import Principal, TokenPolicy, TokensFile, Verify
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -196,14 +196,14 @@ class Issuer:
 async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.front.access.jwt.PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("holdfast.access.jwt.PAUSE_SECONDS", 3600.0)
     issuer = Issuer()
     async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
         verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
         for kid in ("one", "two", "three"):
             assert await verify(issuer.signed(kid)) is None
         assert issuer.asked == 1
-        monkeypatch.setattr("holdfast.front.access.jwt.PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("holdfast.access.jwt.PAUSE_SECONDS", 0.0)
         verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
         assert await verify(issuer.signed("one")) is None
         issuer.works = True
@@ -215,8 +215,8 @@ async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_
 async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.front.access.jwt.KNOWN_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.front.access.jwt.FETCH_SECONDS", 60.0)
+    monkeypatch.setattr("holdfast.access.jwt.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.access.jwt.FETCH_SECONDS", 60.0)
     issuer, asked, answer = Issuer(), anyio.Event(), anyio.Event()
     issuer.works = True
 
@@ -277,8 +277,8 @@ async def test_unknown_keys_share_one_fetch_and_a_pause_follows_it() -> None:
 
 @pytest.mark.requirement("SEC-11")
 async def test_a_token_is_valid_by_the_keys_at_hand_while_the_issuer_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.front.access.jwt.KNOWN_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.front.access.jwt.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.access.jwt.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.access.jwt.KEPT_SECONDS", 0.0)
     issuer = Issuer()
     issuer.works = True
     async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
@@ -287,7 +287,7 @@ async def test_a_token_is_valid_by_the_keys_at_hand_while_the_issuer_is_down(mon
         issuer.works = False
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         assert issuer.asked == 2, "an old set is asked for again"
-        monkeypatch.setattr("holdfast.front.access.jwt.STALE_SECONDS", 0.0)
+        monkeypatch.setattr("holdfast.access.jwt.STALE_SECONDS", 0.0)
         assert await verify(issuer.signed("one")) is None
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.front.access import handshakes
-from holdfast.front.access.handshakes import HandshakeTurns
+from holdfast.front import handshakes
+from holdfast.front.handshakes import HandshakeTurns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-11", "SEC-7")]
 

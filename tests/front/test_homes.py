@@ -12,17 +12,17 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
+from holdfast.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
 from holdfast.core.fleet import homes, member
+from holdfast.endpoint.tasks import ServerTask, TaskIds
 from holdfast.front import requests
-from holdfast.front.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.front.peer_requests import MOST_TRIES
 from holdfast.front.requests import Request
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.sessions import HttpSessions
-from holdfast.front.tasks import ServerTask, TaskIds
 from holdfast.hub import Fleet, Hub, PeerAddress, Peers
 from holdfast.hub.fleet.messages import exchange_from, exchange_to
 from tests.clients.raw import MODERN_META, initialize

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 
 from holdfast.core.catalog import Kind, NameKey
-from holdfast.front.eras import relinked
+from holdfast.endpoint.eras import relinked
 from holdfast.wire.envelope import RawObject
 from tests.front.conftest import Era, Person, Served, front
 from tests.front.peer_server import running

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits
-from holdfast.front.access.guard import AccessRules, Refused
-from holdfast.front.access.local_peer import PeerUids, has_left
+from holdfast.access.connections import Admission, ClientPeer, ConnectionLimits
+from holdfast.access.guard import AccessRules, Refused
+from holdfast.access.local_peer import PeerUids, has_left
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -173,5 +173,5 @@ def test_without_netlink_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> 
     def refused(*_: object) -> socket.socket:
         raise PermissionError("seccomp")
 
-    monkeypatch.setattr("holdfast.front.access.local_peer.socket.socket", refused)
+    monkeypatch.setattr("holdfast.access.local_peer.socket.socket", refused)
     assert PeerUids.open() is None

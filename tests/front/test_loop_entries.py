@@ -17,14 +17,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from holdfast.access.jwt import jwt_verifier
+from holdfast.access.principals import TokenPolicy
 from holdfast.cli.collector import keep_collections_short
+from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.server import McpServer
+from holdfast.endpoint.view import View
 from holdfast.errors import LoadFailed
-from holdfast.front.access.jwt import jwt_verifier
-from holdfast.front.access.principals import TokenPolicy
-from holdfast.front.broker import Broker
-from holdfast.front.server import McpServer
 from holdfast.front.stdio import PipeServer, StdinLines, StdoutWriter
-from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 from tests.front.conftest import front
 from tests.front.heavy_http import HeavyHttp, answer, heavy_http

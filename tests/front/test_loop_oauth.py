@@ -15,14 +15,14 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from holdfast.access.jwt import jwt_verifier
 from holdfast.auth.flows import DeviceCode
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.login import log_in
-from holdfast.auth.store import TokenStore
 from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
+from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import LoginFailed
-from holdfast.front.access.jwt import jwt_verifier
 from tests.front.heavy_http import in_a_thread
 from tests.front.heavy_inputs import SHAPES
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop

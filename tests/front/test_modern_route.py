@@ -14,7 +14,7 @@ from mcp import MCPError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, HEADER_MISMATCH, INVALID_PARAMS, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from holdfast.front.inbound import meta_of, read_small
+from holdfast.endpoint.inbound import meta_of, read_small
 from holdfast.front.modern_route import KnownRoutes, route_of
 from tests.front.conftest import front
 from tests.front.peer_server import running

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.front.messages import instructions
-from holdfast.front.view import View
+from holdfast.endpoint.instructions import instructions
+from holdfast.endpoint.view import View
 from tests.front.conftest import front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("MSG-11")]

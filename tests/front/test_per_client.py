@@ -16,9 +16,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.subscriptions import ResourceUpdated
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from holdfast.front.access.principals import CLIENT_HEADER, CLIENT_META_KEY, TokenPolicy
+from holdfast.access.principals import CLIENT_HEADER, CLIENT_META_KEY, TokenPolicy
+from holdfast.endpoint.instructions import STATELESS
 from holdfast.front.http import create_app
-from holdfast.front.messages import STATELESS
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded, as_fields
 from holdfast.testing import FakeClock

@@ -15,15 +15,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.datastructures import Headers
 
-from holdfast.errors import UsageError
-from holdfast.front.access.jwt import jwt_verifier
-from holdfast.front.access.principals import (
+from holdfast.access.jwt import jwt_verifier
+from holdfast.access.principals import (
     GATEWAY_SECRET_HEADER,
     Principal,
     TokenPolicy,
     TokensFile,
     TrustedGateway,
 )
+from holdfast.errors import UsageError
 from tests.front.test_guard import endpoint, post
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-18")]

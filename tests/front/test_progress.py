@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast.front.clients import Call
-from holdfast.front.inbound import notice_message
+from holdfast.endpoint.clients import Call
+from holdfast.endpoint.inbound import notice_message
 from tests.front.conftest import front
 from tests.front.raw_session import Session
 

@@ -14,10 +14,10 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
-from holdfast.config import QuotaSettings
-from holdfast.front.acceptor import Acceptor, AdmittedProtocol
-from holdfast.front.access.connections import ClientPeer, ConnectionLimits, peer_at
-from holdfast.front.access.logins import (
+from holdfast.access.connections import ClientPeer, ConnectionLimits, peer_at
+from holdfast.access.principals import TokenPolicy
+from holdfast.access.quotas import QuotaExceeded, Quotas
+from holdfast.access.wrong_credentials import (
     DELAY_SECONDS,
     FAILURES,
     LONG_DELAY_SECONDS,
@@ -25,8 +25,8 @@ from holdfast.front.access.logins import (
     WINDOW_SECONDS,
     WrongCredentials,
 )
-from holdfast.front.access.principals import TokenPolicy
-from holdfast.front.access.quotas import QuotaExceeded, Quotas
+from holdfast.config import QuotaSettings
+from holdfast.front.acceptor import Acceptor, AdmittedProtocol
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving

@@ -15,10 +15,10 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.access.principals import TokenPolicy
+from holdfast.endpoint.instructions import RESTARTED
 from holdfast.front import requests, sessions as sessions_module
-from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.http import Front, create_app
-from holdfast.front.messages import RESTARTED
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import SqliteSessions

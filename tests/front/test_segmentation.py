@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from holdfast.front.access.principals import TokenPolicy
+from holdfast.access.principals import TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.front.listener import HttpConnection
 from holdfast.hub.hub import Hub

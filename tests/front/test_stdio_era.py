@@ -9,10 +9,10 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from holdfast.front.broker import Broker
-from holdfast.front.server import McpServer
+from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.server import McpServer
+from holdfast.endpoint.view import View
 from holdfast.front.stdio import PipeServer, StdinLines, StdoutWriter
-from holdfast.front.view import View
 from holdfast.hub import Hub
 from tests.clients.raw import MODERN_META, discover, initialize
 

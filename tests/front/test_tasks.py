@@ -12,8 +12,8 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.front.access.principals import TokenPolicy
-from holdfast.front.tasks import ServerTask, TaskIds
+from holdfast.access.principals import TokenPolicy
+from holdfast.endpoint.tasks import ServerTask, TaskIds
 from holdfast.hub import call_tool
 from tests.clients.raw import MODERN_META, initialize
 from tests.front.conftest import PATIENT, Era, Person, Served, front, text_of

@@ -11,10 +11,10 @@ from typing import Any, cast
 import anyio
 import uvicorn
 
+from holdfast.access.connections import ConnectionLimits
+from holdfast.access.local_peer import PeerUids
 from holdfast.cli.listen import bind
 from holdfast.front.acceptor import Acceptor
-from holdfast.front.access.connections import ConnectionLimits
-from holdfast.front.access.local_peer import PeerUids
 from holdfast.front.listener import HttpConnection
 from holdfast.front.tls import ServerTls
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.core import Item, Kind, Listing, NameKey
 from holdfast.hub.approvals import PinChanges, PinFile, PinnedTools
-from holdfast.hub.store import Store, StoredServer
+from holdfast.hub.state_store import Store, StoredServer
 
 __all__ = ["AFTER", "BEFORE", "PINS_AFTER", "PINS_BEFORE"]
 

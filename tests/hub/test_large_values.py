@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from holdfast.endpoint.instructions import with_notice
 from holdfast.errors import CallFailed
-from holdfast.front.messages import with_notice
 from holdfast.hub.hub import Hub
 from holdfast.wire import RawObject
 from tests.front.heavy_http import HeavyHttp, answer, heavy_http

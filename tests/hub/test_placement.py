@@ -20,8 +20,8 @@ from holdfast import Hub
 from holdfast.config import ServerSpec
 from holdfast.core import Evidence, FleetReply, Listing, State, classify_evidence
 from holdfast.core.fleet import member, placement
+from holdfast.endpoint import Broker
 from holdfast.errors import ConnectionClosed, HoldfastError, ServerFailure, ServerUnavailable
-from holdfast.front import Broker
 from holdfast.hub import CallEnded, Fleet, LocalStore, PeerAddress, Peers, serve_broker
 from holdfast.hub.fleet.forwarding import _failure_in, _failure_value
 from holdfast.hub.fleet.listings import packed

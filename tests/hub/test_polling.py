@@ -82,7 +82,7 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
             await came.wait()
         tasks.cancel_scope.cancel()
     assert due.keys() == {
-        "holdfast.hub.store",
+        "holdfast.hub.state_store",
         "holdfast.hub.registry",
         "holdfast.front.session_store",
         "holdfast.control.server.metrics",

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.front.session_store import SqliteSessions
 from holdfast.hub.approvals import PinFile
-from holdfast.hub.store import Store
+from holdfast.hub.state_store import Store
 
 pytestmark = pytest.mark.requirement("FLEET-8")
 
@@ -32,7 +32,7 @@ def begin():
 
 CATALOG = """
 from holdfast.core import Item, Kind, Listing, NameKey
-from holdfast.hub.store import Store, StoredServer
+from holdfast.hub.state_store import Store, StoredServer
 def stored(server, round, off=False):
     mark = f"{number}.{round}"
     listing = Listing(server=server, generation=0, tools=(Item(mark, {"name": mark, "description": mark * 2000}),))

@@ -14,7 +14,7 @@ from holdfast.errors import ServerDisabled
 from holdfast.hub import store
 from holdfast.hub.approvals import UNVERIFIED
 from holdfast.hub.hub import Hub
-from holdfast.hub.store import SCHEMA_VERSION, Store, StoredServer, default_state_file
+from holdfast.hub.state_store import SCHEMA_VERSION, Store, StoredServer, default_state_file
 from holdfast.testing import FakeClock
 from tests.hub.open_hubs import config, defined, reaches, running, settled
 from tests.peers.mcp_http import McpPeer

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
         log_out as log_out,
     )
     from holdfast.auth.registration import known_client as known_client
-    from holdfast.auth.store import TokenStore as TokenStore
+    from holdfast.auth.token_store import TokenStore as TokenStore
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "addresses": ["canonical"],
-        "claims": ["audience_of", "unverified_claims"],
-        "credentials": ["LoginStatus", "Logins", "Refreshed", "refresh_now", "status_of", "takes_login"],
-        "discovery": ["AuthorizationServer", "discover"],
-        "flows": ["DeviceCode"],
-        "grant": ["Grant"],
-        "login": ["LoggedOut", "LoginMethod", "log_in", "log_out"],
-        "registration": ["known_client"],
-        "store": ["TokenStore"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

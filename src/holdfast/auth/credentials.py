@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from holdfast.auth.addresses import canonical
 from holdfast.auth.grant import Grant, Source
 from holdfast.auth.renew import Renewer
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line
 from holdfast.errors import ServerFailure

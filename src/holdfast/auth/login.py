@@ -33,7 +33,6 @@ from holdfast.auth.flows import (
 )
 from holdfast.auth.grant import Grant, GrantKey, OAuthClient
 from holdfast.auth.registration import identify, known_client
-from holdfast.auth.store import TokenStore, renewing
 from holdfast.auth.token_endpoint import (
     UNKNOWN_CLIENT,
     IssuedTokens,
@@ -44,6 +43,7 @@ from holdfast.auth.token_endpoint import (
     request_tokens,
     revoke,
 )
+from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import Challenge, HttpStatus, Redactor, classify_evidence, masked, read_challenge, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure

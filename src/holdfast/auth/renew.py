@@ -16,8 +16,8 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey
-from holdfast.auth.store import StoreReader, StoreUnusable, TokenStore, renewing
 from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
+from holdfast.auth.token_store import StoreReader, StoreUnusable, TokenStore, renewing
 from holdfast.core import TokenNotRenewed, delay
 from holdfast.errors import ServerFailure
 

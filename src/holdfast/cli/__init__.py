@@ -9,9 +9,4 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.cli.entry import main as main
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "entry": ["main"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from holdfast.front import PeerUids
+from holdfast.access import PeerUids
 
 __all__ = ["open_privately"]
 

@@ -417,7 +417,7 @@ def _supervise(
 
 def _local_callers(who: CallerAuth, *, local_token: bool, told: bool) -> CallerAuth:
     """How a hub without credentials knows its user: by the uid of a connection, or by a token of its own."""
-    from holdfast.front import PeerUids  # noqa: PLC0415 - not needed for a config error
+    from holdfast.access import PeerUids  # noqa: PLC0415 - not needed for a config error
 
     uids = None if local_token else PeerUids.open()
     if uids is not None:

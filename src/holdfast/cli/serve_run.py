@@ -28,6 +28,15 @@ import anyio.abc
 import anyio.to_thread
 import uvicorn
 
+from holdfast.access import (
+    LOOPBACK_HOSTS,
+    ConnectionLimits,
+    PeerUids,
+    TokenPolicy,
+    TokensFile,
+    TrustedGateway,
+    jwt_verifier,
+)
 from holdfast.cli.allocator import keep_freed_memory
 from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.cli.collector import begin_collections, keep_collections_short
@@ -44,27 +53,19 @@ from holdfast.config import Config, load_config, state_folder
 from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
+from holdfast.endpoint import IDENTITY, Broker
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import (
-    IDENTITY,
-    LOOPBACK_HOSTS,
     Acceptor,
-    Broker,
-    ConnectionLimits,
     ConnectionShares,
     Front,
     HttpConnection,
-    PeerUids,
     ServerTls,
     SessionIds,
     SessionKeys,
     SqliteSessions,
     TlsFiles,
-    TokenPolicy,
-    TokensFile,
-    TrustedGateway,
     create_app,
-    jwt_verifier,
     serve_stdio,
 )
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file, sleep_until_poll

@@ -38,27 +38,4 @@ if TYPE_CHECKING:
     from holdfast.control.server.sign_ins import SharedSignIns as SharedSignIns
     from holdfast.control.server.views import HubInfo as HubInfo
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "client": ["ControlClient"],
-        "find": ["RunningHub", "TOKEN_VARIABLE", "SeveralHubs", "find_hub", "registered", "running_hubs"],
-        "models": [
-            "Activity",
-            "Approval",
-            "BreakerView",
-            "Change",
-            "FleetView",
-            "HubView",
-            "LogLine",
-            "Server",
-            "Servers",
-            "Status",
-            "TargetsView",
-        ],
-        "server": ["ControlServer", "MayRead"],
-        "server.logs": ["ConsoleFormatter", "JsonFormatter", "LogHandler"],
-        "server.sign_ins": ["SharedSignIns"],
-        "server.views": ["HubInfo"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -20,10 +20,4 @@ if TYPE_CHECKING:
     )
     from holdfast.demo.fleet import demo_fleet as demo_fleet
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "control": ["DemoControl", "FAULTS", "forget_running", "note_running", "running_demo"],
-        "fleet": ["demo_fleet"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

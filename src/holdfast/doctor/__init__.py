@@ -29,25 +29,4 @@ if TYPE_CHECKING:
     )
     from holdfast.doctor.run import CHECKS as CHECKS, GLOBAL_CHECKS as GLOBAL_CHECKS, Doctor as Doctor
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "codes": ["CODES", "Code", "Severity"],
-        "repair": ["EditPlan", "plan_edits", "undo_edits"],
-        "report": [
-            "SharedCause",
-            "Edit",
-            "Finding",
-            "Health",
-            "Repaired",
-            "Report",
-            "ServerReport",
-            "check_names",
-            "code_named",
-            "own_findings",
-            "read_or_report",
-            "report_schema",
-        ],
-        "run": ["CHECKS", "Doctor", "GLOBAL_CHECKS"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from holdfast.front.access.connections import Admission, ClientPeer, ConnectionLimits, peer_at
-from holdfast.front.access.handshakes import HandshakeTurns
-from holdfast.front.access.local_peer import PeerUids, has_left
-from holdfast.front.access.shares import ConnectionShares
+from holdfast.access import Admission, ClientPeer, ConnectionLimits, PeerUids, has_left, peer_at
+from holdfast.front.handshakes import HandshakeTurns
+from holdfast.front.shares import ConnectionShares
 
 __all__ = ["Acceptor", "AdmittedProtocol"]
 

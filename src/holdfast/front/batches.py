@@ -13,7 +13,7 @@ from typing import Any, Final
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST, ErrorData
 
-from holdfast.front.inbound import Message, error_message, read_small
+from holdfast.endpoint import Message, error_message, read_small
 from holdfast.front.parser import RequestHead
 from holdfast.front.requests import Reply, Request, WholeRequests
 from holdfast.wire import SMALL_BYTES, BadJson, Bytes, items, read_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.front.access.connections import Admission
+from holdfast.access import Admission
 from holdfast.front.parser import RequestHead
 from holdfast.front.requests import Request, WholeRequests
 from holdfast.hub import PeerReply

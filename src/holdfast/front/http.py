@@ -27,22 +27,28 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from holdfast.front.access.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
-from holdfast.front.access.connections import ClientPeer
-from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
-from holdfast.front.access.principals import ClientKey, Principal, TokenPolicy, client_key_in
-from holdfast.front.access.quotas import Quotas
-from holdfast.front.broker import Broker
+from holdfast.access import (
+    LOOPBACK_HOSTS,
+    AccessRules,
+    ClientKey,
+    ClientPeer,
+    Guard,
+    Principal,
+    Quotas,
+    RefusalKind,
+    Refused,
+    TokenPolicy,
+    client_key_in,
+)
+from holdfast.endpoint import Broker, McpServer, TaskIds, View
+from holdfast.front.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
 from holdfast.front.peer_requests import PeerRequests
 from holdfast.front.requests import Reply, Request
-from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
-from holdfast.front.tasks import TaskIds
-from holdfast.front.view import View
-from holdfast.hub import AccessRefused, Hub, RefusalKind, is_tracing
+from holdfast.hub import AccessRefused, Hub, is_tracing
 from holdfast.wire import dumps
 
 __all__ = ["Front", "McpEndpoint", "create_app"]

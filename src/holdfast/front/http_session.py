@@ -11,10 +11,9 @@ from typing import Any, Final
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST
 
+from holdfast.access import Principal
 from holdfast.core import question_number
-from holdfast.front.access.principals import Principal
-from holdfast.front.clients import ASK_SECONDS, Client
-from holdfast.front.inbound import Message, request_message, settle
+from holdfast.endpoint import ASK_SECONDS, Client, Message, request_message, settle
 from holdfast.front.seal import SessionTicket
 from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
 

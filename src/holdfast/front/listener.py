@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 
 from holdfast.core import fault_line
 from holdfast.front.acceptor import AdmittedProtocol
-from holdfast.front.access.bodies import BodyBudget, NoRoom
 from holdfast.front.asgi import AsgiExchange
+from holdfast.front.bodies import BodyBudget, NoRoom
 from holdfast.front.parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import Gone, Reply, Request, TooLarge
 from holdfast.wire import Bytes, dumps

@@ -21,7 +21,7 @@ from mcp.shared.inbound import (
 )
 from mcp_types import HEADER_MISMATCH
 
-from holdfast.front.inbound import Message, meta_of, params_of
+from holdfast.endpoint import Message, meta_of, params_of
 from holdfast.front.requests import Request
 from holdfast.wire import text_of
 

@@ -7,8 +7,8 @@ from typing import Final
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
-from holdfast.front.access.quotas import QuotaExceeded
-from holdfast.front.inbound import Message, error_message
+from holdfast.access import QuotaExceeded
+from holdfast.endpoint import Message, error_message
 from holdfast.front.requests import Reply
 
 __all__ = [

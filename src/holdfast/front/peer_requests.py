@@ -22,15 +22,13 @@ import anyio
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
+from holdfast.access import ClientKey, Principal
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
-from holdfast.front.access.principals import ClientKey, Principal
+from holdfast.endpoint import ClientRequest, LivesElsewhere, McpServer, Message
 from holdfast.front.forwarded import ForwardedConnection
-from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import HttpSession
-from holdfast.front.inbound import ClientRequest, Message
 from holdfast.front.own_answers import UNKNOWN_QUESTION
 from holdfast.front.requests import Reply, Request
-from holdfast.front.server import McpServer
 from holdfast.front.streams import tag_of_event
 from holdfast.hub import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 from holdfast.wire import RawObject

@@ -14,8 +14,8 @@ from holdfast.front.parser import BadRequest, RequestHead
 from holdfast.wire import MANY_PIECES, Bytes, append_piece
 
 if TYPE_CHECKING:
-    from holdfast.front.access.bodies import BodyLease
-    from holdfast.front.access.connections import Admission
+    from holdfast.access import Admission
+    from holdfast.front.bodies import BodyLease
 
 __all__ = ["Gone", "Reply", "Request", "RequestConnection", "TooLarge", "WholeRequests"]
 

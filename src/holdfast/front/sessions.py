@@ -19,16 +19,13 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 
-from holdfast.front.access.bodies import UNCOUNTED, BodyBudget
-from holdfast.front.access.principals import Principal
-from holdfast.front.access.quotas import QuotaExceeded, Quotas
-from holdfast.front.batches import is_batch, serve_batch
-from holdfast.front.clients import Client
-from holdfast.front.endpoint_headers import EndpointHeaders, is_encoded
-from holdfast.front.homes import LivesElsewhere
-from holdfast.front.http_session import CallInFlight, HttpSession
-from holdfast.front.inbound import (
+from holdfast.access import Principal, QuotaExceeded, Quotas
+from holdfast.endpoint import (
+    LIST_METHODS,
+    Client,
     ClientRequest,
+    LivesElsewhere,
+    McpServer,
     Message,
     cancelled_id,
     error_message,
@@ -39,6 +36,10 @@ from holdfast.front.inbound import (
     result_pieces,
     small_values,
 )
+from holdfast.front.batches import is_batch, serve_batch
+from holdfast.front.bodies import UNCOUNTED, BodyBudget
+from holdfast.front.endpoint_headers import EndpointHeaders, is_encoded
+from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.modern_route import KnownRoutes, check_routing, is_routed, route_of
 from holdfast.front.own_answers import (
     ANSWER_LOST,
@@ -54,12 +55,10 @@ from holdfast.front.own_answers import (
 from holdfast.front.peer_requests import PeerRequests, RequestOwner
 from holdfast.front.requests import Reply, Request
 from holdfast.front.seal import SessionTicket
-from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
-from holdfast.front.view import LIST_METHODS
 from holdfast.wire import SMALL_BYTES, RawObject
 
 __all__ = ["HttpSessions"]

@@ -34,13 +34,15 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from holdfast.front.access.principals import LOCAL
-from holdfast.front.batches import is_batch, read_batch
-from holdfast.front.broker import Broker
-from holdfast.front.clients import ASK_SECONDS, Client
-from holdfast.front.inbound import (
+from holdfast.access import LOCAL
+from holdfast.endpoint import (
+    ASK_SECONDS,
+    Broker,
+    Client,
     ClientRequest,
+    McpServer,
     Message,
+    View,
     cancelled_id,
     error_message,
     error_of,
@@ -53,8 +55,7 @@ from holdfast.front.inbound import (
     settle,
     small_values,
 )
-from holdfast.front.server import McpServer
-from holdfast.front.view import View
+from holdfast.front.batches import is_batch, read_batch
 from holdfast.hub import Hub
 from holdfast.wire import Bytes, RawObject, dumps, one_line, text_of
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST
 
-from holdfast.front.inbound import notice_message
+from holdfast.endpoint import notice_message
 from holdfast.front.requests import Reply
 from holdfast.front.shared_events import SharedEvent, SharedEvents
 from holdfast.wire import Bytes, loads

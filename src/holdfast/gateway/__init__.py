@@ -42,27 +42,4 @@ if TYPE_CHECKING:
     from holdfast.gateway.source import FileSource as FileSource, HttpSource as HttpSource, TargetSource as TargetSource
     from holdfast.gateway.versions import Release as Release, family_of as family_of
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "bridge": ["Bridge", "BridgePlan", "Rules", "read_bootstrap", "seed", "session_key", "with_session_key"],
-        "check": ["check_config", "find_schema", "short_timeouts"],
-        "decide": ["AdminAddressWatch", "NoAdminAddress"],
-        "health": ["health_app", "serving"],
-        "model": [
-            "ADMIN_ADDRESS",
-            "BODY_BYTES",
-            "EXT_AUTH_TIMEOUT",
-            "ExtAuth",
-            "Gateway",
-            "HEALTH_ADDRESS",
-            "Jwt",
-            "LISTEN_PORT",
-            "OUTAGE_STATUS",
-            "check_address",
-        ],
-        "render": ["render_config", "to_yaml"],
-        "source": ["FileSource", "HttpSource", "TargetSource"],
-        "versions": ["Release", "family_of"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

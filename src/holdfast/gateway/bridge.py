@@ -24,6 +24,7 @@ from holdfast.config import Targets
 from holdfast.errors import ConfigError, HoldfastError, Problem
 from holdfast.files import FileLock
 from holdfast.gateway.check import Schema, blocks, check_config, complete, short_timeouts
+from holdfast.gateway.config_file import GatewayConfigFile
 from holdfast.gateway.decide import (
     ConfigHistory,
     Decision,
@@ -37,7 +38,6 @@ from holdfast.gateway.health import BridgeHealth
 from holdfast.gateway.model import CHECK_ROUTE, EXT_AUTH_TIMEOUT, ExtAuth, Target
 from holdfast.gateway.render import Document, put, route, to_yaml
 from holdfast.gateway.source import SourceFailed, TargetSource
-from holdfast.gateway.store import GatewayConfigFile
 from holdfast.gateway.versions import Family, Release
 
 __all__ = [

@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         Missed as Missed,
         OneClientRecord as OneClientRecord,
         Published as Published,
-        RefusalKind as RefusalKind,
         RetryPlanned as RetryPlanned,
         ToolApproved as ToolApproved,
         ToolChanged as ToolChanged,
@@ -81,65 +80,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.slot import Slot as Slot
-    from holdfast.hub.store import default_state_file as default_state_file
+    from holdfast.hub.state_store import default_state_file as default_state_file
     from holdfast.hub.tracing import is_tracing as is_tracing
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "approvals": ["shown"],
-        "approvals_lock": ["ApprovalsLock"],
-        "call": ["is_repeatable"],
-        "explanation": ["explain"],
-        "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],
-        "fleet.fleet": ["Fleet"],
-        "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
-        "fleet.messages": ["SignedStore", "StoreUnavailable"],
-        "fleet.peer_address": ["PeerAddress"],
-        "fleet.forwarding": ["RemoteCaller"],
-        "fleet.peers": [
-            "PeerAnswer",
-            "PeerFailed",
-            "PeerHandler",
-            "PeerRefused",
-            "PeerReply",
-            "PeerRequest",
-            "PeerUnreachable",
-            "Peers",
-        ],
-        "fleet.redis_events": ["RedisEvents"],
-        "fleet.redis_store": ["RedisAddress", "RedisStore"],
-        "fleet.replica_view": ["ReplicaView"],
-        "hub": ["Hub"],
-        "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],
-        "lease": ["is_shown"],
-        "limits": ["DialLimit"],
-        "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],
-        "polling": ["next_poll", "sleep_until_poll", "stamps"],
-        "records": [
-            "AccessRefused",
-            "BreakerChanged",
-            "CallEnded",
-            "CallOutcome",
-            "CloseFailed",
-            "ConfigApplied",
-            "ConfigRefused",
-            "HubRecord",
-            "ListFailed",
-            "Missed",
-            "OneClientRecord",
-            "Published",
-            "RefusalKind",
-            "AccessChanged",
-            "RetryPlanned",
-            "ToolApproved",
-            "ToolChanged",
-            "Transition",
-            "as_fields",
-        ],
-        "reload": ["Reloader"],
-        "slot": ["Slot"],
-        "store": ["default_state_file"],
-        "tracing": ["is_tracing"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

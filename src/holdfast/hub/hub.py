@@ -23,7 +23,7 @@ from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSi
 from holdfast.hub.loader import read
 from holdfast.hub.registry import SlotRegistry, reconnect, switch
 from holdfast.hub.slot import Slot
-from holdfast.hub.store import default_state_file
+from holdfast.hub.state_store import default_state_file
 from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import Fields, dumps, tool_info
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from holdfast.config import Config, Settings
 from holdfast.core import (
@@ -24,6 +24,9 @@ from holdfast.core import (
     Tripped,
     to_milliseconds,
 )
+
+if TYPE_CHECKING:
+    from holdfast.access import RefusalKind  # the checks of the door import a web framework
 
 __all__ = [
     "RECORDS",
@@ -41,7 +44,6 @@ __all__ = [
     "Missed",
     "OneClientRecord",
     "Published",
-    "RefusalKind",
     "RetryPlanned",
     "Sink",
     "ToolApproved",
@@ -108,11 +110,6 @@ class CallEnded:
     """The message of the caller's error, masked."""
     principal: str = ""
     """Who called; empty where a program called in its own name."""
-
-
-RefusalKind: TypeAlias = Literal["user", "unknown_user", "left", "login", "certificate", "too_many_logins", "quota"]
-"""Why a client was refused: another user of this machine, or one that is not known, a wrong credential, a client
-certificate that does not verify, one of too many wrong credentials, or a used up quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ from holdfast.hub.limits import DialLimit
 from holdfast.hub.polling import sleep_until_poll
 from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
-from holdfast.hub.store import StateWriter, Store, written_prefixes
+from holdfast.hub.state_store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
 from holdfast.wire import (
     BadJson,

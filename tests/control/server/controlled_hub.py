@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 import httpx2
 
+from holdfast.access.principals import TokenPolicy
 from holdfast.cli.serve_run import _known_to
 from holdfast.config import config_from_mapping
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from holdfast.control.server import ControlServer
 from holdfast.control.server.views import HubInfo
-from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.hub import Fleet
 from holdfast.hub.hub import Hub

@@ -6,13 +6,13 @@ import anyio
 import pytest
 from starlette.requests import Request
 
+from holdfast.access.principals import TokenPolicy
 from holdfast.control.models import ApiError, Session
 from holdfast.control.server import api as limits
 from holdfast.control.server.api import ApiRefused, BrowserSessions, TooManyGuesses, _check_origin
 from holdfast.control.server.openapi import OPERATIONS
 from holdfast.control.server.sign_ins import CODE_SECONDS
 from holdfast.errors import HubRefused
-from holdfast.front.access.principals import TokenPolicy
 from holdfast.testing import HttpServer
 from tests.control.server.controlled_hub import CALLER, TOKEN, Steered, steered
 from tests.front.test_guard import HEADERS, INITIALIZE

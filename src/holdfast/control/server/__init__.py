@@ -12,4 +12,4 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.control.server.control_server import ControlServer as ControlServer, MayRead as MayRead
 
-__getattr__, __dir__ = lazy_exports(__name__, {"control_server": ["ControlServer", "MayRead"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -27,6 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from holdfast._version import __version__
+from holdfast.access import RefusalKind
 from holdfast.control.server.group import WorkerGroup
 from holdfast.core import BreakerState, State, Tripped
 from holdfast.hub import (
@@ -43,7 +44,6 @@ from holdfast.hub import (
     PeerReply,
     PeerRequest,
     Peers,
-    RefusalKind,
     RetryPlanned,
     Transition,
     next_poll,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import BadServer, ServerSpec
 from holdfast.core import Listing, events as on
-from holdfast.hub.store import fingerprint
+from holdfast.hub.state_store import fingerprint
 
 if TYPE_CHECKING:
     from holdfast.hub.registry import SlotRegistry

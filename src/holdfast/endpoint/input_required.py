@@ -20,7 +20,7 @@ import anyio.abc
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.front.clients import ASK_SECONDS, Call, Channel, require_capability
+from holdfast.endpoint.clients import ASK_SECONDS, Call, Channel, require_capability
 from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, dump_object, dumps, join_fields, loads
 
 __all__ = ["EXPIRED", "OpenCall", "PendingCalls", "request_identity"]

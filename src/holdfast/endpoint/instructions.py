@@ -12,10 +12,10 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
+from holdfast.access import HOW_TO_BE_KNOWN
 from holdfast.core import Kind, RpcError, State, Unknown, counted, next_try, quote_block, quoted, quoted_line
+from holdfast.endpoint.view import View
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
-from holdfast.front.access.principals import HOW_TO_BE_KNOWN
-from holdfast.front.view import View
 from holdfast.hub import Hub, explain, warnings_of
 from holdfast.wire import Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -25,13 +25,16 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.front.access.connections import Admission
-from holdfast.front.access.logins import WrongCredentials
-from holdfast.front.access.principals import GATEWAY_SECRET_HEADER, LOCAL, Principal, TokenPolicy
-from holdfast.front.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
-from holdfast.hub import RefusalKind
+from holdfast.access.connections import Admission
+from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, Principal, TokenPolicy
+from holdfast.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
+from holdfast.access.wrong_credentials import WrongCredentials
 
-__all__ = ["LOOPBACK_HOSTS", "AccessRules", "Guard", "Refused"]
+__all__ = ["LOOPBACK_HOSTS", "AccessRules", "Guard", "RefusalKind", "Refused"]
+
+RefusalKind: TypeAlias = Literal["user", "unknown_user", "left", "login", "certificate", "too_many_logins", "quota"]
+"""Why a client was refused: another user of this machine, or one that is not known, a wrong credential, a client
+certificate that does not verify, one of too many wrong credentials, or a used up quota."""
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 

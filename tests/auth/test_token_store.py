@@ -17,7 +17,7 @@ from keyring.backends import fail
 from keyring.errors import KeyringLocked
 
 from holdfast.auth.grant import GrantKey, OAuthClient
-from holdfast.auth.store import PAUSE, KeyringStorage, StoreUnusable, TokenStore, find_secret_storage
+from holdfast.auth.token_store import PAUSE, KeyringStorage, StoreUnusable, TokenStore, find_secret_storage
 from tests.auth.grants import grant
 
 pytestmark = pytest.mark.requirement("AUTH-2")
@@ -148,7 +148,7 @@ def test_a_write_that_fails_leaves_what_stood_there(store: TokenStore, monkeypat
 _WRITER = """
 import sys
 from pathlib import Path
-from holdfast.auth.store import TokenStore
+from holdfast.auth.token_store import TokenStore
 from tests.auth.grants import grant
 store = TokenStore(Path(sys.argv[1]), vault=lambda: None)
 for number in range(int(sys.argv[2]), int(sys.argv[2]) + 20):

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.front.eras import COMPLETE
+from holdfast.endpoint.eras import COMPLETE
 from holdfast.wire import RELATED_TASK, RawObject, dumps, fields, is_object, join_fields, text_of
 
 __all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "is_new_task", "renamed", "with_related_task"]

@@ -11,14 +11,21 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from holdfast.core import RpcError
+from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.clients import Call, Client, require_capability
+from holdfast.endpoint.eras import COMPLETE, params_for_server
+from holdfast.endpoint.inbound import ClientRequest
+from holdfast.endpoint.input_required import EXPIRED, OpenCall, request_identity
+from holdfast.endpoint.instructions import (
+    RESTARTED,
+    STATELESS,
+    error_result,
+    restarted_notice,
+    stateless_notice,
+    with_notice,
+)
+from holdfast.endpoint.view import View
 from holdfast.errors import CallFailed, HoldfastError
-from holdfast.front.broker import Broker
-from holdfast.front.clients import Call, Client, require_capability
-from holdfast.front.eras import COMPLETE, params_for_server
-from holdfast.front.inbound import ClientRequest
-from holdfast.front.input_required import EXPIRED, OpenCall, request_identity
-from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
-from holdfast.front.view import View
 from holdfast.hub import Slot
 from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, AtOnce, Fields, RawObject, dumps, load_members, text_of
 

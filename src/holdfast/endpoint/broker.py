@@ -26,17 +26,17 @@ from mcp.shared.subscriptions import (
 )
 from mcp_types import INVALID_REQUEST
 
+from holdfast.access import HOW_TO_BE_KNOWN, LOCAL
 from holdfast.config import ServerSpec
 from holdfast.core import Catalog, State, Transition
+from holdfast.endpoint.clients import Call, Client, RemoteCall, require_capability
+from holdfast.endpoint.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
+from holdfast.endpoint.input_required import PendingCalls
+from holdfast.endpoint.instructions import STATUS_URI
+from holdfast.endpoint.subscriptions import Subscriptions
+from holdfast.endpoint.tasks import TaskIds
+from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError
-from holdfast.front.access.principals import HOW_TO_BE_KNOWN, LOCAL
-from holdfast.front.clients import Call, Client, RemoteCall, require_capability
-from holdfast.front.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
-from holdfast.front.input_required import PendingCalls
-from holdfast.front.messages import STATUS_URI
-from holdfast.front.subscriptions import Subscriptions
-from holdfast.front.tasks import TaskIds
-from holdfast.front.view import View
 from holdfast.hub import Hub, HubRecord, ListFailed, Missed, Published, RemoteCaller, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 

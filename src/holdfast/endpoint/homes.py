@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Final
 
+from holdfast.access import ClientKey
 from holdfast.core import replica_tag, replicas_with_tag
-from holdfast.front.access.principals import ClientKey
-from holdfast.front.clients import Client
+from holdfast.endpoint.clients import Client
 from holdfast.hub import Fleet, Hub
 
 __all__ = ["CALL_LOST", "ClientHomeFinder", "LivesElsewhere"]

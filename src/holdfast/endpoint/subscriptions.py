@@ -16,8 +16,8 @@ from mcp.shared.subscriptions import (
 )
 from mcp_types import INTERNAL_ERROR
 
-from holdfast.front.clients import Channel
-from holdfast.front.view import View
+from holdfast.endpoint.clients import Channel
+from holdfast.endpoint.view import View
 
 __all__ = ["Subscriptions"]
 

@@ -24,15 +24,14 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
+from holdfast.access import LOCAL, Principal, client_key_in
 from holdfast.core import Catalog, Kind, NameKey, quoted_line
-from holdfast.errors import HoldfastError
-from holdfast.front.access.principals import LOCAL, Principal, client_key_in
-from holdfast.front.broker import Broker
-from holdfast.front.clients import Channel, Client
-from holdfast.front.eras import is_modern, relinked, result_for_client, tool_for_client
-from holdfast.front.forwarder import Forwarder
-from holdfast.front.inbound import LARGEST_READ, ClientRequest, Message, small_values
-from holdfast.front.messages import (
+from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.clients import Channel, Client
+from holdfast.endpoint.eras import is_modern, relinked, result_for_client, tool_for_client
+from holdfast.endpoint.forwarder import Forwarder
+from holdfast.endpoint.inbound import LARGEST_READ, ClientRequest, Message, small_values
+from holdfast.endpoint.instructions import (
     STATUS_TOOL,
     STATUS_URI,
     instructions,
@@ -44,9 +43,10 @@ from holdfast.front.messages import (
     status_tool,
     unknown_name,
 )
-from holdfast.front.subscriptions import Subscriptions
-from holdfast.front.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
-from holdfast.front.view import LIST_METHODS, ToolRoute, View
+from holdfast.endpoint.subscriptions import Subscriptions
+from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
+from holdfast.endpoint.view import LIST_METHODS, ToolRoute, View
+from holdfast.errors import HoldfastError
 from holdfast.wire import (
     LOG_LEVELS,
     TASK_METHODS,

@@ -23,9 +23,9 @@ import anyio
 import anyio.to_thread
 import jwt
 
+from holdfast.access.principals import Principal, Verify
 from holdfast.core import is_loopback
 from holdfast.errors import UsageError
-from holdfast.front.access.principals import Principal, Verify
 
 __all__ = ["jwt_verifier"]
 

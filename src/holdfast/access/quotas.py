@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from holdfast.access.principals import LOCAL
 from holdfast.config import QuotaSettings
-from holdfast.front.access.principals import LOCAL
 
 __all__ = ["Quota", "QuotaExceeded", "Quotas"]
 

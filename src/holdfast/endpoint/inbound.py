@@ -15,8 +15,8 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 from pydantic import ValidationError
 
-from holdfast.front.access.principals import Principal
-from holdfast.front.clients import Channel, Client
+from holdfast.access import Principal
+from holdfast.endpoint.clients import Channel, Client
 from holdfast.wire import (
     SMALL_BYTES,
     BadJson,

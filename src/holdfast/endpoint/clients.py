@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
-from holdfast.front.access.principals import LOCAL
-from holdfast.front.tasks import with_related_task
-from holdfast.front.view import View
+from holdfast.access import LOCAL
+from holdfast.endpoint.tasks import with_related_task
+from holdfast.endpoint.view import View
 from holdfast.hub import RemoteCaller
 from holdfast.wire import LOG_LEVELS, Era, LoadedObject, dumps
 

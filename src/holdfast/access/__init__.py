@@ -1,0 +1,37 @@
+"""Who a caller is and what she may do: principals, tokens, quotas, and the checks at the door."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.access.connections import (
+        Admission as Admission,
+        ClientPeer as ClientPeer,
+        ConnectionLimits as ConnectionLimits,
+        peer_at as peer_at,
+    )
+    from holdfast.access.guard import (
+        LOOPBACK_HOSTS as LOOPBACK_HOSTS,
+        AccessRules as AccessRules,
+        Guard as Guard,
+        RefusalKind as RefusalKind,
+        Refused as Refused,
+    )
+    from holdfast.access.jwt import jwt_verifier as jwt_verifier
+    from holdfast.access.local_peer import PeerUids as PeerUids, has_left as has_left
+    from holdfast.access.principals import (
+        HOW_TO_BE_KNOWN as HOW_TO_BE_KNOWN,
+        LOCAL as LOCAL,
+        ClientKey as ClientKey,
+        Principal as Principal,
+        TokenPolicy as TokenPolicy,
+        TokensFile as TokensFile,
+        TrustedGateway as TrustedGateway,
+        client_key_in as client_key_in,
+    )
+    from holdfast.access.quotas import QuotaExceeded as QuotaExceeded, Quotas as Quotas
+
+__getattr__, __dir__ = lazy_exports(__name__)

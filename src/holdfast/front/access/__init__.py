@@ -1,1 +1,0 @@
-"""Access to the hub: who sends a request, and whether it is served."""
