@@ -17,10 +17,10 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import TextContent
 
+from tests.harness.waiting import gone
 from tests.peers.leaks import alive, no_leaks
 from tests.peers.rpc import BUILT_IN, MODERN_VERSION
 from tests.peers.stdio import StdioPeer
-from tests.waiting import gone
 
 pytestmark = pytest.mark.anyio
 

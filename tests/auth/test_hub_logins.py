@@ -22,7 +22,7 @@ from holdfast.hub.loader import Loader, get_tools_with_resilience
 from holdfast.hub.records import HubRecord
 from holdfast.hub.slot import Slot
 from tests.auth.logins import PATIENCE, aged, logged_in
-from tests.hub.open_hubs import reaches, settled
+from tests.harness.open_hubs import reaches, settled
 from tests.peers.guarded import Guarded
 
 pytestmark = pytest.mark.anyio

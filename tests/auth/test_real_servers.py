@@ -20,7 +20,7 @@ from holdfast.errors import CallDenied, LoginFailed
 from holdfast.hub.hub import Hub
 from tests.auth.logins import logged_in
 from tests.auth.real_servers import KEY, METHODS, SECRET, RealServers, node, python
-from tests.hub.open_hubs import settled
+from tests.harness.open_hubs import settled
 
 __all__ = ["node", "python"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.waiting import asked
+from tests.harness.waiting import asked
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 

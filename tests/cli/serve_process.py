@@ -21,7 +21,7 @@ from holdfast.config.read import config_from_mapping
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.types import CallResult, LoadResult
-from tests.waiting import PATIENCE
+from tests.harness.waiting import PATIENCE
 
 PACKAGE = str(Path(holdfast.__file__).parents[1])
 COMMAND = (sys.executable, "-c", "from holdfast.cli.entry import main; main()")

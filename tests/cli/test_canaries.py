@@ -30,8 +30,8 @@ from holdfast.config import load_config
 from holdfast.errors import HoldfastError
 from holdfast.files import replace_file
 from holdfast.hub import Hub
-from tests import waiting
 from tests.cli.serve_process import Served, run, served
+from tests.harness import waiting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast.cli import collector
 from holdfast.cli.collector import keep_collections_short
 from holdfast.hub import Hub, Published
-from tests.hub.open_hubs import config, running, settled
+from tests.harness.open_hubs import config, running, settled
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]

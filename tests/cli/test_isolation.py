@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.cli.isolation import ENVIRON_VARIABLE, hidden_environment
 from tests.cli.serve_process import config, environment
-from tests.waiting import came_true
+from tests.harness.waiting import came_true
 
 pytestmark = [
     pytest.mark.anyio,

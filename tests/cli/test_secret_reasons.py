@@ -18,10 +18,10 @@ import pytest
 from holdfast import Hub
 from holdfast.errors import HoldfastError
 from holdfast.files import replace_file
-from tests import waiting
 from tests.cli.serve_process import Served, served
 from tests.cli.test_canaries import asked, forms, in_thread
-from tests.hub.open_hubs import defined
+from tests.harness import waiting
+from tests.harness.open_hubs import defined
 from tests.peers.http_fault import Behaviour, Request, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -25,8 +25,8 @@ from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from holdfast.hub.loader import Loader
 from holdfast.testing import Fault, HttpServer, StdioServer
-from tests import waiting
 from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
+from tests.harness import waiting
 
 pytestmark = pytest.mark.anyio
 

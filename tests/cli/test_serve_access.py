@@ -29,8 +29,8 @@ from holdfast.cli.announcement import keep_state_private
 from holdfast.cli.listen import CallerAuth
 from holdfast.cli.serve_run import ServeOptions
 from holdfast.files import replace_file
+from tests.access.test_quotas import number_open
 from tests.cli.serve_process import Served, config, run, served
-from tests.front.test_quotas import number_open
 
 pytestmark = pytest.mark.anyio
 

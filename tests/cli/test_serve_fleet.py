@@ -18,7 +18,7 @@ from tests.cli.load import Load
 from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import KEY, free_port
-from tests.front.conftest import text_of
+from tests.harness.served_hub import text_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-7")]
 behind_haproxy = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")

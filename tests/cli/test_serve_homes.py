@@ -19,11 +19,11 @@ from tests.cli.balancer import HAPROXY, Balancer, balancer
 from tests.cli.serve_process import Served, config, run, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import KEY, free_port
-from tests.front.conftest import Era, Person, text_of
-from tests.front.peer_server import Origin, running
 from tests.front.test_homes import FORM, LegacyClient, message, modern_call
+from tests.harness.served_hub import Era, Person, text_of
+from tests.harness.waiting import asked
+from tests.peers.peer_server import Origin, running
 from tests.peers.redis import RedisPeer, has_redis
-from tests.waiting import asked
 
 pytestmark = [
     pytest.mark.anyio,

@@ -19,7 +19,7 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_workers import MODERN, at_each_worker
 from tests.clients.raw import MODERN_META
-from tests.waiting import until
+from tests.harness.waiting import until
 
 pytestmark = [
     pytest.mark.anyio,

@@ -16,9 +16,9 @@ from holdfast.testing import StdioServer
 from tests.cli.load import Load
 from tests.cli.serve_process import COMMAND, Served, config, spawned
 from tests.cli.test_serve_restart import KEY
+from tests.harness.waiting import asked
 from tests.peers.network import Network, missing
 from tests.peers.redis import has_redis
-from tests.waiting import asked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")]
 

@@ -17,11 +17,11 @@ from tests.cli.load import Load
 from tests.cli.serve_process import config, environment, run, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import KEY, free_port
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
+from tests.harness.raw_session import Session
+from tests.harness.waiting import asked
+from tests.peers.peer_server import running
 from tests.peers.redis import RedisPeer, has_redis, sentinel
 from tests.peers.tls import Certificates
-from tests.waiting import asked
 
 pytestmark = [
     pytest.mark.anyio,

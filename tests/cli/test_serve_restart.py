@@ -27,10 +27,10 @@ from holdfast.testing import HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
 from tests.cli.test_serve import Gate, ready
 from tests.clients.raw import MODERN_META
-from tests.front.conftest import text_of
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
-from tests.waiting import gone
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import text_of
+from tests.harness.waiting import gone
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-14", "FLEET-1")]
 

@@ -14,10 +14,10 @@ import pytest
 from holdfast.files import replace_file
 from tests.cli.serve_process import config, run, served
 from tests.cli.test_serve import ready
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
+from tests.harness.raw_session import Session
+from tests.harness.waiting import PATIENCE, asked
+from tests.peers.peer_server import running
 from tests.peers.redis import RedisPeer, has_redis
-from tests.waiting import PATIENCE, asked
 
 pytestmark = pytest.mark.anyio
 

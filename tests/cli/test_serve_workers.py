@@ -32,8 +32,8 @@ from tests.cli.serve_process import COMMAND, Served, config, environment, run, s
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import AS_SYSTEMD, KEY
 from tests.clients.raw import MODERN_META
+from tests.harness.waiting import asked, gone, until
 from tests.peers.redis import RedisPeer, has_redis
-from tests.waiting import asked, gone, until
 
 pytestmark = [
     pytest.mark.anyio,

@@ -17,7 +17,7 @@ from holdfast.cli.listen import bind
 from holdfast.cli.supervisor import Reports, Supervised, Supervisor
 from holdfast.cli.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
 from holdfast.config import config_from_mapping
-from tests.waiting import came_true
+from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 

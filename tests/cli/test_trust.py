@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.command import HOLDFAST, LONGEST, Cli
 from tests.cli.serve_process import config, spawned
-from tests.waiting import until
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.requirement("SEC-8")
 

@@ -21,10 +21,10 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_homes import Entrance
 from tests.cli.test_serve_workers import children, held, two_replicas
-from tests.front.peer_server import Origin, running
 from tests.front.test_homes import FORM, LegacyClient, events_of, message, modern, modern_call
+from tests.harness.waiting import asked
 from tests.hub.test_placement import EVERYTHING
-from tests.waiting import asked
+from tests.peers.peer_server import Origin, running
 
 pytestmark = [
     pytest.mark.anyio,

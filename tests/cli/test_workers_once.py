@@ -22,7 +22,7 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_workers import at_each_worker, calls_work_again, children, descendants
 from tests.clients.raw import MODERN_META
-from tests.waiting import asked, until
+from tests.harness.waiting import asked, until
 
 pytestmark = [
     pytest.mark.anyio,

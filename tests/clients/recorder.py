@@ -27,7 +27,7 @@ from starlette.routing import Route
 from tests.clients.programs import CLIENTS
 from tests.conformance.fixture_hub import fixture_over_http, hub_over_http
 from tests.conformance.runner import Requirements, run_suite
-from tests.front.web import serving
+from tests.harness.web import serving
 
 __all__ = ["RECORDINGS", "SUBJECTS", "record", "recorded"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.eras import Era
+from tests.harness.waiting import ready
 from tests.peers.process import ForeignProcess, foreign_process
-from tests.waiting import ready
 
 __all__ = ["PYTHON_ENV", "ServedHub", "fixture_over_http", "fixture_over_stdio", "hub_command", "hub_over_http"]
 

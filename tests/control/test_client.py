@@ -16,7 +16,7 @@ from holdfast.control import client as clients
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from holdfast.errors import NoHub
-from tests.front.web import serving
+from tests.harness.web import serving
 from tests.peers.http_fault import closed_port
 
 pytestmark = pytest.mark.anyio

@@ -27,8 +27,8 @@ from holdfast.testing import StdioServer
 from tests.cli.serve_process import COMMAND, Served, run, spawned
 from tests.deploy.chart import ROOT, by_kind, manifests
 from tests.deploy.pods import container_of, inside, write
+from tests.harness.waiting import asked
 from tests.peers.redis import RedisPeer, has_redis
-from tests.waiting import asked
 
 pytestmark = [
     pytest.mark.anyio,

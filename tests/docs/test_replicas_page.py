@@ -30,9 +30,9 @@ from tests.cli.load import Load
 from tests.cli.serve_process import COMMAND, Served, config, run, spawned
 from tests.cli.test_serve_restart import free_port
 from tests.clients.raw import MODERN_META, send
+from tests.harness.waiting import asked
 from tests.peers.redis import has_redis
 from tests.peers.tls import Certificates
-from tests.waiting import asked
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/replicas.md").read_text()

@@ -17,11 +17,11 @@ from tests.cli.command import stdio
 from tests.cli.serve_process import served
 from tests.control.server.controlled_hub import TOKEN, steered
 from tests.doctor.examination import Examination
-from tests.hub.open_hubs import running
+from tests.harness.open_hubs import running
+from tests.harness.waiting import asked
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
-from tests.waiting import asked
 
 OFF = {"command": "x", "enabled": False}
 

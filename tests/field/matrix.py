@@ -18,9 +18,9 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.field.environments import Environment, NodeEnvironment, PythonEnvironment
+from tests.harness.waiting import asked
 from tests.peers.everything import node
 from tests.peers.leaks import RUN_MARK
-from tests.waiting import asked
 
 __all__ = ["CLIENTS", "Client", "Driven", "Saw"]
 

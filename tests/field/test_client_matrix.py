@@ -21,7 +21,7 @@ from holdfast.testing import HttpServer
 from tests.cli.serve_process import Served, config, environment, run, served
 from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
-from tests.waiting import asked
+from tests.harness.waiting import asked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900)]
 

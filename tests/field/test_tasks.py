@@ -12,10 +12,10 @@ import anyio.to_thread
 import pytest
 
 from tests.cli.serve_process import config, served
+from tests.endpoint.test_tasks import TaskServer
 from tests.field.environments import NodeEnvironment, PythonEnvironment
 from tests.field.matrix import HERE, _env
-from tests.front.conftest import Person, text_of
-from tests.front.test_tasks import TaskServer
+from tests.harness.served_hub import Person, text_of
 from tests.peers.everything import everything_args, node
 
 pytestmark = [

@@ -18,13 +18,13 @@ import httpx2
 import pytest
 
 import holdfast
-from holdfast.auth import store
+from holdfast.auth import token_store
 from holdfast.core import CatalogEntry
 from holdfast.endpoint.view import View
-from tests.front.conftest import front
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
 from tests.front.test_homes import replicas
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import front
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
@@ -131,7 +131,7 @@ async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = 
 async def _cost_of(session: Session, calls: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False) -> Cost:
     cost = Cost()
     with monkeypatch.context() as patched, cost.counted(patched, lines=lines):
-        patched.setattr(store, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
+        patched.setattr(token_store, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
         for _ in range(calls):
             cost.steps = Counter()
             await _call(session)

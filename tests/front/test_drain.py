@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.config import config_from_mapping
 from holdfast.testing import Fault, HttpServer
-from tests import waiting
 from tests.clients.raw import discover, initialize
-from tests.front.conftest import Era, Person, front, text_of
-from tests.front.peer_server import running
+from tests.harness import waiting
+from tests.harness.served_hub import Era, Person, front, text_of
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-7")]
 

@@ -16,11 +16,11 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import SqliteSessions
 from holdfast.hub.hub import Hub
-from tests.front.conftest import Served
-from tests.front.raw_session import VERSION, Session
 from tests.front.test_sealed_sessions import Replica
-from tests.front.web import serving
-from tests.waiting import PATIENCE, jump
+from tests.harness.raw_session import VERSION, Session
+from tests.harness.served_hub import Served
+from tests.harness.waiting import PATIENCE, jump
+from tests.harness.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.requirement("FLEET-1")]
 

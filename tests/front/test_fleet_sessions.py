@@ -38,11 +38,11 @@ from holdfast.hub import (
     serve_broker,
 )
 from holdfast.hub.hub import Hub
-from tests.front.peer_server import Origin, running
-from tests.front.raw_session import Session
-from tests.front.web import serving
+from tests.harness.raw_session import Session
+from tests.harness.waiting import came_true
+from tests.harness.web import serving
+from tests.peers.peer_server import Origin, running
 from tests.peers.redis import RedisPeer, has_redis
-from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
 

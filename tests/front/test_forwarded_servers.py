@@ -12,12 +12,12 @@ import httpx2
 import pytest
 
 from tests.front.test_homes import FORM, PATIENCE, LegacyClient, Replica, hurry, message, replicas
+from tests.harness.waiting import asked
 from tests.peers.leaks import no_leaks
-from tests.waiting import asked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
 
-SERVER = {"command": sys.executable, "args": ["-m", "tests.front.peer_server", "legacy"]}
+SERVER = {"command": sys.executable, "args": ["-m", "tests.peers.peer_server", "legacy"]}
 
 
 class Pair(NamedTuple):

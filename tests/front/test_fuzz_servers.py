@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.clients.recording_client import Companion, companion
 from tests.conformance.fixture_hub import PYTHON_ENV, ServedHub, fixture_over_stdio, hub_over_http
-from tests.front.hostile_server import WAYS
+from tests.peers.hostile_server import WAYS
 
 pytestmark = [
     pytest.mark.anyio,
@@ -41,7 +41,7 @@ ANSWERED = frozenset(
 
 @asynccontextmanager
 async def _hub(folder: Path) -> AsyncIterator[ServedHub]:
-    hostile = {"command": sys.executable, "args": ["-m", "tests.front.hostile_server"], "env": PYTHON_ENV}
+    hostile = {"command": sys.executable, "args": ["-m", "tests.peers.hostile_server"], "env": PYTHON_ENV}
     servers = {"hostile": hostile, "child": fixture_over_stdio()}
     # A breaker that does not trip: each way is tried on a server that is there.
     settings = {"call": {"timeout": "2s"}, "breaker": {"threshold": 1000}}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.clients.raw import MODERN_META, Answer, initialize, send
-from tests.front.conftest import front
+from tests.harness.served_hub import front
 from tests.wire.raw_answers import raw_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-1")]
@@ -101,7 +101,7 @@ async def test_a_client_of_that_version_over_stdio_gets_an_answer_to_each_messag
     first["params"]["protocolVersion"] = "2025-03-26"
     batch = [call(1, method="ping"), NOTICE, 5, call(2, method="ping"), call(3, method="initialize")]
     hub = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.front.stdio_hub", '{"mcpServers": {}}'),
+        *(sys.executable, "-m", "tests.harness.stdio_hub", '{"mcpServers": {}}'),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.front.conftest import front
-from tests.front.test_raw_answers import Client
+from tests.endpoint.test_raw_answers import Client
+from tests.harness.served_hub import front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-1")]
 

@@ -26,12 +26,12 @@ from holdfast.front.sessions import HttpSessions
 from holdfast.hub import Fleet, Hub, PeerAddress, Peers
 from holdfast.hub.fleet.messages import exchange_from, exchange_to
 from tests.clients.raw import MODERN_META, initialize
-from tests.front.conftest import Served
-from tests.front.modern_tasks import EXTENSION, ModernTasks
-from tests.front.peer_server import Origin, running
-from tests.front.web import serving
-from tests.hub.open_hubs import config
-from tests.waiting import came_true
+from tests.harness.open_hubs import config
+from tests.harness.served_hub import Served
+from tests.harness.waiting import came_true
+from tests.harness.web import serving
+from tests.peers.modern_tasks import EXTENSION, ModernTasks
+from tests.peers.peer_server import Origin, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
 

@@ -19,7 +19,7 @@ from holdfast.front.bodies import BodyBudget
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
-from tests.front.web import serving
+from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ import pytest
 from tests.clients.programs import ClientEra
 from tests.clients.recording_client import Companion, companion
 from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
-from tests.waiting import came_true
+from tests.harness.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 

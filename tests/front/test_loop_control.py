@@ -22,8 +22,8 @@ from holdfast.hub import CallEnded
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
-from tests.front.heavy_http import answer, heavy_http
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.peers.heavy_http import answer, heavy_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 

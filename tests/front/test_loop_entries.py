@@ -26,11 +26,11 @@ from holdfast.endpoint.view import View
 from holdfast.errors import LoadFailed
 from holdfast.front.stdio import PipeServer, StdinLines, StdoutWriter
 from holdfast.hub.hub import Hub
-from tests.front.conftest import front
-from tests.front.heavy_http import HeavyHttp, answer, heavy_http
 from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
-from tests.front.heavy_server import ANSWERS as HEAVY_ANSWERS
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.harness.served_hub import front
+from tests.peers.heavy_http import HeavyHttp, answer, heavy_http
+from tests.peers.heavy_server import ANSWERS as HEAVY_ANSWERS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 

@@ -23,9 +23,9 @@ from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_to
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import LoginFailed
-from tests.front.heavy_http import in_a_thread
 from tests.front.heavy_inputs import SHAPES
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.peers.heavy_http import in_a_thread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 

@@ -16,9 +16,9 @@ import pytest
 
 from holdfast.cli.collector import keep_collections_short
 from holdfast.errors import LoadFailed
-from tests.front.conftest import Served, front
 from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.harness.served_hub import Served, front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 
@@ -43,7 +43,7 @@ class Hub:
 
 @asynccontextmanager
 async def _hub(folder: Path) -> AsyncIterator[Hub]:
-    server = {"command": sys.executable, "args": ["-m", "tests.front.heavy_server", str(folder)]}
+    server = {"command": sys.executable, "args": ["-m", "tests.peers.heavy_server", str(folder)]}
     settings: dict[str, Any] = {"call": {"timeout": "3s"}, "breaker": {"threshold": 1000}}
     with measured_loop() as steps:
         async with front({"heavy": server}, **settings) as served:

@@ -24,8 +24,8 @@ import pytest
 from benchmarks.processes import stdio_server
 from benchmarks.upstream import Answers
 from tests.clients.raw import MODERN_META, initialize
-from tests.front.conftest import front
-from tests.front.heavy_http import in_a_thread
+from tests.harness.served_hub import front
+from tests.peers.heavy_http import in_a_thread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 

@@ -10,8 +10,8 @@ import mcp_types as types
 import pytest
 from mcp import MCPError
 
-from tests.front.conftest import Era, Person, front, text_of
-from tests.front.peer_server import running
+from tests.harness.served_hub import Era, Person, front, text_of
+from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from mcp_types.version import LATEST_MODERN_VERSION
 
 from holdfast.endpoint.inbound import meta_of, read_small
 from holdfast.front.modern_route import KnownRoutes, route_of
-from tests.front.conftest import front
-from tests.front.peer_server import running
+from tests.harness.served_hub import front
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-1")]
 

@@ -18,9 +18,9 @@ import pytest
 
 from tests.cli.serve_process import Served, run, served
 from tests.cli.test_serve_approvals import FIRST, LATER, TURNING
-from tests.front.peer_server import Origin, running
-from tests.front.transports import Era, Message, RawClient, Transport, over_http, over_stdio
-from tests.waiting import PATIENCE, ready, until
+from tests.harness.transports import Era, Message, RawClient, Transport, over_http, over_stdio
+from tests.harness.waiting import PATIENCE, ready, until
+from tests.peers.peer_server import Origin, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-1", "HUB-2")]
 

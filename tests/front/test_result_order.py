@@ -22,9 +22,9 @@ from holdfast.testing import HttpServer
 from tests.cli.serve_process import COMMAND, Served, config, served, spawned
 from tests.cli.test_serve import ready
 from tests.clients.raw import MODERN_META, initialize, post
-from tests.front.raw_session import Session
-from tests.front.test_progress import Streaming, _event, _log, _step
-from tests.waiting import PATIENCE, asked
+from tests.endpoint.test_progress import Streaming, _event, _log, _step
+from tests.harness.raw_session import Session
+from tests.harness.waiting import PATIENCE, asked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 

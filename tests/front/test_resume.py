@@ -14,10 +14,10 @@ import pytest
 from holdfast.front import requests, streams
 from holdfast.front.listener import HttpConnection
 from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
-from tests.front.conftest import Served, front
-from tests.front.peer_server import Origin, running
-from tests.front.raw_session import Session
-from tests.waiting import came_true
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import Served, front
+from tests.harness.waiting import came_true
+from tests.peers.peer_server import Origin, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 

@@ -25,11 +25,11 @@ from holdfast.front.session_store import SqliteSessions
 from holdfast.front.sessions import HttpSessions
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
-from tests.front.conftest import Served
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
-from tests.front.web import serving
-from tests.waiting import asked, came_true
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import Served
+from tests.harness.waiting import asked, came_true
+from tests.harness.web import serving
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
 

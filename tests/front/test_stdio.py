@@ -11,8 +11,8 @@ import anyio
 import pytest
 from mcp import StdioServerParameters
 
-from tests.front.conftest import Era, Person, over_stdio, text_of
-from tests.front.peer_server import running
+from tests.harness.served_hub import Era, Person, over_stdio, text_of
+from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ def hub(servers: dict[str, Any]) -> StdioServerParameters:
     config = json.dumps({"mcpServers": servers})
     return StdioServerParameters(
         command=sys.executable,
-        args=["-m", "tests.front.stdio_hub", config],
+        args=["-m", "tests.harness.stdio_hub", config],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
 

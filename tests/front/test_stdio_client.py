@@ -20,7 +20,7 @@ from holdfast.front.stdio import StdoutWriter
 from holdfast.testing import HttpServer
 from tests.cli.serve_process import COMMAND, environment
 from tests.clients.raw import initialize
-from tests.waiting import until
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.anyio
 

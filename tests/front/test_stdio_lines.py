@@ -13,8 +13,8 @@ import pytest
 from mcp import MCPError, StdioServerParameters
 
 from holdfast.front.stdio import CHUNK, StdinLines
-from tests.front.conftest import Era, Person, text_of
-from tests.front.peer_server import running
+from tests.harness.served_hub import Era, Person, text_of
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-4", "HUB-1")]
 
@@ -80,7 +80,7 @@ async def test_a_client_that_writes_too_much_hears_so_and_goes_on(client_era: Er
         config = {"mcpServers": {"o": {"url": origin.url}}, "holdfast": {"limits": {"messageBytes": "32KiB"}}}
         hub = StdioServerParameters(
             command=sys.executable,
-            args=["-m", "tests.front.stdio_hub", json.dumps(config)],
+            args=["-m", "tests.harness.stdio_hub", json.dumps(config)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         async with ada.client(hub, client_era) as client:

@@ -26,7 +26,7 @@ from holdfast.front.tls import ServerTls, TlsFiles
 from holdfast.hub import AccessRefused
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
-from tests.front.web import serving
+from tests.harness.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-16")]
 

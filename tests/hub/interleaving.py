@@ -36,11 +36,11 @@ from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
 from holdfast.hub.registry import CLOSE_SECONDS
 from holdfast.testing import Fault, HttpServer, StdioServer
+from tests.harness.waiting import asked
 from tests.peers.leaks import alive
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.rpc import BUILT_IN
 from tests.peers.stdio import StdioPeer
-from tests.waiting import asked
 
 __all__ = ["HEALTHY", "Fleet", "Interleaving", "fleet"]
 

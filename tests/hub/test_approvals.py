@@ -16,7 +16,7 @@ from holdfast.hub.approvals import HELD, Approvals
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import Journal
 from holdfast.testing import FakeClock
-from tests.front.peer_server import running
+from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.requirement("SEC-5")
 

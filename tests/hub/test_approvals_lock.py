@@ -13,8 +13,8 @@ from holdfast.core import State
 from holdfast.errors import HoldfastError, ToolHeld
 from holdfast.hub import ApprovalsLock
 from tests.cli.serve_process import run
-from tests.front.peer_server import Origin, running as changing_peer
-from tests.hub.open_hubs import reaches
+from tests.harness.open_hubs import reaches
+from tests.peers.peer_server import Origin, running as changing_peer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-5")]
 

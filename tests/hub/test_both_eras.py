@@ -15,7 +15,7 @@ import pytest
 from holdfast.core.lifecycle.table import State
 from holdfast.hub import lease as leases
 from holdfast.hub.hub import Hub
-from tests.hub.open_hubs import reaches, running
+from tests.harness.open_hubs import reaches, running
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
 

@@ -15,7 +15,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import BreakerOpen, CallFailed, LoadFailed, ServerPermanentlyFailed
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import reaches, records, running, settled, trips, until
+from tests.harness.open_hubs import reaches, records, running, settled, trips, until
 from tests.peers.http_fault import Behaviour, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 

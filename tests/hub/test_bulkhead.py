@@ -9,7 +9,7 @@ from holdfast.errors import ServerBusy
 from holdfast.hub.hub import Hub
 from holdfast.hub.limits import Bulkhead, BulkheadFull
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import running, settled
+from tests.harness.open_hubs import running, settled
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = pytest.mark.anyio

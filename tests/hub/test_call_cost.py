@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded, HubRecord
-from tests.hub.open_hubs import running, settled
+from tests.harness.open_hubs import running, settled
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-7")]

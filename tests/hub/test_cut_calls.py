@@ -10,7 +10,7 @@ import pytest
 from holdfast import CallFailed, ConnectionClosed, Hub
 from holdfast.config import config_from_mapping
 from holdfast.testing import Fault, HttpServer, StdioServer
-from tests.hub.open_hubs import PATIENCE, config, running, settled
+from tests.harness.open_hubs import PATIENCE, config, running, settled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-29")]
 

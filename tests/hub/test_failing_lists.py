@@ -20,8 +20,9 @@ from holdfast.hub.records import ListFailed
 from holdfast.testing import FakeClock
 from holdfast.wire import listing
 from tests.doctor.examination import Examination, clinic
-from tests.front.conftest import Person, ada, front, text_of
-from tests.hub.open_hubs import reaches, records, running, settled, until
+from tests.harness.eras import ada
+from tests.harness.open_hubs import reaches, records, running, settled, until
+from tests.harness.served_hub import Person, front, text_of
 
 __all__ = ["ada", "clinic"]
 

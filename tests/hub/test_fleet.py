@@ -33,13 +33,13 @@ from holdfast.hub import (
 from holdfast.hub.fleet import fleet as fleet_module, local_store
 from holdfast.hub.fleet.redis_store import connect
 from holdfast.testing import StdioServer
-from tests.front.peer_server import running as changing_peer
-from tests.hub.open_hubs import fleet_of, reaches, running
+from tests.harness.open_hubs import fleet_of, reaches, running
+from tests.harness.waiting import came_true
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer
 from tests.peers.mcp_http import McpPeer
+from tests.peers.peer_server import running as changing_peer
 from tests.peers.redis import RedisPeer, has_redis
 from tests.peers.tls import CertificateKind, Certificates
-from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")]
 

@@ -13,8 +13,8 @@ import pytest
 from holdfast.core.fleet import agreement
 from holdfast.hub import Fleet, LocalStore, serve_broker
 from holdfast.hub.fleet.config_digest import config_digests
-from tests.hub.open_hubs import config, fleet_of, running
-from tests.waiting import came_true
+from tests.harness.open_hubs import config, fleet_of, running
+from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
 

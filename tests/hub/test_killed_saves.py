@@ -14,9 +14,9 @@ from holdfast.config import Config
 from holdfast.config.read import config_from_mapping
 from holdfast.hub.approvals import PinFile
 from holdfast.hub.state_store import Store
-from tests.front.peer_server import Origin, running
+from tests.harness.waiting import came_true
 from tests.hub.killed_saves import AFTER, BEFORE, PINS_AFTER, PINS_BEFORE
-from tests.waiting import came_true
+from tests.peers.peer_server import Origin, running
 
 pytestmark = pytest.mark.requirement("LIFE-21")
 

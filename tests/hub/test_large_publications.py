@@ -11,9 +11,9 @@ import anyio.to_thread
 import pytest
 
 from holdfast import Hub
-from tests.hub.open_hubs import running
+from tests.harness.open_hubs import running
+from tests.harness.waiting import PATIENCE, came_true
 from tests.peers.mcp_http import McpPeer
-from tests.waiting import PATIENCE, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-18", "SEC-7")]
 

@@ -15,8 +15,8 @@ from holdfast.endpoint.instructions import with_notice
 from holdfast.errors import CallFailed
 from holdfast.hub.hub import Hub
 from holdfast.wire import RawObject
-from tests.front.heavy_http import HeavyHttp, answer, heavy_http
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
+from tests.peers.heavy_http import HeavyHttp, answer, heavy_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-1")]
 

@@ -24,13 +24,13 @@ from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock
 from holdfast.wire.http.connection import PooledConnection
 from holdfast.wire.http.pool import ConnectTimedOut, Pool
-from tests.front.peer_server import running as front_peer
-from tests.hub.open_hubs import reaches, records, running, settled, states, until
+from tests.harness.open_hubs import reaches, records, running, settled, states, until
+from tests.harness.waiting import came_true
 from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
+from tests.peers.peer_server import running as front_peer
 from tests.peers.stdio import StdioPeer
-from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 MakePeer = Callable[..., StdioPeer]

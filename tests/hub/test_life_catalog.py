@@ -17,7 +17,7 @@ from holdfast.errors import ServerDisabled, ServerPermanentlyFailed
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from holdfast.wire.session import Connection
-from tests.hub.open_hubs import config, defined, reaches, records, running, settled, until
+from tests.harness.open_hubs import config, defined, reaches, records, running, settled, until
 from tests.peers.http_fault import Behaviour, Exchange, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.rpc import encode

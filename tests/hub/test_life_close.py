@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, HubClosed, UnknownTool
 from holdfast.hub import registry as hubs
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import config, reaches, running, settled, until
+from tests.harness.open_hubs import config, reaches, running, settled, until
 from tests.peers.http_fault import closed_port, never_answer, respond
 from tests.peers.leaks import RUN_MARK, no_leaks
 from tests.peers.mcp_http import McpPeer

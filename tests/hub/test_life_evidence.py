@@ -22,7 +22,7 @@ from holdfast.hub import lease as leases
 from holdfast.hub.hub import Hub
 from holdfast.hub.loader import get_tools_with_resilience
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import reaches, running, settled, until
+from tests.harness.open_hubs import reaches, running, settled, until
 from tests.peers.http_fault import Behaviour, Request, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -12,7 +12,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import CallEnded
-from tests.hub.open_hubs import reaches, records, running, until
+from tests.harness.open_hubs import reaches, records, running, until
 from tests.peers.http_fault import never_answer, trickle
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -22,7 +22,7 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.slot import is_listening
 from holdfast.testing import FakeClock
 from holdfast.wire.process import Child
-from tests.hub.open_hubs import reaches, records, retries, running, settled, states, until
+from tests.harness.open_hubs import reaches, records, retries, running, settled, states, until
 from tests.peers.http_fault import closed_port, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

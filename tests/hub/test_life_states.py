@@ -16,7 +16,7 @@ from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import ConnectionClosed, HubClosed, LoadFailed, ServerDisabled, UnknownServer, UnknownTool
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import config, reaches, records, running, states, until
+from tests.harness.open_hubs import config, reaches, records, running, states, until
 from tests.peers.http_fault import closed_port, never_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -17,7 +17,7 @@ from holdfast.core.fleet.store import Claim
 from holdfast.hub import LocalEvents, LocalStore, LogWrite, serve_broker
 from holdfast.hub.fleet import local_store
 from holdfast.hub.fleet.messages import exchange_to
-from tests.hub.open_hubs import PATIENCE
+from tests.harness.open_hubs import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from benchmarks.processes import stdio_server
-from tests.hub.open_hubs import running, settled
+from tests.harness.open_hubs import running, settled
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]

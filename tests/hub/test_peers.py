@@ -18,8 +18,8 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.hub import PeerAddress, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 from holdfast.hub.fleet.peer_frames import BODY, LAST, PeerFrames
 from holdfast.hub.fleet.peer_seal import BadSeal, PeerSeal, accept_dialer, answer_challenge, challenge
-from tests.hub.open_hubs import PATIENCE
-from tests.waiting import came_true
+from tests.harness.open_hubs import PATIENCE
+from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
 

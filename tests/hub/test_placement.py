@@ -29,13 +29,13 @@ from holdfast.hub.fleet.messages import StoreUnavailable
 from holdfast.testing import Fault, StdioServer
 from holdfast.wire import Caller, Relay
 from tests.core.test_classify import EVERY_EVIDENCE
-from tests.hub.open_hubs import PATIENCE, fleet_of, reaches, records, running
-from tests.waiting import asked, came_true
+from tests.harness.open_hubs import PATIENCE, fleet_of, reaches, records, running
+from tests.harness.waiting import asked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
 
 KEY = b"k" * 32
-EVERYTHING = {"command": sys.executable, "args": ["-m", "tests.front.peer_server", "legacy"]}
+EVERYTHING = {"command": sys.executable, "args": ["-m", "tests.peers.peer_server", "legacy"]}
 
 
 class Replicas:
@@ -419,7 +419,7 @@ async def test_children_live_on_while_their_lease_is_prolonged_and_the_store_han
 async def test_a_server_of_the_modern_era_answers_clients_of_both_eras_on_the_other_replica(
     replicas: Replicas, era: str
 ) -> None:
-    modern = {**EVERYTHING, "args": ["-m", "tests.front.peer_server", "modern"]}
+    modern = {**EVERYTHING, "args": ["-m", "tests.peers.peer_server", "modern"]}
     _, other = await holder_and_other(replicas, {"e": modern})
     client = Client("alice")
     client.era = era

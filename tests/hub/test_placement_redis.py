@@ -12,10 +12,10 @@ from holdfast.core import STALE_SECONDS, State
 from holdfast.core.fleet.placement import LEASE_SECONDS
 from holdfast.hub import Fleet, PeerAddress, Peers, RedisAddress, RedisStore, SignedStore
 from holdfast.testing import StdioServer
-from tests.hub.open_hubs import fleet_of, running
+from tests.harness.open_hubs import fleet_of, running
+from tests.harness.waiting import PATIENCE, asked, came_true
 from tests.hub.test_placement import KEY, alive
 from tests.peers.redis import RedisPeer, has_redis
-from tests.waiting import PATIENCE, asked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
 

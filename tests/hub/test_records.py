@@ -39,7 +39,7 @@ from holdfast.hub.records import (
 )
 from holdfast.hub.reload import Reloader
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import defined, reaches, records, running, settled, states, until
+from tests.harness.open_hubs import defined, reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

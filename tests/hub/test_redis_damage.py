@@ -18,10 +18,10 @@ from holdfast.core import Claim, FleetExchange, FleetRecord, FleetReply, State
 from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable
 from holdfast.hub.fleet import redis_store
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
-from tests.hub.open_hubs import PATIENCE, reaches, running
+from tests.harness.open_hubs import PATIENCE, reaches, running
+from tests.harness.waiting import came_true
 from tests.peers.redis import RedisPeer, has_redis
 from tests.peers.tls import Certificates
-from tests.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-3")]
 needs_redis = pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")

@@ -21,7 +21,7 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 from holdfast.hub.reload import ConfigRecord, Reloader
 from holdfast.testing import StdioServer
-from tests.waiting import came_true
+from tests.harness.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 

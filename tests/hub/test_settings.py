@@ -14,7 +14,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallFailed, ServerBusy
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import config, defined, reaches, running, settled, until
+from tests.harness.open_hubs import config, defined, reaches, running, settled, until
 from tests.peers.http_fault import respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -13,8 +13,8 @@ from holdfast.core import State
 from holdfast.errors import ToolHeld
 from holdfast.hub.records import ToolApproved
 from holdfast.testing import StdioServer
-from tests.front.peer_server import running as changing_peer
-from tests.hub.open_hubs import PATIENCE, reaches, records, running, settled
+from tests.harness.open_hubs import PATIENCE, reaches, records, running, settled
+from tests.peers.peer_server import running as changing_peer
 
 pytestmark = pytest.mark.anyio
 

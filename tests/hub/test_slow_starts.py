@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.loader import get_tools_with_resilience, load
 from holdfast.wire import Starting
-from tests.hub.open_hubs import defined, reaches, running
+from tests.harness.open_hubs import defined, reaches, running
 from tests.peers.leaks import no_leaks
 from tests.peers.stdio import StdioPeer
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.hub import Hub, Published
 from holdfast.testing import FakeClock
 from holdfast.wire import envelope, listing
-from tests.hub.open_hubs import running, settled, until
+from tests.harness.open_hubs import running, settled, until
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]

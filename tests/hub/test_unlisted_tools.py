@@ -12,7 +12,7 @@ from holdfast.errors import (
     UnknownTool,
 )
 from holdfast.testing import Fault, HttpServer, StdioServer
-from tests.hub.open_hubs import reaches, running, settled
+from tests.harness.open_hubs import reaches, running, settled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-9")]
 

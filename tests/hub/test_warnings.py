@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.lifecycle.table import State
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import reaches, running, settled, until
+from tests.harness.open_hubs import reaches, running, settled, until
 from tests.peers.http_fault import respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import anyio
 
+from tests.harness.waiting import until
 from tests.peers.leaks import RUN_MARK
-from tests.waiting import until
 
 __all__ = ["ForeignProcess", "foreign_process"]
 

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.harness.waiting import until
 from tests.peers.leaks import RUN_MARK, alive
-from tests.waiting import until
 
 __all__ = ["StdioPeer"]
 

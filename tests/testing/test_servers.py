@@ -16,7 +16,7 @@ import holdfast.testing
 from holdfast import Hub, load
 from holdfast.errors import CallDenied, ConnectionClosed, HoldfastError
 from holdfast.testing import Fault, HttpServer, StdioServer
-from tests.waiting import came_true
+from tests.harness.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 

@@ -26,11 +26,11 @@ from holdfast.wire import Attempt
 from holdfast.wire.dial import Dialer
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
+from tests.harness.waiting import PATIENCE, jump, until
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.tls import Certificates
-from tests.waiting import PATIENCE, jump, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LOAD-9")]
 

@@ -18,7 +18,7 @@ from holdfast.wire import process
 from holdfast.wire.dial import Dialer
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
-from tests.hub.open_hubs import reaches, running, until
+from tests.harness.open_hubs import reaches, running, until
 from tests.peers.leaks import alive
 from tests.peers.stdio import StdioPeer
 from tests.wire.processes import gone, journal

@@ -18,7 +18,7 @@ from holdfast.core import State
 from holdfast.testing import FakeClock, StdioServer
 from holdfast.wire import descriptors
 from tests.doctor.examination import Examination, clinic
-from tests.hub.open_hubs import reaches, running, settled
+from tests.harness.open_hubs import reaches, running, settled
 
 __all__ = ["clinic"]
 

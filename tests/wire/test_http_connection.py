@@ -17,8 +17,8 @@ from holdfast.wire.http import connection as http1, dialing
 from holdfast.wire.http.connection import Disconnected, NotHttp, Response
 from holdfast.wire.http.inflate import INFLATED_BYTES, BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
+from tests.harness.waiting import came_true
 from tests.peers.tls import Certificates
-from tests.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 

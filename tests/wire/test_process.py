@@ -26,9 +26,9 @@ from holdfast.wire.dial import Dialer
 from holdfast.wire.process import INHERITED, Child
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import CHILD_MARK, MARK, Warden
+from tests.harness.waiting import came_true
 from tests.peers.leaks import alive, no_leaks
 from tests.peers.stdio import StdioPeer
-from tests.waiting import came_true
 from tests.wire.processes import gone
 
 pytestmark = pytest.mark.anyio

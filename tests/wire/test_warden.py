@@ -17,10 +17,10 @@ import pytest
 from holdfast import Hub, load
 from holdfast.testing import StdioServer
 from holdfast.wire.warden import MARK, Warden
+from tests.harness.waiting import came_true
 from tests.peers.leaks import RUN_MARK, alive, no_leaks
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import _SCRIPT
-from tests.waiting import came_true
 from tests.wire.processes import Journal, gone, journal
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from holdfast.control.server.views import HubInfo
 from holdfast.front.http import create_app
 from holdfast.hub import Fleet
 from holdfast.hub.hub import Hub
-from tests.front.web import serving
+from tests.harness.web import serving
 
 TOKEN = "the-control-token-of-this-test"
 CALLER = "the-token-of-a-caller-of-tools"

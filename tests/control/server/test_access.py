@@ -14,8 +14,8 @@ from holdfast.control.server.openapi import OPERATIONS
 from holdfast.control.server.sign_ins import CODE_SECONDS
 from holdfast.errors import HubRefused
 from holdfast.testing import HttpServer
+from tests.access.test_guard import HEADERS, INITIALIZE
 from tests.control.server.controlled_hub import CALLER, TOKEN, Steered, steered
-from tests.front.test_guard import HEADERS, INITIALIZE
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded, ConfigRefused, Missed
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import config, defined, reaches, records, retries, settled, states, until
+from tests.harness.open_hubs import config, defined, reaches, records, retries, settled, states, until
 from tests.peers.http_fault import Behaviour, Request, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

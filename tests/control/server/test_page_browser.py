@@ -13,7 +13,7 @@ from tests.cli.serve_process import served
 from tests.control.server.accessibility import no_barriers
 from tests.control.server.page_values import differences
 from tests.control.server.watched_page import TOKEN, watching, write_config
-from tests.front.peer_server import running
+from tests.peers.peer_server import running
 from tests.peers.redis import RedisPeer, has_redis
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("chromium"), pytest.mark.requirement("HUB-5")]

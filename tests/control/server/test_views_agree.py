@@ -27,8 +27,8 @@ from holdfast.hub.records import CallEnded
 from holdfast.testing import FakeClock
 from tests.control.server.controlled_hub import Steered, steered
 from tests.control.server.test_metrics import Scrape
-from tests.front.conftest import text_of
-from tests.hub.open_hubs import reaches, settled, until
+from tests.harness.open_hubs import reaches, settled, until
+from tests.harness.served_hub import text_of
 from tests.peers.http_fault import Behaviour, Request, respond
 from tests.peers.mcp_http import McpPeer
 

@@ -25,7 +25,7 @@ from tests.cli.serve_process import config, environment
 from tests.field.agents.model import ScriptedModel, Step
 from tests.field.agents.programs import PROGRAMS, Program, Run
 from tests.field.test_client_restarts import Hub
-from tests.waiting import asked
+from tests.harness.waiting import asked
 
 TOOL = "one__echo"
 # A cold start of a large program and its retries. A program that waits for ever is ended.

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.hub.approvals import HELD
 from tests.clients.raw import MODERN_META, initialize, post
-from tests.front.conftest import front
+from tests.harness.served_hub import front
 
 pytestmark = pytest.mark.anyio
 

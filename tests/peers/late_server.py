@@ -1,4 +1,4 @@
-"""A legacy stdio server by hand that times its messages: ``python -m tests.front.late_server``.
+"""A legacy stdio server by hand that times its messages: ``python -m tests.peers.late_server``.
 
 The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text, reports progress of
 the earlier call and sends a sampling request with the text, all after the answer to ``speak`` is out; ``heard`` returns

@@ -16,12 +16,12 @@ from holdfast.access.principals import TokenPolicy
 from holdfast.endpoint.tasks import ServerTask, TaskIds
 from holdfast.hub import call_tool
 from tests.clients.raw import MODERN_META, initialize
-from tests.front.conftest import PATIENT, Era, Person, Served, front, text_of
-from tests.front.modern_tasks import EXTENSION, ModernTasks
-from tests.front.peer_server import running
-from tests.front.web import serving
+from tests.harness.served_hub import PATIENT, Era, Person, Served, front, text_of
+from tests.harness.waiting import until
+from tests.harness.web import serving
 from tests.peers.everything import node
-from tests.waiting import until
+from tests.peers.modern_tasks import EXTENSION, ModernTasks
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-16")]
 

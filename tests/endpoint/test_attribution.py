@@ -19,12 +19,13 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.access.principals import TokenPolicy, TokensFile
-from holdfast.front import clients, http_session
+from holdfast.endpoint import clients
+from holdfast.front import http_session
 from holdfast.hub.hub import Hub
-from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
-from tests.front.late_server import NARRATED
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import PATIENT, Era, Person, front, over_stdio, text_of
+from tests.peers.late_server import NARRATED
+from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +103,7 @@ async def test_a_spawned_servers_question_reaches_the_only_client_there_is(
 
 @pytest.mark.requirement("HUB-10")
 async def test_the_result_of_a_call_does_not_overtake_its_logs(client_era: Era, ada: Person) -> None:
-    definition = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    definition = {"command": sys.executable, "args": ["-m", "tests.peers.late_server"]}
     level: Any = {"log_level": "debug"} if client_era == "modern" else {}
     async with front({"o": definition}, call=PATIENT) as served, ada.client(served.all, client_era, **level) as client:
         for _ in range(5):
@@ -150,7 +151,7 @@ async def test_a_shared_servers_question_is_refused_while_calls_of_two_clients_a
 
 @pytest.mark.requirement("HUB-10")
 async def test_a_client_that_left_without_a_word_is_no_candidate(ada: Person) -> None:
-    late = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    late = {"command": sys.executable, "args": ["-m", "tests.peers.late_server"]}
     async with front({"o": late}, call=PATIENT) as served, httpx2.AsyncClient() as http:
         ghost = Session(http, served.all)
         with anyio.fail_after(20):
@@ -168,7 +169,7 @@ async def test_a_client_that_left_without_a_word_is_no_candidate(ada: Person) ->
 
 @pytest.mark.requirement("HUB-10", "SEC-18")
 async def test_what_a_server_says_late_does_not_reach_another_principal(ada: Person, bob: Person) -> None:
-    late = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    late = {"command": sys.executable, "args": ["-m", "tests.peers.late_server"]}
     tokens = TokenPolicy(tokens={"ada": "ada-" + "x" * 16, "bob": "bob-" + "x" * 16})
     async with (
         front({"o": late}, tokens=tokens, call=PATIENT) as served,
@@ -190,7 +191,7 @@ async def test_what_a_server_says_late_does_not_reach_another_principal(ada: Per
 async def test_what_a_server_asks_after_a_call_ended_does_not_reach_the_only_client_that_is_left(
     question: str, bob_comes: str, ada: Person, bob: Person
 ) -> None:
-    late = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    late = {"command": sys.executable, "args": ["-m", "tests.peers.late_server"]}
     tokens = TokenPolicy(tokens={"ada": "ada-" + "x" * 16, "bob": "bob-" + "x" * 16})
     with anyio.fail_after(20):
         async with front({"o": late}, tokens=tokens, call=PATIENT) as served, AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.endpoint.instructions import instructions
 from holdfast.endpoint.view import View
-from tests.front.conftest import front
+from tests.harness.served_hub import front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("MSG-11")]
 

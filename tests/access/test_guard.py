@@ -29,7 +29,7 @@ from holdfast.errors import UsageError
 from holdfast.files import replace_file
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
-from tests.front.web import serving
+from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from mcp.server.subscriptions import ToolsListChanged
 
 from holdfast.hub.approvals import HELD
 from holdfast.hub.hub import Hub
-from tests.front.conftest import Person, front, text_of
-from tests.front.peer_server import Origin, running
+from tests.harness.served_hub import Person, front, text_of
+from tests.peers.peer_server import Origin, running
 
 pytestmark = pytest.mark.anyio
 

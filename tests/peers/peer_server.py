@@ -27,7 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tests.front.web import serving
+from tests.harness.web import serving
 
 Era = Literal["modern", "legacy"]
 Context = ServerRequestContext[Any, Any]

@@ -17,8 +17,8 @@ from holdfast.access.guard import AccessRules, Refused
 from holdfast.access.local_peer import PeerUids, has_left
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
-from tests.front.web import serving
-from tests.waiting import came_true
+from tests.harness.waiting import came_true
+from tests.harness.web import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
 

@@ -12,8 +12,8 @@ from mcp import Client
 from holdfast.core.catalog import Kind, NameKey
 from holdfast.endpoint.eras import relinked
 from holdfast.wire.envelope import RawObject
-from tests.front.conftest import Era, Person, Served, front
-from tests.front.peer_server import running
+from tests.harness.served_hub import Era, Person, Served, front
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2", "HUB-3")]
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
 from typing import Any
 
-from tests.front.heavy_server import ANSWERS
+from tests.peers.heavy_server import ANSWERS
 
 __all__ = ["HeavyHttp", "answer", "heavy_http", "in_a_thread"]
 

@@ -13,14 +13,14 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
+from holdfast.endpoint import clients, input_required
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
-from holdfast.front import clients, input_required
-from tests import waiting
 from tests.cli.serve_process import config, served
 from tests.clients.raw import MODERN_META
-from tests.front.conftest import Person, front
-from tests.front.peer_server import running
+from tests.harness import waiting
+from tests.harness.served_hub import Person, front
+from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ from holdfast.config import QuotaSettings
 from holdfast.front.acceptor import Acceptor, AdmittedProtocol
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
-from tests.front.web import serving
+from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
 

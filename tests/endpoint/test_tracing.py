@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.front.conftest import Era, Person, front, over_stdio
+from tests.harness.served_hub import Era, Person, front, over_stdio
 from tests.peers.http_fault import Request
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer

@@ -7,9 +7,9 @@ import httpx2
 import pytest
 
 from holdfast.config.read import config_from_mapping
-from tests.front.conftest import Person, Served, front, text_of
-from tests.front.peer_server import running
-from tests.front.raw_session import Session
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import Person, Served, front, text_of
+from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-8", "LIFE-20")]
 

@@ -15,9 +15,9 @@ from holdfast.core.lifecycle.table import State
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from tests.front.conftest import Era, Person, front, text_of
-from tests.front.peer_server import Origin, running
-from tests.front.web import serving
+from tests.harness.served_hub import Era, Person, front, text_of
+from tests.harness.web import serving
+from tests.peers.peer_server import Origin, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-9")]
 

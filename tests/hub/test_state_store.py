@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled
-from holdfast.hub import store
+from holdfast.hub import state_store
 from holdfast.hub.approvals import UNVERIFIED
 from holdfast.hub.hub import Hub
 from holdfast.hub.state_store import SCHEMA_VERSION, Store, StoredServer, default_state_file
 from holdfast.testing import FakeClock
-from tests.hub.open_hubs import config, defined, reaches, running, settled
+from tests.harness.open_hubs import config, defined, reaches, running, settled
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
 
@@ -169,7 +169,7 @@ async def test_a_file_of_a_newer_version_is_left_alone(
 async def test_a_file_that_another_process_holds_is_not_taken_for_corrupt(
     state: Path, stdio_peer: MakePeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(store, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(state_store, "BUSY_SECONDS", 0.05)
     peer = stdio_peer()
     async with running({"a": peer}, hub={"state_file": state}) as hub:
         await hub.ready()

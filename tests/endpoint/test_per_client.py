@@ -22,9 +22,9 @@ from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded, as_fields
 from holdfast.testing import FakeClock
-from tests.front.conftest import PATIENT, Person, Served, front, over_stdio, text_of
-from tests.front.peer_server import Origin, running
-from tests.front.web import serving
+from tests.harness.served_hub import PATIENT, Person, Served, front, over_stdio, text_of
+from tests.harness.web import serving
+from tests.peers.peer_server import Origin, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-10")]
 

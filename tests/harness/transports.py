@@ -20,7 +20,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.cli.serve_process import COMMAND, environment
 from tests.clients.raw import MODERN_META
-from tests.waiting import PATIENCE
+from tests.harness.waiting import PATIENCE
 
 __all__ = ["CAPABILITIES", "Era", "Message", "RawClient", "Transport", "over_http", "over_stdio"]
 

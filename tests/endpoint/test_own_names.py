@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.clients.raw import MODERN_META, initialize, post
-from tests.front.conftest import Served, front
+from tests.harness.served_hub import Served, front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-21")]
 

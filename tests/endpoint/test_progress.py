@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import notice_message
-from tests.front.conftest import front
-from tests.front.raw_session import Session
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 

@@ -24,7 +24,7 @@ from holdfast.access.principals import (
     TrustedGateway,
 )
 from holdfast.errors import UsageError
-from tests.front.test_guard import endpoint, post
+from tests.access.test_guard import endpoint, post
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-18")]
 

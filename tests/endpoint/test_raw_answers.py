@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.clients.raw import MODERN_META, initialize
-from tests.front.conftest import PATIENT, Era, Served, front
+from tests.harness.served_hub import PATIENT, Era, Served, front
 from tests.wire.raw_answers import LARGE, TRANSPORTS, raw_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-28")]

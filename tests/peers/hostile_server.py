@@ -1,6 +1,6 @@
 """A server over stdio that greets and lists as it should, and answers every call in a way that it should not.
 
-``python -m tests.front.hostile_server``; the tool ``poke`` is told which way by its argument.
+``python -m tests.peers.hostile_server``; the tool ``poke`` is told which way by its argument.
 """
 
 from __future__ import annotations

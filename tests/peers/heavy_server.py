@@ -1,4 +1,4 @@
-"""A server over stdio whose next answer is in a file: ``python -m tests.front.heavy_server FOLDER``.
+"""A server over stdio whose next answer is in a file: ``python -m tests.peers.heavy_server FOLDER``.
 
 ``FOLDER/METHOD`` (with ``.`` for ``/``) holds the bytes of the result, or of whole lines where it begins with ``!``:
 ``@ID@`` stands for the request's id. Without such a file the answer is an ordinary one.

@@ -20,12 +20,12 @@ import pytest
 from holdfast import CallFailed
 from tests.cli.serve_process import COMMAND, Served, spawned
 from tests.clients.raw import MODERN_META, initialize
-from tests.front.conftest import front
-from tests.front.raw_session import Session
-from tests.hub.open_hubs import running
+from tests.harness.open_hubs import running
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import front
+from tests.harness.waiting import PATIENCE, came_true, jump
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
-from tests.waiting import PATIENCE, came_true, jump
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.requirement("LIFE-10", "HUB-2")]
 
