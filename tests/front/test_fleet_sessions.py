@@ -18,7 +18,7 @@ from holdfast.cli.serve_fleet import share_sessions
 from holdfast.config.read import config_from_mapping
 from holdfast.core import FleetExchange, FleetReply, SharedStore
 from holdfast.front import requests, shared_events
-from holdfast.front.fleet_sessions import FleetSessions, open_sealed, seal
+from holdfast.front.fleet_sessions import FleetSessions
 from holdfast.front.http import Front, create_app
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
@@ -275,18 +275,6 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
 
 
 # Sealing.
-
-
-@pytest.mark.requirement("FLEET-1")
-def test_what_is_sealed_opens_for_its_session_purpose_and_key_alone() -> None:
-    sealed = seal(KEY, b"s" * 16, "state", b"content")
-    assert open_sealed((b"x" * 32, KEY), b"s" * 16, "state", sealed) == b"content"
-    assert open_sealed((KEY,), b"t" * 16, "state", sealed) is None
-    assert open_sealed((KEY,), b"s" * 16, "events m", sealed) is None
-    assert open_sealed((b"x" * 32,), b"s" * 16, "state", sealed) is None
-    for cut in range(len(sealed)):
-        assert open_sealed((KEY,), b"s" * 16, "state", sealed[:cut]) is None
-    assert b"content" not in sealed
 
 
 async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared() -> None:

@@ -15,15 +15,16 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from holdfast.front import seal, session_ids
-from holdfast.front.seal import IDLE_SECONDS, LONGEST_ID, SESSION_SECONDS, KeyRing, SessionTicket, fitted
+from holdfast.front.seal import IDLE_SECONDS, LONGEST_ID, SESSION_SECONDS, SessionTicket, TicketSeal, fitted
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import NOTE_SECONDS, MemorySessions
+from holdfast.keys import KeyRing
 
 pytestmark = pytest.mark.requirement("FLEET-1")
 
 KEY = b"a key of at least thirty-two bytes"
-RING = KeyRing([KEY])
+RING = TicketSeal(KeyRing([KEY]))
 NOW = 1_800_000_000.0
 
 _NAMES = st.text(max_size=40)
@@ -113,11 +114,11 @@ def test_an_id_opens_at_no_other_endpoint_and_for_no_other_principal(
 def test_every_key_of_the_ring_opens_and_the_first_one_seals() -> None:
     new, old = b"the new key, which is long enough too", KEY
     before = RING.seal(_ticket(), endpoint=None, principal="local")
-    both = KeyRing([new, old])
+    both = TicketSeal(KeyRing([new, old]))
     after = both.seal(_ticket(), endpoint=None, principal="local")
     assert both.open(before, endpoint=None, principal="local") == _ticket()
-    assert KeyRing([new]).open(after, endpoint=None, principal="local") == _ticket()
-    assert KeyRing([new]).open(before, endpoint=None, principal="local") is None
+    assert TicketSeal(KeyRing([new])).open(after, endpoint=None, principal="local") == _ticket()
+    assert TicketSeal(KeyRing([new])).open(before, endpoint=None, principal="local") is None
 
 
 def test_the_same_ticket_has_a_new_id_each_time_and_the_id_shows_nothing() -> None:

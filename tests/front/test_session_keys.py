@@ -30,11 +30,11 @@ def private_files() -> Iterator[None]:
 
 
 def _seal(keys: SessionKeys) -> str:
-    return keys.ring.seal(TICKET, endpoint=None, principal="local")
+    return keys.seal.seal(TICKET, endpoint=None, principal="local")
 
 
 def _opens(keys: SessionKeys, session_id: str) -> bool:
-    return keys.ring.open(session_id, endpoint=None, principal="local") is not None
+    return keys.seal.open(session_id, endpoint=None, principal="local") is not None
 
 
 def test_a_file_and_a_variable_with_the_same_key_open_each_others_ids(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.fleet.records import RecordBook
 from holdfast.core.fleet.store import Claim, ClaimAnswer
 from holdfast.core.lifecycle.events import Event
 from holdfast.core.lifecycle.machine import Lifecycle
-from holdfast.front.seal import KeyRing, SessionTicket
+from holdfast.front.seal import SessionTicket, TicketSeal
 from tests.simulation.replica import Replica
 
 __all__ = [
@@ -229,7 +229,7 @@ class LatestWins(FleetMember):
         return super().write(key, value, wall, again=again)
 
 
-class AnyPrincipal(KeyRing):
+class AnyPrincipal(TicketSeal):
     """Opens a session for every principal."""
 
     def seal(self, ticket: SessionTicket, *, endpoint: str | None, principal: str) -> str:

@@ -44,7 +44,7 @@ from holdfast.core import (
     switch_key,
 )
 from holdfast.core.fleet.placement import KILL_SECONDS, STOP_SECONDS
-from holdfast.front.seal import KeyRing
+from holdfast.front.seal import TicketSeal
 from tests.simulation.world import Broken, SimServer, World
 
 __all__ = ["Answer", "Replica", "SimConfig", "ToldReplica"]
@@ -94,7 +94,7 @@ class Replica:
 
     machine_type: type[Machine] = Machine
     member_type: type[FleetMember] = FleetMember
-    ring_type: type[KeyRing] = KeyRing
+    ring_type: type[TicketSeal] = TicketSeal
 
     def __init__(
         self, name: str, world: World, config: SimConfig, *, seed: str, skew: float, kept: tuple[FleetRecord, ...] = ()

@@ -9,6 +9,7 @@ from functools import partial
 
 from holdfast.core import FleetRecord, NameKey, State, evidence_key, pin_key, record_value, switch_key
 from holdfast.front.seal import SessionTicket
+from holdfast.keys import KeyRing
 from tests.simulation.clients import CLIENTS, SimClients
 from tests.simulation.replica import Answer, Replica, SimConfig
 from tests.simulation.world import Broken, SimServer, World
@@ -317,7 +318,7 @@ class _Run:
         if replica.runs:
             number = len(self.sessions).to_bytes(16)
             ticket = SessionTicket(number, "2025-11-25", int(replica.wall), replica.name, {}, {})
-            sealed = self.replica_type.ring_type([KEY]).seal(ticket, endpoint=None, principal=action.text)
+            sealed = self.replica_type.ring_type(KeyRing([KEY])).seal(ticket, endpoint=None, principal=action.text)
             self.sessions.append(_Session(sealed, action.text, f"ended/{number.hex()}"))
 
     def _use(self, action: Action) -> None:
@@ -325,7 +326,7 @@ class _Run:
         if not replica.runs or int(action.value) >= len(self.sessions):
             return
         session = self.sessions[int(action.value)]
-        opened = self.replica_type.ring_type([KEY]).open(session.id, endpoint=None, principal=action.text)
+        opened = self.replica_type.ring_type(KeyRing([KEY])).open(session.id, endpoint=None, principal=action.text)
         if (opened is not None) != (action.text == session.principal):
             raise Broken(f"{replica.name} opens a session of {session.principal} for {action.text}: {opened}")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,43 +16,20 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.front.seal import IDLE_SECONDS
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
 from holdfast.hub import Fleet
 
-__all__ = ["FleetSessions", "open_sealed", "seal"]
+__all__ = ["PURPOSE", "FleetSessions"]
 
 LARGEST_STATE: Final = 16 * 1024
 """Bytes. A session with more subscriptions than fit shares its log level and its last use alone."""
 KEPT_SECONDS: Final = IDLE_SECONDS + 2 * NOTE_SECONDS
 """How long a state is kept after the last use: by then every replica takes the session for expired."""
-_NONCE: Final = 12
-
-
-def seal(key: bytes, session: bytes, about: str, content: bytes) -> bytes:
-    """Encrypt what concerns one session; its own key makes random nonces safe for any number of messages."""
-    nonce = os.urandom(_NONCE)
-    return nonce + _cipher(key, session).encrypt(nonce, content, about.encode())
-
-
-def open_sealed(keys: tuple[bytes, ...], session: bytes, about: str, sealed: bytes) -> bytes | None:
-    """The content; None if none of these keys sealed it for this session and this purpose."""
-    for key in keys:
-        try:
-            return _cipher(key, session).decrypt(sealed[:_NONCE], sealed[_NONCE:], about.encode())
-        except (InvalidTag, ValueError):
-            continue
-    return None
-
-
-def _cipher(key: bytes, session: bytes) -> AESGCM:
-    return AESGCM(HKDF(algorithm=SHA256(), length=32, salt=session, info=b"holdfast session state").derive(key))
+PURPOSE: Final = "session state"
+"""What is sealed for it has the session as its salt: a key of its own makes random nonces safe for any number."""
 
 
 class FleetSessions:
@@ -132,12 +108,13 @@ class FleetSessions:
         written = msgspec.msgpack.encode(content)
         if len(written) > LARGEST_STATE:
             written = msgspec.msgpack.encode([*content[:3], []])
-        return base64.b64encode(seal(self._keys.material[0], session, "state", written)).decode()
+        sealed = self._keys.ring.seal(written, purpose=PURPOSE, about=b"state", salt=session)
+        return base64.b64encode(sealed).decode()
 
     def _opened(self, session: bytes, value: Mapping[str, Any]) -> SessionRecord | None:
         try:
             sealed = base64.b64decode(str(value["sealed"]), validate=True)
-            content = open_sealed(self._keys.material, session, "state", sealed)
+            content = self._keys.ring.open(sealed, purpose=PURPOSE, about=b"state", salt=session)
             if content is None:
                 return None
             until, seen, level, subscribed = msgspec.msgpack.decode(content, type=_Content)

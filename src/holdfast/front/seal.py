@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-__all__ = ["IDLE_SECONDS", "LONGEST_ID", "SESSION_SECONDS", "KeyRing", "SessionTicket", "fitted", "is_expired"]
+from holdfast.keys import NONCE_BYTES, TAG_BYTES, KeyRing
+
+__all__ = ["IDLE_SECONDS", "LONGEST_ID", "SESSION_SECONDS", "SessionTicket", "TicketSeal", "fitted", "is_expired"]
 
 IDLE_SECONDS: Final = 24 * 3600.0
 """A session that is not used for this long is over."""
@@ -37,10 +34,7 @@ LONGEST_ID: Final = 1_024
 """Characters. An id travels with every request; common proxies take headers of 4 to 8 kB in all."""
 
 FORMAT: Final = 1
-SHORTEST_KEY: Final = 32
-_NONCE: Final = 12
-"""Random. One key may seal 2^32 ids before two nonces are likely to be equal."""
-_TAG: Final = 16
+PURPOSE: Final = "session id"
 _DEFLATE: Final = -15
 """The window of zlib for a raw stream, without a header."""
 _MOST_INFLATED: Final = 64 * 1024
@@ -70,37 +64,28 @@ class SessionTicket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     """What the client declares."""
 
 
-class KeyRing:
-    """Keys for session ids: the first seals, all of them open."""
+class TicketSeal:
+    """Makes ids of tickets, and opens them: with the keys of one ring."""
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        if not keys or any(len(key) < SHORTEST_KEY for key in keys):
-            raise ValueError(f"a key ring needs keys of at least {SHORTEST_KEY} bytes")
-        self._ciphers = tuple(AESGCM(_derived(key)) for key in keys)
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
 
     def seal(self, ticket: SessionTicket, *, endpoint: str | None, principal: str) -> str:
         """The session id. ``endpoint`` is the server of the endpoint, None for the endpoint of all servers."""
-        nonce = os.urandom(_NONCE)
         packed = _packed(msgspec.msgpack.encode(ticket))
-        sealed = self._ciphers[0].encrypt(nonce, packed, _bound_to(endpoint, principal))
-        return _encoded(bytes((FORMAT,)) + nonce + sealed)
+        sealed = self._ring.seal(packed, purpose=PURPOSE, about=_bound_to(endpoint, principal))
+        return _encoded(bytes((FORMAT,)) + sealed)
 
     def open(self, session_id: str, *, endpoint: str | None, principal: str) -> SessionTicket | None:
         """The ticket of an id; None if no key of this ring sealed it for this endpoint and this principal."""
         raw = _decoded(session_id)
-        if raw is None or len(raw) <= 1 + _NONCE + _TAG or raw[0] != FORMAT:
+        if raw is None or raw[0] != FORMAT:
             return None
-        nonce, sealed, bound = raw[1 : 1 + _NONCE], raw[1 + _NONCE :], _bound_to(endpoint, principal)
-        for cipher in self._ciphers:
-            try:
-                packed = cipher.decrypt(nonce, sealed, bound)
-            except InvalidTag:
-                continue
-            return _unpacked(packed)
-        return None
+        packed = self._ring.open(raw[1:], purpose=PURPOSE, about=_bound_to(endpoint, principal))
+        return _unpacked(packed) if packed is not None else None
 
     def __repr__(self) -> str:
-        return f"<KeyRing of {len(self._ciphers)} keys>"
+        return f"<TicketSeal with {self._ring!r}>"
 
 
 def is_expired(ticket: SessionTicket, *, now: float, seen: float) -> bool:
@@ -139,7 +124,7 @@ _CLIENT_FIELDS: Final = ("name", "version")
 _NAME_BYTES: Final = 64
 _GROUPS: Final = ("experimental", "extensions")
 _OVERHEAD: Final = 16
-_ROOM: Final = LONGEST_ID * 3 // 4 - 1 - _NONCE - _TAG
+_ROOM: Final = LONGEST_ID * 3 // 4 - 1 - NONCE_BYTES - TAG_BYTES
 """Bytes of a packed ticket. Compression adds a few bytes at most where it gains nothing."""
 
 
@@ -156,11 +141,6 @@ def _entries(capabilities: Mapping[str, Any]) -> list[tuple[str, str, int, Any]]
 
 def _shortened(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
-
-
-def _derived(key: bytes) -> bytes:
-    """The key of the cipher. A key has much entropy or it is refused by its length: no slow function is needed."""
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast session id").derive(key)
 
 
 def _bound_to(endpoint: str | None, principal: str) -> bytes:

@@ -71,15 +71,15 @@ class SessionIds:
                 _listed(dropped),
             )
         self.keys.refresh()
-        return self.keys.ring.seal(ticket, endpoint=endpoint, principal=principal), ticket
+        return self.keys.seal.seal(ticket, endpoint=endpoint, principal=principal), ticket
 
     async def open(
         self, session_id: str, *, endpoint: str | None, principal: str
     ) -> tuple[SessionTicket, SessionRecord | None] | None:
         """The ticket of an id and the record of its session; None if it is forged, foreign, expired or ended."""
-        ticket = self.keys.ring.open(session_id, endpoint=endpoint, principal=principal)
+        ticket = self.keys.seal.open(session_id, endpoint=endpoint, principal=principal)
         if ticket is None and self.keys.refresh(now=True):
-            ticket = self.keys.ring.open(session_id, endpoint=endpoint, principal=principal)
+            ticket = self.keys.seal.open(session_id, endpoint=endpoint, principal=principal)
         if ticket is None:
             return None
         record = await self.store.load(ticket.id)

@@ -15,9 +15,6 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2s
 from pathlib import Path
 
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import (
     FileStamp,
@@ -28,7 +25,8 @@ from holdfast.files import (
     read_private,
     replace_file,
 )
-from holdfast.front.seal import SHORTEST_KEY, KeyRing
+from holdfast.front.seal import TicketSeal
+from holdfast.keys import SHORTEST_SECRET, KeyRing, derive
 
 __all__ = ["KEY_VARIABLE", "SessionKeys"]
 
@@ -49,7 +47,8 @@ class SessionKeys:
         self, keys: list[bytes], *, file: Path | None = None, shared: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._keys = keys
-        self.ring = KeyRing(keys)
+        self._ring = KeyRing(keys)
+        self.seal = TicketSeal(self._ring)
         self.shared = shared
         """Whether other hubs may have the keys too: a session can then be used without this hub's knowledge."""
         self.notice = ""
@@ -104,7 +103,7 @@ class SessionKeys:
     @classmethod
     def for_this_process(cls) -> SessionKeys:
         """A key that ends with the process."""
-        return cls([secrets.token_bytes(SHORTEST_KEY)], shared=False)
+        return cls([secrets.token_bytes(SHORTEST_SECRET)], shared=False)
 
     @property
     def is_of_one_process(self) -> bool:
@@ -120,9 +119,15 @@ class SessionKeys:
         self.refresh()
         return tuple(self._keys)
 
+    @property
+    def ring(self) -> KeyRing:
+        """The keys in force, to seal and to sign with. The file is checked here too, as for ``material``."""
+        self.refresh()
+        return self._ring
+
     def label(self, name: str) -> str:
         """A name for others that have the keys, and that says nothing to anyone else."""
-        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast labels").derive(self._keys[-1])
+        key = derive(self._keys[-1], "labels")
         return blake2s(name.encode(), key=key, digest_size=8).hexdigest()
 
     def refresh(self, *, now: bool = False) -> bool:
@@ -142,7 +147,8 @@ class SessionKeys:
         if keys == self._keys:
             return False
         lost = not set(keys) & set(self._keys)
-        self._keys, self.ring = keys, KeyRing(keys)
+        self._keys, self._ring = keys, KeyRing(keys)
+        self.seal = TicketSeal(self._ring)
         log.info("read the session keys in %s again: %d", self._file, len(keys))
         if lost:
             self.announce(NEW_KEY)
@@ -176,7 +182,7 @@ def _parsed(content: bytes, where: str) -> list[bytes]:
     if not keys:
         raise UsageError(f"{where} holds no key", hint=_MAKE)
     for number, key in enumerate(keys, 1):
-        if len(key) < SHORTEST_KEY:
+        if len(key) < SHORTEST_SECRET:
             which = f"key {number} of {where}" if len(keys) > 1 else f"the key of {where}"
-            raise UsageError(f"{which} has fewer than {SHORTEST_KEY} bytes", hint=_MAKE)
+            raise UsageError(f"{which} has fewer than {SHORTEST_SECRET} bytes", hint=_MAKE)
     return keys

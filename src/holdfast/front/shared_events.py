@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from holdfast.core import replica_tag
-from holdfast.front.fleet_sessions import open_sealed, seal
+from holdfast.front.fleet_sessions import PURPOSE
 from holdfast.front.session_keys import SessionKeys
 from holdfast.hub import EventStore, LogWrite, StoreUnavailable
 
@@ -146,7 +146,7 @@ class SharedEvents:
     async def _read(self, session: bytes, mark: str) -> list[SharedEvent]:
         found: list[SharedEvent] = []
         for sealed in await self._store.read(_name(session, mark)):
-            content = open_sealed(self._keys.material, session, f"events {mark}", sealed)
+            content = self._keys.ring.open(sealed, purpose=PURPOSE, about=f"events {mark}".encode(), salt=session)
             if content is not None:
                 found += _decoded(content)
         return found
@@ -166,7 +166,7 @@ class SharedEvents:
             if not self._may_write(len(content)):
                 self.dropped += len(events)
                 continue
-            blob = seal(self._keys.material[0], session, f"events {mark}", content)
+            blob = self._keys.ring.seal(content, purpose=PURPOSE, about=f"events {mark}".encode(), salt=session)
             writes.append(LogWrite(_name(session, mark), blob, self._kept(_name(session, mark), len(blob))))
         return writes
 
