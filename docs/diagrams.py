@@ -50,7 +50,7 @@ ROW, BOX, GAP, HIGH = 74, 116, 22, 36
 
 
 def _layers(text: str) -> str:
-    rows = [re.findall(r"^\s+(\w+)$", block, re.MULTILINE) for block in re.findall(r"(?s)subgraph.*?end", text)]
+    rows = [re.findall(r"^\s+(\w+)$", block, re.MULTILINE) for block in re.findall(r"(?s)subgraph.*?\bend\b", text)]
     rows = [[name for name in row if name != "end"] for row in rows]
     width = max(len(row) for row in rows) * (BOX + GAP) + 2 * GAP + 160
     places: dict[str, tuple[float, float]] = {}

@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.cli import collector
-from holdfast.cli.collector import keep_collections_short
 from holdfast.hub import Hub, Published
+from holdfast.serve import memory as collector
+from holdfast.serve.memory import keep_collections_short
 from tests.harness.open_hubs import config, running, settled
 from tests.peers.mcp_http import McpPeer
 

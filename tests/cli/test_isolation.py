@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.cli.isolation import ENVIRON_VARIABLE, hidden_environment
+from holdfast.serve.isolation import ENVIRON_VARIABLE, hidden_environment
 from tests.cli.serve_process import config, environment
 from tests.harness.waiting import came_true
 
@@ -166,7 +166,7 @@ def isolate_variables(environ: dict[str, str]) -> None:
     """In a process of its own: the process of the tests stays as it is."""
     descriptor = int(environ[ENVIRON_VARIABLE])
     script = (
-        "import json, sys; from holdfast.cli.isolation import isolate; environ = json.load(sys.stdin);"
+        "import json, sys; from holdfast.serve.isolation import isolate; environ = json.load(sys.stdin);"
         "isolate(environ); json.dump(environ, sys.stdout)"
     )
     ran = subprocess.run(

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.cli.loop_faults import log_faults_in_lines
 from holdfast.control.server.logs import LONGEST_TRACE, ConsoleFormatter
 from holdfast.core import fault_line
+from holdfast.serve.telemetry import log_faults_in_lines
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 

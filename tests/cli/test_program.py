@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from holdfast.cli.program import here
 from holdfast.control.client import ControlClient
 from holdfast.control.find import find_hub
 from holdfast.errors import HubRefused
+from holdfast.serve.program import here
 from tests.cli.command import HOLDFAST, Cli
 from tests.cli.serve_process import served
 from tests.peers.guarded import guarded

@@ -18,12 +18,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.cli.announcement import tell_addresses
-from holdfast.cli.listen import endpoint, needs_name
 from holdfast.config.read import config_from_mapping
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from holdfast.hub.loader import Loader
+from holdfast.serve.announcement import tell_addresses
+from holdfast.serve.listen import endpoint, needs_name
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
 from tests.harness import waiting

@@ -25,10 +25,10 @@ import anyio.to_thread
 import pytest
 import trustme
 
-from holdfast.cli.announcement import keep_state_private
-from holdfast.cli.listen import CallerAuth
-from holdfast.cli.serve_run import ServeOptions
 from holdfast.files import replace_file
+from holdfast.serve.announcement import keep_state_private
+from holdfast.serve.listen import CallerAuth
+from holdfast.serve.run import ServeOptions
 from tests.access.test_quotas import number_open
 from tests.cli.serve_process import Served, config, run, served
 

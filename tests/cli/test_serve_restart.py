@@ -19,10 +19,10 @@ import httpx2
 import pytest
 from mcp import Client
 
-from holdfast.cli.handover import handing_over
-from holdfast.cli.listen import bind
 from holdfast.control.find import running_hubs
 from holdfast.files import replace_file
+from holdfast.serve.listen import bind
+from holdfast.serve.takeover import handing_over
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
 from tests.cli.test_serve import Gate, ready

@@ -19,8 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from holdfast.cli.serve_telemetry import traced
 from holdfast.errors import UsageError
+from holdfast.serve.telemetry import traced
 from tests.cli.serve_process import COMMAND, config, environment, served
 from tests.peers.http_fault import FaultServer, closed_port, respond
 from tests.peers.mcp_http import McpPeer

@@ -20,11 +20,11 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.cli.listen import bind
-from holdfast.cli.supervisor import private_place
-from holdfast.cli.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.control.find import running_hubs
 from holdfast.files import replace_file
+from holdfast.serve.listen import bind
+from holdfast.serve.supervisor import private_place
+from holdfast.serve.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.in_process import Inside
 from tests.cli.load import Load
@@ -645,7 +645,7 @@ async def never() -> None:
 
 def test_a_supervisor_imports_neither_the_protocol_nor_a_server() -> None:
     heavy = "mcp", "mcp_types", "starlette", "uvicorn", "httpx2", "cryptography", "prometheus_client"
-    asks = f"import sys, holdfast.cli.serve, holdfast.cli.supervisor; print(*sorted({{*{heavy}}} & {{*sys.modules}}))"
+    asks = f"import sys, holdfast.cli.serve, holdfast.serve.supervisor; print(*sorted({{*{heavy}}} & {{*sys.modules}}))"
     ran = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == [], "each takes megabytes of a process that serves nothing"
 

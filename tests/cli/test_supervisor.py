@@ -12,11 +12,11 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from holdfast.cli import supervisor as module
-from holdfast.cli.listen import bind
-from holdfast.cli.supervisor import Reports, Supervised, Supervisor
-from holdfast.cli.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
 from holdfast.config import config_from_mapping
+from holdfast.serve import supervisor as module
+from holdfast.serve.listen import bind
+from holdfast.serve.supervisor import Reports, Supervised, Supervisor
+from holdfast.serve.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
 from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
@@ -35,7 +35,7 @@ while channel.send(b"{ALIVE}\\n"):
 
 CLOSED_TERMINAL = """
 import os, pty, sys
-from holdfast.cli.serve_end import leave_terminal
+from holdfast.serve.leave import leave_terminal
 controller, terminal = pty.openpty()
 os.dup2(terminal, 1)
 os.close(controller)
@@ -60,7 +60,7 @@ def test_reports_are_missing_after_some_looks_in_a_row() -> None:
 
 
 async def test_a_worker_reports_from_when_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.worker_link.REPORT_SECONDS", 0.001)
+    monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
     ours, theirs = channel_pair()
     theirs.setblocking(False)
     listener, words, enough = bind("127.0.0.1", 0), list[str](), anyio.Event()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
-from holdfast.cli.collector import COLLECT_AFTER
+from holdfast.serve.memory import COLLECT_AFTER
 
 __all__ = ["LONGEST_STEP", "TRIES", "LoopSteps", "measured_loop"]
 

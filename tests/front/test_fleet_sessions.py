@@ -14,7 +14,6 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.cli.serve_fleet import share_sessions
 from holdfast.config.read import config_from_mapping
 from holdfast.core import FleetExchange, FleetReply, SharedStore
 from holdfast.front import requests, shared_events
@@ -38,6 +37,7 @@ from holdfast.hub import (
     serve_broker,
 )
 from holdfast.hub.hub import Hub
+from holdfast.serve.replicas import share_sessions
 from tests.harness.raw_session import Session
 from tests.harness.waiting import came_true
 from tests.harness.web import serving

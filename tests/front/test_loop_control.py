@@ -16,11 +16,11 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from holdfast.cli.collector import keep_collections_short
 from holdfast.core import ChangedTool, Redactor, State, Transition, said
 from holdfast.hub import CallEnded
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
+from holdfast.serve.memory import keep_collections_short
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 from tests.peers.heavy_http import answer, heavy_http

@@ -19,13 +19,13 @@ import pytest
 
 from holdfast.access.jwt import jwt_verifier
 from holdfast.access.principals import TokenPolicy
-from holdfast.cli.collector import keep_collections_short
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.server import McpServer
 from holdfast.endpoint.view import View
 from holdfast.errors import LoadFailed
 from holdfast.front.stdio import PipeServer, StdinLines, StdoutWriter
 from holdfast.hub.hub import Hub
+from holdfast.serve.memory import keep_collections_short
 from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 from tests.harness.served_hub import front

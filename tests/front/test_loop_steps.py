@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.cli.collector import keep_collections_short
 from holdfast.errors import LoadFailed
+from holdfast.serve.memory import keep_collections_short
 from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 from tests.harness.served_hub import Served, front

@@ -13,10 +13,10 @@ import uvicorn
 
 from holdfast.access.connections import ConnectionLimits
 from holdfast.access.local_peer import PeerUids
-from holdfast.cli.listen import bind
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.listener import HttpConnection
 from holdfast.front.tls import ServerTls
+from holdfast.serve.listen import bind
 
 
 class _Server(uvicorn.Server):

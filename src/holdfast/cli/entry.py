@@ -95,7 +95,7 @@ The servers come from an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json, 
 
 
 def _run_command(name: str, argv: list[str]) -> int:
-    from holdfast.cli.isolation import isolate  # noqa: PLC0415 - see the module's docstring
+    from holdfast.serve import isolate  # noqa: PLC0415 - see the module's docstring
 
     isolate()  # first: what is imported next takes a while
     from holdfast.cli.runner import run_app  # noqa: PLC0415 - see the module's docstring
@@ -106,7 +106,7 @@ def _run_command(name: str, argv: list[str]) -> int:
 def _unknown(name: str) -> int:
     from difflib import get_close_matches  # noqa: PLC0415 - see the module's docstring
 
-    from holdfast.cli.program import typed_command  # noqa: PLC0415 - see the module's docstring
+    from holdfast.serve import typed_command  # noqa: PLC0415 - see the module's docstring
 
     near = get_close_matches(name, COMMANDS, n=1)
     program = typed_command()

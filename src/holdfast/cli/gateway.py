@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
-from holdfast.cli.loop_faults import log_faults_in_lines
 from holdfast.cli.output import side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.config import InvalidValue, parse_duration, targets_of
@@ -36,6 +35,7 @@ from holdfast.gateway import (
     check_address,
     family_of,
 )
+from holdfast.serve import log_faults_in_lines
 
 if TYPE_CHECKING:
     from holdfast.gateway import Bridge, BridgePlan, TargetSource

@@ -14,9 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli.listen import DEFAULT_URL, local_token, local_token_file, read_token
 from holdfast.cli.output import counted, data_console, print_error, print_json, side_console
-from holdfast.cli.program import own_command
 from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
     CLIENTS,
@@ -36,6 +34,7 @@ from holdfast.config import (
 )
 from holdfast.core import Redactor, command_line, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
+from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_command, read_token
 
 __all__ = [
     "app",

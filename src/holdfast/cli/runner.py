@@ -13,9 +13,9 @@ from typing import Any
 import typer
 
 from holdfast.cli.output import print_error
-from holdfast.cli.program import here
 from holdfast.core import Redactor, invocation, typed_as
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.serve import here
 
 __all__ = ["run_app"]
 

@@ -15,13 +15,20 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from holdfast.cli.listen import (
+from holdfast.cli.output import side_console
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config, load_config
+from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
+from holdfast.core import command_line, is_loopback
+from holdfast.errors import ConfigNotFound, UsageError
+from holdfast.serve import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     AcceptedJwt,
     CallerAuth,
     GatewayAuth,
     TlsOptions,
+    WorkerLink,
     bind,
     check_token_length,
     endpoint,
@@ -33,16 +40,9 @@ from holdfast.cli.listen import (
     require_auth_beyond_loopback,
     uid_of,
 )
-from holdfast.cli.output import side_console
-from holdfast.cli.trust import load_trusted
-from holdfast.cli.worker_link import WorkerLink
-from holdfast.config import Config, load_config
-from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
-from holdfast.core import command_line, is_loopback
-from holdfast.errors import ConfigNotFound, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.cli.handover import Predecessor
+    from holdfast.serve import Predecessor
 
 __all__ = ["app", "control_token"]
 
@@ -389,8 +389,11 @@ def _supervise(
     lame_duck: float,
     fleet: str | None,
 ) -> None:
-    from holdfast.cli.serve_telemetry import log_to_stderr  # noqa: PLC0415 - a bad config must not wait for it
-    from holdfast.cli.supervisor import Supervised, Supervisor  # noqa: PLC0415 - the same
+    from holdfast.serve import (  # noqa: PLC0415 - the same
+        Supervised,
+        Supervisor,
+        log_to_stderr,
+    )
 
     token = control_token(os.environ, callers=callers.token, file=control_token_file)
     log_to_stderr(log.format.value, log.level.value, secrets=[*_secrets(callers, token), *_passwords(fleet)])
@@ -448,7 +451,7 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
 def _predecessor(config: Config | None, host: str, port: int, *, tls: bool) -> Predecessor | None:
     if config is None or config.source is None:
         raise UsageError("--takeover needs an mcp.json: the demo servers end with their hub", hint="use --config FILE")
-    from holdfast.cli.handover import find_predecessor  # noqa: PLC0415 - it imports what only a successor needs
+    from holdfast.serve import find_predecessor  # noqa: PLC0415 - it imports what only a successor needs
 
     found = find_predecessor(config.source, endpoint(host, port, "", tls=tls))
     if found is None:
@@ -476,8 +479,7 @@ def _serve(
     approvals_lock: Path | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
-    from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
-    from holdfast.cli.serve_telemetry import log_to_stderr, traced  # noqa: PLC0415 - see above
+    from holdfast.serve import ServeOptions, log_to_stderr, run_hub, traced  # noqa: PLC0415 - see above  # noqa: PLC0415 - see above
     from holdfast.wire import adopt_orphans  # noqa: PLC0415 - see above
 
     adopt_orphans()
@@ -509,7 +511,7 @@ def _serve(
         approvals_lock=approvals_lock,
     )
     with traced(os.environ):
-        run(serving)
+        run_hub(serving)
 
 
 def _secrets(callers: CallerAuth, control: str) -> list[str]:

@@ -20,14 +20,13 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, endpoint, require_auth_beyond_loopback
 from holdfast.cli.output import data_console, print_json, side_console
-from holdfast.cli.program import own_command
 from holdfast.cli.trust import with_trust
 from holdfast.config import find_config, is_named, read_config, read_file, user_folders
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 from holdfast.files import replace_file
+from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint, own_command, require_auth_beyond_loopback
 
 __all__ = ["app", "hub_service", "install_service", "launchd_agent", "service_is_installed", "systemd_units"]
 

@@ -13,7 +13,6 @@ import anyio
 import httpx2
 
 from holdfast.access.principals import TokenPolicy
-from holdfast.cli.serve_run import _known_to
 from holdfast.config import config_from_mapping
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
@@ -22,6 +21,7 @@ from holdfast.control.server.views import HubInfo
 from holdfast.front.http import create_app
 from holdfast.hub import Fleet
 from holdfast.hub.hub import Hub
+from holdfast.serve.run import _known_to
 from tests.harness.web import serving
 
 TOKEN = "the-control-token-of-this-test"

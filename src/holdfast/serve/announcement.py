@@ -14,19 +14,18 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._version import __version__
-from holdfast.cli.listen import notify_ready
-from holdfast.cli.output import counted
 from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
-from holdfast.core import command_line
+from holdfast.core import command_line, counted
 from holdfast.files import make_private
+from holdfast.serve.listen import notify_ready
 
 __all__ = ["Announcement", "keep_state_private", "tell_addresses"]
 
 log = logging.getLogger("holdfast.serve")
 
 
-def tell_addresses(
+def tell_addresses(  # noqa: PLR0913 - each is a line of what is told
     url: str,
     config: Config,
     *,

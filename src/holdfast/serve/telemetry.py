@@ -1,18 +1,25 @@
-"""The log and the traces of ``holdfast serve``."""
+"""The log and the traces of ``holdfast serve``.
+
+Faults that reach the event loop, such as those of a callback of a connection, are one line of log each (SEC-7). The
+loop itself would write the traceback of the fault and of all exceptions before it. An input that causes one may cause a
+thousand, and each traceback would hold up all clients.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from holdfast._version import __version__
 from holdfast.control import ConsoleFormatter, JsonFormatter, LogHandler
+from holdfast.core import fault_line
 from holdfast.errors import UsageError
 from holdfast.hub import ConfigApplied, HubRecord
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.hub import Hub
 
-__all__ = ["keep_log", "log_to_stderr", "mask_in_log", "traced"]
+__all__ = ["keep_log", "log_faults_in_lines", "log_to_stderr", "mask_in_log", "traced"]
 
 TICK_SECONDS = 5.0
 """How late the count of repeated lines may be written."""
@@ -81,6 +88,19 @@ class _ServeLog(LogHandler):
     def mask_known(self) -> None:
         """Mask all of them from now on."""
         self.know((*self.own, *self.of_servers))
+
+
+def log_faults_in_lines() -> None:
+    """Log the faults of the running event loop so, from now on."""
+    asyncio.get_running_loop().set_exception_handler(_log_fault)
+
+
+def _log_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    exc = context.get("exception")
+    what = str(context.get("message") or "a fault")[:200]
+    logging.getLogger("holdfast.loop").error(
+        "%s: %s", what, fault_line(exc) if isinstance(exc, BaseException) else "no exception"
+    )
 
 
 FLUSH_SECONDS = 5.0

@@ -23,8 +23,8 @@ from holdfast.hub import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.cli.serve_run import ServeOptions
-    from holdfast.cli.worker_link import WorkerTask
+    from holdfast.serve.run import ServeOptions
+    from holdfast.serve.worker_link import WorkerTask
 
 __all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
 

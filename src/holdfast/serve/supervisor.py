@@ -28,15 +28,21 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.isolation import hidden_environment
-from holdfast.cli.listen import endpoint, notify_successor, read_token
-from holdfast.cli.loop_faults import log_faults_in_lines
-from holdfast.cli.program import anywhere, own_command
-from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
-from holdfast.cli.serve_telemetry import mask_in_log
-from holdfast.cli.worker_link import (
+from holdfast.config import Config, load_config, state_folder
+from holdfast.control import SharedSignIns
+from holdfast.core import typed_as
+from holdfast.errors import HoldfastError
+from holdfast.files import PRIVATE_FOLDER, private_folder
+from holdfast.front import ConnectionShares
+from holdfast.hub import serve_broker, sleep_until_poll
+from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
+from holdfast.serve.isolation import hidden_environment
+from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
+from holdfast.serve.listen import endpoint, notify_successor, read_token
+from holdfast.serve.program import anywhere, own_command
+from holdfast.serve.takeover import Predecessor, handing_over, start_successors
+from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
+from holdfast.serve.worker_link import (
     ALIVE,
     ALL,
     END,
@@ -52,13 +58,6 @@ from holdfast.cli.worker_link import (
     read_words,
     tell,
 )
-from holdfast.config import Config, load_config, state_folder
-from holdfast.control import SharedSignIns
-from holdfast.core import typed_as
-from holdfast.errors import HoldfastError
-from holdfast.files import PRIVATE_FOLDER, private_folder
-from holdfast.front import ConnectionShares
-from holdfast.hub import serve_broker, sleep_until_poll
 
 __all__ = ["Reports", "Supervised", "Supervisor", "private_place"]
 

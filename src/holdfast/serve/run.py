@@ -37,18 +37,6 @@ from holdfast.access import (
     TrustedGateway,
     jwt_verifier,
 )
-from holdfast.cli.allocator import keep_freed_memory
-from holdfast.cli.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.cli.collector import begin_collections, keep_collections_short
-from holdfast.cli.handover import Predecessor, handing_over, start_successors
-from holdfast.cli.leaving import Leaving
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, needs_name, open_to, read_token
-from holdfast.cli.loop_faults import log_faults_in_lines
-from holdfast.cli.program import anywhere
-from holdfast.cli.serve_end import end_when_asked, on_terminal
-from holdfast.cli.serve_fleet import make_fleet, share_sessions
-from holdfast.cli.serve_telemetry import keep_log, mask_in_log
-from holdfast.cli.worker_link import WorkerLink, WorkerTask
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
 from holdfast.core import invocation, is_loopback, typed_as
@@ -69,12 +57,21 @@ from holdfast.front import (
     serve_stdio,
 )
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file, sleep_until_poll
+from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
+from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
+from holdfast.serve.listen import CallerAuth, TlsOptions, endpoint, needs_name, open_to, read_token
+from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
+from holdfast.serve.program import anywhere
+from holdfast.serve.replicas import make_fleet, share_sessions
+from holdfast.serve.takeover import Predecessor, handing_over, start_successors
+from holdfast.serve.telemetry import keep_log, log_faults_in_lines, mask_in_log
+from holdfast.serve.worker_link import WorkerLink, WorkerTask
 from holdfast.wire import raise_descriptor_limit, share_receive_room
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Announcement", "EndableStdin", "SecretFiles", "ServeOptions", "admin_of", "run"]
+__all__ = ["Announcement", "EndableStdin", "SecretFiles", "ServeOptions", "admin_of", "run_hub"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -134,7 +131,7 @@ def _in_authority(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def run(serving: ServeOptions) -> None:
+def run_hub(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
     raise_descriptor_limit()
     begin_collections()
@@ -147,7 +144,7 @@ def run(serving: ServeOptions) -> None:
 
 
 async def _run_http(serving: ServeOptions) -> None:
-    assert serving.listener is not None  # noqa: S101 - see run()
+    assert serving.listener is not None  # noqa: S101 - see run_hub()
     log_faults_in_lines()
     workers = serving.worker.task.count if serving.worker is not None else 1
     share_receive_room(workers)

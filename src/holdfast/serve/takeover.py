@@ -26,11 +26,11 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
-from holdfast.cli.isolation import hidden_environment
-from holdfast.cli.program import own_command
 from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
 from holdfast.files import private_folder
+from holdfast.serve.isolation import hidden_environment
+from holdfast.serve.program import own_command
 
 __all__ = ["Predecessor", "find_predecessor", "handing_over", "start_successors"]
 
