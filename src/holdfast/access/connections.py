@@ -31,7 +31,7 @@ class ClientPeer:
     """The other end of a connection."""
 
     address: str
-    """Its IP address, as text."""
+    """Its IP address, as text; a Unix socket has none."""
     uid: int | None = None
     """The user, if it is on this machine and the kernel names one."""
     left: bool = False
@@ -58,7 +58,7 @@ class ClientPeer:
 
 def peer_at(name: object, uid: int | None = None, *, left: bool = False) -> ClientPeer:
     """Return the peer with this socket name."""
-    return ClientPeer(str(name[0]) if isinstance(name, tuple) and name else "?", uid, left)
+    return ClientPeer(str(name[0]) if isinstance(name, tuple) and name else "a Unix socket", uid, left)
 
 
 def connections_allowed() -> int:

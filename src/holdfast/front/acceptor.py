@@ -18,6 +18,7 @@ from typing import Final
 from holdfast.access import Admission, ClientPeer, ConnectionLimits, PeerUids, has_left, peer_at
 from holdfast.front.handshakes import HandshakeTurns
 from holdfast.front.shares import ConnectionShares
+from holdfast.wire import unix_peer_uid
 
 __all__ = ["Acceptor", "AdmittedProtocol"]
 
@@ -54,7 +55,7 @@ class AdmittedProtocol(asyncio.Protocol):
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket, and owns it and ``uids``.
+    """Accepts the connections of one listening socket, TCP or Unix, and owns it and ``uids``.
 
     ``on_refused`` is told of a client certificate that does not verify, with the reason. Uvicorn closes an acceptor as
     it closes an ``asyncio.Server``.
@@ -154,8 +155,7 @@ class Acceptor:
             self._loop.add_reader(self._listener.fileno(), self._ready)
 
     def _take(self, connection: socket.socket, name: object) -> None:
-        uid = self._uids.of(connection) if self._uids is not None else None
-        left = self._uids is not None and uid is None and has_left(connection)
+        uid, left = self._user_of(connection)
         admission = self._limits.enter(peer_at(name, uid, left=left))
         if admission is None:
             connection.close()
@@ -165,6 +165,15 @@ class Acceptor:
         admission.close = task.cancel
         self._tasks.add(task)
         task.add_done_callback(partial(self._opened, connection, admission))
+
+    def _user_of(self, connection: socket.socket) -> tuple[int | None, bool]:
+        """The user at the other end, if the kernel names one; and whether it named none because the peer has left."""
+        if connection.family == socket.AF_UNIX:
+            return unix_peer_uid(connection), False
+        if self._uids is None:
+            return None, False
+        uid = self._uids.of(connection)
+        return uid, uid is None and has_left(connection)
 
     def _opened(self, connection: socket.socket, admission: Admission, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

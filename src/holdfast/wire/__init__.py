@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         refusal as refusal,
     )
     from holdfast.wire.http.client import ssl_context as ssl_context
+    from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         HeadFrame as HeadFrame,
     )
     from holdfast.wire.http.pieces import MANY_PIECES as MANY_PIECES, append_piece as append_piece
+    from holdfast.wire.http.pool import HttpOrigin as HttpOrigin, Pool as Pool
     from holdfast.wire.http.receiving import share_receive_room as share_receive_room
     from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (

@@ -113,7 +113,11 @@ _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class HttpPeer:
-    """One server's HTTP endpoint: its URL, its credentials and its connections."""
+    """One server's HTTP endpoint: its URL, its credentials and its connections.
+
+    ``tls`` replaces the usual context, for another authority or a certificate of our own. With ``unix`` every request
+    goes to that socket.
+    """
 
     def __init__(
         self,
@@ -123,11 +127,13 @@ class HttpPeer:
         authorizer: Authorizer | None = None,
         *,
         tls: ssl.SSLContext | None = None,
+        unix: str = "",
         connect_within: float = CONNECT_SECONDS,
     ) -> None:
         self.limits = limits
         self._connect_within = connect_within
         self._tls = tls
+        self._unix = unix
         self._headers = spec.headers
         self._authorizer = authorizer
         self._redactor = redactor
@@ -330,10 +336,10 @@ class HttpPeer:
             problem = "its URL or a header cannot be used in an HTTP request"
             raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
         tls = url.scheme == "https"
-        origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls)
+        origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, self._unix)
         pool = self._pools.get(origin)
         if pool is None:
-            proxy = None if is_loopback(url.host) else _proxy_for(url)
+            proxy = None if self._unix or is_loopback(url.host) else _proxy_for(url)
             context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
             pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
         if url is self.url:

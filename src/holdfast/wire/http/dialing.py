@@ -1,15 +1,22 @@
-"""A connection to a name: its addresses in turn, each next one a moment after the one before (RFC 8305)."""
+"""A connection to a name, whose addresses are tried one after the other (RFC 8305), or to a Unix socket.
+
+A Unix socket has no TLS: the kernel says who is at the other end, to both sides. A peer of another user is refused
+here as it is by the hub's listener, so what comes over such a connection is said by a program of this user.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["NO_LIMIT", "Dialed", "dial"]
+__all__ = ["NO_LIMIT", "Dialed", "dial", "dial_unix", "unix_peer_uid"]
 
 STAGGER_SECONDS: Final = 0.25
 """Before the next address of a name is tried beside the first (RFC 8305)."""
@@ -66,6 +73,36 @@ async def dial(make: Callable[[], _P], host: str, port: int, tls: ssl.SSLContext
         for outcome in await asyncio.gather(*under_way, return_exceptions=True):
             if not isinstance(outcome, BaseException):
                 outcome.abort()
+
+
+async def dial_unix(make: Callable[[], _P], path: str) -> _P:
+    """A connection to a Unix socket of this user. The caller bounds the time."""
+    try:
+        transport, protocol = await asyncio.get_running_loop().create_unix_connection(make, path)
+    except FileNotFoundError as exc:  # no socket at that path means the same as a port on which nothing listens
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)) from exc
+    if unix_peer_uid(transport.get_extra_info("socket")) != os.geteuid():
+        transport.abort()
+        raise PermissionError(errno.EACCES, "another user listens on the Unix socket")
+    return protocol
+
+
+_LINUX_CREDENTIALS: Final = struct.Struct("=iII")
+"""``struct ucred``: pid, uid, gid."""
+_BSD_CREDENTIALS: Final = struct.Struct("=II")
+"""The beginning of ``struct xucred``: its version, and the uid."""
+
+
+def unix_peer_uid(connection: Any) -> int | None:
+    """The user at the other end of a Unix socket, as the kernel noted it at ``connect``; None if it is not known."""
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            noted = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_CREDENTIALS.size)
+            return int(_LINUX_CREDENTIALS.unpack(noted)[1])
+        noted = connection.getsockopt(0, 1, _BSD_CREDENTIALS.size)  # SOL_LOCAL, LOCAL_PEERCRED
+        return int(_BSD_CREDENTIALS.unpack(noted)[1])
+    except (OSError, struct.error):
+        return None
 
 
 async def _addresses(host: str, port: int) -> list[str]:

@@ -24,7 +24,7 @@ from holdfast.wire.http.connection import (
     PooledConnection,
     Response,
 )
-from holdfast.wire.http.dialing import NO_LIMIT, dial
+from holdfast.wire.http.dialing import NO_LIMIT, dial, dial_unix
 
 __all__ = [
     "ConnectFailed",
@@ -94,11 +94,12 @@ class Proxy:
 
 @dataclass(frozen=True)
 class HttpOrigin:
-    """Where requests go."""
+    """Where requests go. With ``unix`` they go to that socket, and host and port are only what the Host header says."""
 
     host: str
     port: int
     tls: bool
+    unix: str = ""
 
     @property
     def authority(self) -> str:
@@ -108,7 +109,10 @@ class HttpOrigin:
 
 
 class Pool:
-    """The connections to one origin."""
+    """The connections to one origin.
+
+    ``tls`` is the context of its connections. One with a certificate chain presents it to a server that asks for one.
+    """
 
     def __init__(
         self,
@@ -253,6 +257,8 @@ class Pool:
 
     async def _connect(self) -> PooledConnection:
         proxy, origin = self._proxy, self.origin
+        if origin.unix:
+            return await dial_unix(lambda: PooledConnection(self._release), origin.unix)
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
         try:
