@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,276 @@ OLD_FASHIONED = re.compile(
 FRAMEWORK_ADAPTERS = frozenset({"HubToolset"})
 """Public adapters may share a name: each framework's users know theirs by the module."""
 
+MOST_METHODS = 15
+LARGE_CLASSES = frozenset(
+    {
+        "Acceptor",
+        "Approvals",
+        "Breaker",
+        "Bridge",
+        "Broker",
+        "Catalog",
+        "Child",
+        "ClientSlots",
+        "Connection",
+        "ControlApi",
+        "ControlClient",
+        "DuplexDispatcher",
+        "Exchange",
+        "Fleet",
+        "FleetMember",
+        "ForwardedDispatcher",
+        "Front",
+        "HeldServers",
+        "HttpConnection",
+        "HttpDispatcher",
+        "HttpPeer",
+        "HttpServer",
+        "HttpSessions",
+        "Hub",
+        "HubCall",
+        "LifecycleMemory",
+        "Machine",
+        "McpServer",
+        "PeerFrames",
+        "PeerRequests",
+        "Peers",
+        "PipeServer",
+        "Placement",
+        "PooledConnection",
+        "Quotas",
+        "Reply",
+        "ServerLeases",
+        "Slot",
+        "SlotRegistry",
+        "StdioDispatcher",
+        "Supervisor",
+        "TokenStore",
+        "View",
+        "_DefinitionReader",
+        "_Parser",
+    }
+)
+"""Classes with more methods than that. The list only gets shorter: a new class with so many has a second one inside."""
+
+SHARED_BASENAMES = frozenset(
+    {
+        "call.py",
+        "client.py",
+        "clock.py",
+        "events.py",
+        "evidence.py",
+        "find.py",
+        "fleet.py",
+        "forwarded.py",
+        "homes.py",
+        "http.py",
+        "listen.py",
+        "login.py",
+        "logs.py",
+        "machine.py",
+        "memory.py",
+        "messages.py",
+        "models.py",
+        "process.py",
+        "records.py",
+        "route.py",
+        "run.py",
+        "server.py",
+        "stdio.py",
+        "tasks.py",
+        "tracing.py",
+        "trust.py",
+    }
+)
+"""Names that two modules have. The list only gets shorter: a reader looks for a behaviour by the name of its file."""
+
+UNAWAITED = frozenset(
+    {
+        "_forward",
+        "_forward_here",
+        "_no_message",
+        "_post",
+        "_serve",
+        "_serve_session",
+        "_take",
+        "call",
+        "decide",
+        "forward",
+        "post",
+        "request",
+        "serve",
+    }
+)
+"""Functions that return a coroutine for their caller to await. The list only gets shorter."""
+
+TEXTUAL_DECISIONS = frozenset(
+    {
+        "endpoint/inbound.py",
+        "front/peer_requests.py",
+        "wire/envelope.py",
+        "wire/http/transport.py",
+    }
+)
+"""Modules that decide by the text of an exception. The list only gets shorter: a decision reads a type or a field."""
+
+LATE_CALLBACKS = frozenset(
+    {
+        "elsewhere",
+        "events_lost",
+        "find_stream",
+        "first_look",
+        "joins",
+        "keys",
+        "look_again",
+        "loop_lag",
+        "make_room",
+        "may_pin",
+        "on_first_message",
+        "on_gone",
+        "on_home_lost",
+        "on_line",
+        "on_lost",
+        "on_stream",
+        "post",
+        "reconnect_elsewhere",
+        "stream_open",
+        "tell_use",
+        "using",
+    }
+)
+"""Callbacks that an object gets after it is made. The list only gets shorter: a constructor takes its collaborators."""
+
+EXCEPTION_NAMES = frozenset({"exc", "error", "cause", "failure", "problem", "fault", "raised"})
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Each module of the sources: its path, and what it says."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())
+
 
 def test_no_two_classes_share_a_name() -> None:
     homes: dict[str, set[str]] = defaultdict(set)
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in modules():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name not in FRAMEWORK_ADAPTERS:
-                homes[node.name].add(str(path.relative_to(SOURCE)))
+                homes[node.name].add(path)
     assert {name: sorted(files) for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_no_class_has_more_methods_than_a_reader_keeps_in_mind() -> None:
+    found = {
+        f"{node.name}: {count}"
+        for _, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        if (count := sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)) > MOST_METHODS
+        if node.name not in LARGE_CLASSES
+    }
+    assert found == set()
+
+
+def test_no_two_modules_share_a_name() -> None:
+    names = Counter(path.rpartition("/")[2] for path, _ in modules())
+    del names["__init__.py"]
+    assert {name for name, count in names.items() if count > 1} - SHARED_BASENAMES == set()
+
+
+def test_what_is_asynchronous_is_awaited_where_it_is_called() -> None:
+    """One straight path: no function hands its caller a coroutine, for then nothing says where it runs."""
+    found = {
+        f"{path}: {node.name}"
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
+        if re.search(r"\b(Coroutine|Awaitable)\[", ast.unparse(node.returns).partition("Callable[")[0])
+    }
+    assert {one for one in found if one.rpartition(" ")[2] not in UNAWAITED} == set()
+
+
+def test_no_decision_reads_the_text_of_an_exception() -> None:
+    found = {path for path, tree in modules() if any(_reads_a_text(function) for function in ast.walk(tree))}
+    assert found - TEXTUAL_DECISIONS == set()
+
+
+def _reads_a_text(node: ast.AST) -> bool:
+    """Whether this is ``... in str(exc)``, ``str(exc) == ...`` or ``str(exc).startswith(...)``."""
+    if isinstance(node, ast.Compare):
+        return any(_is_text_of_exception(one) for one in (node.left, *node.comparators))
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in ("startswith", "endswith", "find", "partition")
+        and _is_text_of_exception(node.value)
+    )
+
+
+def _is_text_of_exception(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "str"
+        and any(isinstance(one, ast.Name) and one.id in EXCEPTION_NAMES for one in node.args)
+    )
+
+
+def test_no_object_gets_a_callback_after_it_is_made() -> None:
+    found = {f"{path}: {name}" for path, tree in modules() for name in _late_callbacks(tree)}
+    assert {one for one in found if one.rpartition(" ")[2] not in LATE_CALLBACKS} == set()
+
+
+def _late_callbacks(tree: ast.Module) -> Iterator[str]:
+    """Attributes of other objects that are set to a function: a lambda, a partial, a method of this object's."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    variables = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    plain = {one.name for one in functions if not one.args.args or one.args.args[0].arg != "self"} - variables
+    methods = {one.name for one in functions if not one.decorator_list} - plain
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        match node.value:
+            case ast.Lambda() | ast.Call(func=ast.Name(id="partial")):
+                pass
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in methods:
+                pass
+            case ast.Name(id=name) if name in plain:
+                pass
+            case _:
+                continue
+        for target in node.targets:
+            match target:
+                case ast.Attribute(value=ast.Name(id="self")):
+                    pass  # its own: whole when it is made
+                case ast.Attribute(attr=name):
+                    yield name
+
+
+def test_every_import_of_the_tests_is_there() -> None:
+    """The lazy exports of a package let a type checker believe in modules that have moved."""
+    missing = []
+    for folder in ("tests", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for package, name in _imports_of_packages(ast.parse(path.read_text())):
+                if not _is_there(package, name):
+                    missing.append(f"{path.relative_to(ROOT)}: from {package} import {name}")
+    assert missing == []
+
+
+def _imports_of_packages(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("holdfast", "tests"):
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def _is_there(package: str, name: str) -> bool:
+    """Whether a module or a package has this; of a module only the file is looked for: a type checker does the rest."""
+    base = ROOT / "src" if package.startswith("holdfast") else ROOT
+    place = base.joinpath(*package.split("."))
+    if place.with_suffix(".py").exists():
+        return True
+    if (place / f"{name}.py").exists() or (place / name).is_dir():
+        return True
+    return package.startswith("holdfast") and hasattr(importlib.import_module(package), name)
 
 
 def test_source_and_documentation_use_plain_words() -> None:
