@@ -23,7 +23,7 @@ from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from holdfast.hub.loader import Loader
 from holdfast.serve.announcement import tell_addresses
-from holdfast.serve.listen import endpoint, needs_name
+from holdfast.serve.options import ServeConfig, Serving
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
 from tests.harness import waiting
@@ -264,13 +264,8 @@ def test_a_hub_for_other_machines_says_that_requests_need_a_name(
     host: str, names: tuple[str, ...], needs: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "holdfast")
-    tell_addresses(
-        endpoint(host, 4653),
-        config_from_mapping({"mcpServers": {}}),
-        sign_in_code=lambda: "",
-        ready=lambda: None,
-        needs_name=needs_name(host, names),
-    )
+    serving = Serving(options=ServeConfig(allow_host=list(names)), config=None, host=host)
+    tell_addresses(serving, config_from_mapping({"mcpServers": {}}), sign_in_code=lambda: "")
     assert "MCP endpoint: http://" in capsys.readouterr().out
     assert ("--allow-host NAME" in caplog.text) is needs
 

@@ -27,8 +27,8 @@ import trustme
 
 from holdfast.files import replace_file
 from holdfast.serve.announcement import keep_state_private
-from holdfast.serve.listen import CallerAuth
-from holdfast.serve.run import ServeOptions
+from holdfast.serve.options import ServeConfig, Serving
+from holdfast.serve.run import allowed_hosts
 from tests.access.test_quotas import number_open
 from tests.cli.serve_process import Served, config, run, served
 
@@ -53,8 +53,8 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells 
 @pytest.mark.requirement("SEC-2")
 async def test_an_ipv6_address_is_allowed_as_a_host_with_and_without_its_brackets() -> None:
     for written in ("fd00:10:244::1f", "[fd00:10:244::1f]"):
-        serving = ServeOptions(config=None, listener=None, host="::", callers=CallerAuth(hosts=(written,)))
-        assert "[fd00:10:244::1f]" in serving.hosts
+        serving = Serving(options=ServeConfig(allow_host=[written]), config=None, host="::")
+        assert "[fd00:10:244::1f]" in allowed_hosts(serving)
 
 
 _REQUEST = """

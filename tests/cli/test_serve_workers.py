@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.control.find import running_hubs
 from holdfast.files import replace_file
-from holdfast.serve.listen import bind
+from holdfast.serve.listening_socket import bind
 from holdfast.serve.supervisor import private_place
 from holdfast.serve.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.testing import HttpServer, StdioServer
@@ -616,7 +616,7 @@ async def test_a_worker_leaves_when_its_supervisor_is_gone(tmp_path: Path) -> No
     ours, theirs = channel_pair()
     with socket.socket() as listener, theirs:
         task = WorkerTask(
-            number=1, count=2, listener=os.dup(listener.fileno()), supervisor=1, folder="f", address="a", token="t"
+            number=1, listener=os.dup(listener.fileno()), supervisor=1, folder="f", address="a", token="t"
         )
         ours.send(task.sent())
         environ = {WORKER_VARIABLE: str(os.dup(theirs.fileno())), "OTHER": "stays"}

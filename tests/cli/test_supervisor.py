@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.config import config_from_mapping
 from holdfast.serve import supervisor as module
-from holdfast.serve.listen import bind
-from holdfast.serve.supervisor import Reports, Supervised, Supervisor
+from holdfast.serve.listening_socket import bind
+from holdfast.serve.options import ServeConfig, Serving
+from holdfast.serve.supervisor import Reports, Supervisor
 from holdfast.serve.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
 from tests.harness.waiting import came_true
 
@@ -64,7 +65,7 @@ async def test_a_worker_reports_from_when_it_listens(monkeypatch: pytest.MonkeyP
     ours, theirs = channel_pair()
     theirs.setblocking(False)
     listener, words, enough = bind("127.0.0.1", 0), list[str](), anyio.Event()
-    task = WorkerTask(number=1, count=1, listener=0, supervisor=0, folder="", address="", token="")
+    task = WorkerTask(number=1, listener=0, supervisor=0, folder="", address="", token="")
     link = WorkerLink(task, theirs, listener)
 
     def heard(word: str) -> None:
@@ -93,7 +94,7 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervisor]:
     monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
     with bind("127.0.0.1", 0) as listener:
         config = config_from_mapping({"mcpServers": {}})
-        yield Supervisor(Supervised(config=config, listener=listener, host="127.0.0.1", count=1, token="t"))
+        yield Supervisor(Serving(options=ServeConfig(), config=config, listener=listener, host="127.0.0.1"))
 
 
 async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(

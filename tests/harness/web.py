@@ -16,7 +16,7 @@ from holdfast.access.local_peer import PeerUids
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.listener import HttpConnection
 from holdfast.front.tls import ServerTls
-from holdfast.serve.listen import bind
+from holdfast.serve.listening_socket import bind
 
 
 class _Server(uvicorn.Server):

@@ -26,7 +26,7 @@ from holdfast.config import find_config, is_named, read_config, read_file, user_
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 from holdfast.files import replace_file
-from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint, own_command, require_auth_beyond_loopback
+from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint_url, own_command, require_credentials_beyond_loopback
 
 __all__ = ["app", "hub_service", "install_service", "launchd_agent", "service_is_installed", "systemd_units"]
 
@@ -232,7 +232,7 @@ def _print_installed(wanted: HubService, manager: Manager) -> None:
     out = data_console()
     for file in manager.files(wanted):
         out.print(f"wrote {file}", soft_wrap=True)
-    out.print(f"The hub runs at {endpoint(wanted.host, wanted.port)}, with {wanted.config}", soft_wrap=True)
+    out.print(f"The hub runs at {endpoint_url(wanted.host, wanted.port)}, with {wanted.config}", soft_wrap=True)
     for hint in (*_variable_hints(wanted), *manager.hints()):
         side_console().print(hint, soft_wrap=True)
 
@@ -260,7 +260,7 @@ def hub_service(
         message = "--token would be in the unit file and in the list of processes, where other users can read it"
         raise UsageError(message, hint="write the token into a file that only you can read, and use --token-file FILE")
     given = not names.isdisjoint(_AUTH_OPTIONS)
-    require_auth_beyond_loopback(host, can_verify=given)
+    require_credentials_beyond_loopback(host, can_verify=given)
     return HubService(
         command=own_command(),
         config=file,

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -18,57 +17,52 @@ from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
 from holdfast.core import command_line, counted
 from holdfast.files import make_private
-from holdfast.serve.listen import notify_ready
+from holdfast.serve.listening_socket import notify_ready
+from holdfast.serve.options import Serving
 
 __all__ = ["Announcement", "keep_state_private", "tell_addresses"]
 
 log = logging.getLogger("holdfast.serve")
 
 
-def tell_addresses(  # noqa: PLR0913 - each is a line of what is told
-    url: str,
-    config: Config,
-    *,
-    sign_in_code: Callable[[], str],
-    ready: Callable[[], None],
-    workers: int = 0,
-    is_demo: bool = False,
-    open_to: str = "",
-    needs_name: bool = False,
-) -> None:
+def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[], str]) -> None:
     """Print the addresses on stdout, because programs wait for them; log the rest.
 
-    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends. ``ready``
-    is called when the addresses are printed. ``open_to`` is who needs no credentials. ``needs_name``: the hub listens
-    beyond this machine, and no name is given.
+    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends. The hub
+    before this one may stop when the addresses are printed.
     """
-    base = url.removesuffix("/mcp")
+    base = serving.url.removesuffix("/mcp")
     code = f"#code={sign_in_code()}" if sys.stdout.isatty() else ""
-    sys.stdout.write(f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n")
+    sys.stdout.write(
+        f"MCP endpoint: {serving.url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+    )
     sys.stdout.flush()
-    ready()
+    if serving.predecessor is not None:
+        serving.predecessor.ready()
     notify_ready(os.environ)
-    by = f" with {counted(workers, 'worker')}" if workers else ""
+    workers = serving.options.worker_count
+    by = f" with {counted(workers, 'worker')}" if workers > 1 else ""
     log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)
     log.info("if a server does not start, run: %s", command_line("doctor"))
-    if is_demo:
+    if serving.is_demo:
         log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
-    if open_to:
-        log.info("%s may call the hub, and use the credentials in that file", open_to)
-    if needs_name:
+    if serving.open_to:
+        log.info("%s may call the hub, and use the credentials in that file", serving.open_to)
+    if serving.needs_name:
         log.info("requests from other machines are refused until --allow-host NAME gives the host that they ask for")
 
 
 class Announcement:
     """Lets this user's commands find the hub while the block runs."""
 
-    def __init__(self, base: str, config: Path | None, *, token: str, certificate: Path | None = None) -> None:
+    def __init__(self, serving: Serving, config: Config) -> None:
+        source, certificate = config.source, serving.options.tls_cert
         self._found = RunningHub(
-            url=base,
-            token=token,
+            url=serving.url.removesuffix("/mcp"),
+            token=serving.control_token,
             pid=os.getpid(),
             started=time.time(),
-            config=str(config.absolute()) if config is not None else "",
+            config=str(source.absolute()) if source is not None else "",
             version=__version__,
             certificate=str(certificate.absolute()) if certificate is not None else "",
         )

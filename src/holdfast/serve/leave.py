@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from holdfast.control import ControlServer
-from holdfast.front import Front
-from holdfast.hub import Hub
-from holdfast.serve.announcement import Announcement
-from holdfast.serve.listen import notify_successor
+from holdfast.serve.listening_socket import notify_successor
 
 if TYPE_CHECKING:
-    from holdfast.serve.run import ServeOptions
+    from holdfast.control import ControlServer
+    from holdfast.front import Front
+    from holdfast.hub import Hub
+    from holdfast.serve.announcement import Announcement
+    from holdfast.serve.options import Serving
     from holdfast.serve.worker_link import WorkerLink
 
 __all__ = ["END_SIGNALS", "Drain", "Leaving", "end_when_asked", "leave_terminal", "on_terminal"]
@@ -52,13 +52,15 @@ class _Listening(Protocol):
 class Leaving:
     """The end of a hub over HTTP, step by step."""
 
-    def __init__(self, serving: ServeOptions, server: _Listening, front: Front, admin: ControlServer) -> None:
+    def __init__(
+        self, serving: Serving, server: _Listening, front: Front, admin: ControlServer, note: Announcement
+    ) -> None:
         self._hub = front.hub
         self._serving = serving
         self._server = server
         self._front = front
         self._admin = admin
-        self.note: Announcement | None = None
+        self._note = note
         self._starting: anyio.CancelScope | None = None
 
     async def wait_until_ready(self, hub: Hub) -> None:
@@ -110,19 +112,18 @@ class Leaving:
         log.info("a successor took over: connections that are open are served until they close")
         if pid:
             notify_successor(os.environ, pid)
-        if self.note is not None:
-            self.note.withdraw()
+        self._note.withdraw()
         self._front.retire()
         self._server.stop_accepting()
         self._front.move_streams()
         self._admin.close()
-        await self._hand_over(self._serving.drain)
-        connected = max(self._serving.drain, self._serving.lame_duck)
-        until = anyio.current_time() + connected + self._serving.drain
+        await self._hand_over(self._serving.options.drain)
+        connected = self._serving.leave_seconds
+        until = anyio.current_time() + connected + self._serving.options.drain
         with anyio.move_on_after(connected):
             await self._server.disconnected()
-        if not await self._front.drain(self._serving.drain):
-            log.warning("some calls did not finish within %g s, and are cut", self._serving.drain)
+        if not await self._front.drain(self._serving.options.drain):
+            log.warning("some calls did not finish within %g s, and are cut", self._serving.options.drain)
         await self._wait_for_others(until)
         self.end()
 

@@ -23,7 +23,7 @@ from holdfast.hub import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.serve.run import ServeOptions
+    from holdfast.serve.options import Serving
     from holdfast.serve.worker_link import WorkerTask
 
 __all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
@@ -35,11 +35,12 @@ CA_VARIABLE = "HOLDFAST_FLEET_CA"
 """Names the file with the authority of the store's certificate, where the address does not."""
 
 
-def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
+def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     """The fleet of this hub; None if it is alone."""
     worker = serving.worker.task if serving.worker is not None else None
-    if serving.fleet is None:
-        if serving.advertise is not None:
+    options = serving.options
+    if not options.fleet:
+        if options.advertise:
             raise UsageError("--advertise needs --fleet", hint="replicas find each other through the store of a fleet")
         return _workers(worker, keys) if worker is not None else None
     if not keys.shared:
@@ -48,8 +49,8 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
             hint="make one (python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > keys; chmod 600 keys), and "
             "start each replica with --session-key-file keys, or with the same HOLDFAST_SESSION_KEY",
         )
-    redis = _with_ca(RedisAddress.parse(serving.fleet))
-    address = PeerAddress.parse(serving.advertise) if serving.advertise is not None else None
+    redis = _with_ca(RedisAddress.parse(options.fleet))
+    address = PeerAddress.parse(options.advertise) if options.advertise else None
     succeeds = serving.predecessor is not None
     if worker is not None:
         address, succeeds = _address_of(worker, address), True
@@ -62,7 +63,7 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
         number = (worker.group, worker.number)
         fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
     fleet.keys = lambda: keys.material
-    fleet.leases.is_reachable = serving.advertise is not None
+    fleet.leases.is_reachable = bool(options.advertise)
     return fleet
 
 

@@ -38,10 +38,12 @@ from holdfast.hub import serve_broker, sleep_until_poll
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
-from holdfast.serve.listen import endpoint, notify_successor, read_token
+from holdfast.serve.listening_socket import notify_successor
+from holdfast.serve.options import Serving
 from holdfast.serve.program import anywhere, own_command
-from holdfast.serve.takeover import Predecessor, handing_over, start_successors
+from holdfast.serve.takeover import handing_over, start_successors
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
+from holdfast.serve.tokens import read_token
 from holdfast.serve.worker_link import (
     ALIVE,
     ALL,
@@ -59,7 +61,7 @@ from holdfast.serve.worker_link import (
     tell,
 )
 
-__all__ = ["Reports", "Supervised", "Supervisor", "private_place"]
+__all__ = ["Reports", "Supervisor", "private_place"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -78,28 +80,6 @@ MISSED_REPORTS = 30
 TOKEN_SECONDS = 1.0
 LONGEST_PATH = 80
 """Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Supervised:
-    """What the workers serve, as far as their supervisor has to know it."""
-
-    config: Config | None
-    """None for the demo servers, which the supervisor runs."""
-    listener: socket.socket
-    host: str
-    count: int
-    token: str = field(repr=False)
-    token_file: Path | None = None
-    certificate: Path | None = None
-    """Of TLS; None without TLS."""
-    drain: float = 10.0
-    lame_duck: float = 0.0
-    predecessor: Predecessor | None = None
-    open_to: str = ""
-    """Who may call without credentials, in words."""
-    needs_name: bool = False
-    """Whether it listens beyond this machine, and answers to no name that others may use."""
 
 
 class Reports:
@@ -157,13 +137,15 @@ class _Worker:
 class Supervisor:
     """The parent of the workers."""
 
-    def __init__(self, serving: Supervised) -> None:
+    def __init__(self, serving: Serving) -> None:
+        assert serving.listener is not None  # noqa: S101 - several workers serve over HTTP
         self._serving = serving
-        self._url = endpoint(serving.host, serving.listener.getsockname()[1], tls=serving.certificate is not None)
+        self._listener = serving.listener
+        self._count = serving.options.worker_count
         self._note: Announcement
         self._config: Config
         self._demo = ""
-        self._token = serving.token
+        self._token = serving.control_token
         self._key = secrets.token_urlsafe(48)
         self._began = time.time()
         self._workers: dict[int, _Worker] = {}
@@ -178,23 +160,22 @@ class Supervisor:
         self._shares: ConnectionShares | None = None
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
         self._tasks: anyio.abc.TaskGroup
-        self.code = 0
+        self._code = 0
         """The exit code: that of the first worker, if it does not start."""
 
-    def run(self) -> None:
-        """Serve until a signal."""
+    def run(self) -> int:
+        """Serve until a signal; returns the exit code."""
         keep_state_private(os.environ)
         with private_place() as folder:
             self._folder = folder
-            self._shares = ConnectionShares.create(folder / "connections", 2 * self._serving.count)
+            self._shares = ConnectionShares.create(folder / "connections", 2 * self._count)
             anyio.run(self._run)
+        return self._code
 
     async def _run(self) -> None:
         log_faults_in_lines()
         async with self._found_config() as self._config, anyio.create_task_group() as self._tasks:
-            serving, source = self._serving, self._config.source
-            base = self._url.removesuffix("/mcp")
-            self._note = Announcement(base, source, token=serving.token, certificate=serving.certificate)
+            self._note = Announcement(self._serving, self._config)
             await self._tasks.start(serve_broker, self._folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
             async with self._offered() as handover:
@@ -216,7 +197,7 @@ class Supervisor:
 
         async with demo_fleet() as control:
             self._demo = str(control.folder)
-            note_running(control, self._url)
+            note_running(control, self._serving.url)
             try:
                 with typed_as(anywhere(control.config_file, os.environ)):
                     yield load_config(control.config_file)
@@ -229,7 +210,7 @@ class Supervisor:
         if self._demo:
             yield ""
             return
-        async with handing_over(self._serving.listener, state_folder(os.environ) / "hubs", self._succeeded) as handover:
+        async with handing_over(self._listener, state_folder(os.environ) / "hubs", self._succeeded) as handover:
             self._tasks.start_soon(start_successors, os.environ)
             yield handover
 
@@ -244,13 +225,13 @@ class Supervisor:
             if self._is_ending():
                 return
             self._ending = True
-            self.code = first.process.returncode or 1
+            self._code = first.process.returncode or 1
             return
-        for number in range(2, self._serving.count + 1):
+        for number in range(2, self._count + 1):
             if not self._is_ending():
                 await self._start(number, waits=takes_over, together=not takes_over)
         self._tasks.start_soon(self._tell_when_ready, tuple(self._workers.values()))
-        for number in range(2, self._serving.count + 1):
+        for number in range(2, self._count + 1):
             await self._accepts(number)
         if not self._is_ending():
             self._announce()
@@ -282,17 +263,7 @@ class Supervisor:
             await anyio.sleep(FIRST_DELAY)  # the next one starts
 
     def _announce(self) -> None:
-        serving = self._serving
-        tell_addresses(
-            self._url,
-            self._config,
-            sign_in_code=self._sign_in_code,
-            ready=serving.predecessor.ready if serving.predecessor is not None else lambda: None,
-            workers=serving.count,
-            is_demo=bool(self._demo),
-            open_to=serving.open_to,
-            needs_name=serving.needs_name,
-        )
+        tell_addresses(self._serving, self._config, sign_in_code=self._sign_in_code)
 
     def _sign_in_code(self) -> str:
         return SharedSignIns(self._key.encode(), self._folder / "codes").new_code(self._token)
@@ -307,8 +278,7 @@ class Supervisor:
         self._started += 1
         task = WorkerTask(
             number=number,
-            count=self._serving.count,
-            listener=self._serving.listener.fileno(),
+            listener=self._listener.fileno(),
             supervisor=os.getpid(),
             folder=str(self._folder),
             address=str(self._folder / f"{number}.{self._started}.sock"),
@@ -328,7 +298,7 @@ class Supervisor:
                 stdout=None,
                 stderr=None,
                 env={**environ, WORKER_VARIABLE: str(theirs.fileno())},
-                pass_fds=(self._serving.listener.fileno(), theirs.fileno(), hidden),
+                pass_fds=(self._listener.fileno(), theirs.fileno(), hidden),
             )
         worker = _Worker(number, process, ours, anyio.current_time(), task.place)
         if not candidate:
@@ -434,7 +404,7 @@ class Supervisor:
             old, self._workers[number] = self._workers[number], new
             log.info("worker %d is replaced: the old one serves open connections until they close", number)
             old.tell(SUCCEED)
-            await self._gone(old, 2 * max(self._serving.drain, self._serving.lame_duck))
+            await self._gone(old, 2 * self._serving.leave_seconds)
 
     async def _gone(self, worker: _Worker, seconds: float) -> None:
         """Wait until a worker ended that was told to; one that does not is killed."""
@@ -454,7 +424,7 @@ class Supervisor:
                 if number == signal.SIGHUP and not self._on_terminal:
                     self._roll_wanted.set()
                 elif not self._is_ending():
-                    self._leave(LEAVE, self._serving.lame_duck + self._serving.drain)
+                    self._leave(LEAVE, self._serving.lame_duck + self._serving.options.drain)
                 else:
                     self._tell_all(END)
 
@@ -464,7 +434,7 @@ class Supervisor:
         if pid:
             notify_successor(os.environ, pid)
         self._note.withdraw()
-        self._leave(SUCCEED, 2 * max(self._serving.drain, self._serving.lame_duck))
+        self._leave(SUCCEED, 2 * self._serving.leave_seconds)
 
     def _leave(self, word: str, seconds: float) -> None:
         self._ending = True
@@ -491,7 +461,7 @@ class Supervisor:
 
     async def _follow_token(self) -> None:
         """Commands find the hub by the note of this process: it must have the token that the workers accept."""
-        file = self._serving.token_file
+        file = self._serving.options.control_token_file
         while file is not None:
             await sleep_until_poll(TOKEN_SECONDS)
             with suppress(HoldfastError):

@@ -66,7 +66,6 @@ class WorkerTask:
     """What a worker gets from its supervisor."""
 
     number: int
-    count: int
     listener: int
     """The descriptor of the listening socket."""
     supervisor: int

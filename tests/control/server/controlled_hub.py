@@ -21,7 +21,7 @@ from holdfast.control.server.views import HubInfo
 from holdfast.front.http import create_app
 from holdfast.hub import Fleet
 from holdfast.hub.hub import Hub
-from holdfast.serve.run import _known_to
+from holdfast.serve.run import known_to
 from tests.harness.web import serving
 
 TOKEN = "the-control-token-of-this-test"
@@ -63,9 +63,7 @@ async def steered(
     config = config_from_mapping({"mcpServers": servers, "holdfast": options})
     hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
-    admin = ControlServer(
-        hub, about, control_token=TOKEN, metrics_for=_known_to(tokens) if tokens is not None else None
-    )
+    admin = ControlServer(hub, about, control_token=TOKEN, metrics_for=known_to(tokens) if tokens is not None else None)
     app = create_app(hub, tokens=tokens, beside=admin.routes())
     async with hub, serving(app) as base:
         assert await hub.ready(20)

@@ -1,0 +1,377 @@
+"""The options of ``holdfast serve``, each spelled once, and what a start found or opened for them.
+
+A field of ``ServeConfig`` is an option: its flag, its type, its help and its default. The command takes its parameters
+from the fields, and the rest of this package reads them; a supervisor's workers and a successor get the same command
+line and read it again. So a new option is one field, and the code that uses it.
+
+``check`` refuses what no file and no socket is needed to refuse. It imports no web framework, so that a wrong option is
+reported at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from holdfast.config import Config
+from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
+from holdfast.core import is_loopback
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.serve.takeover import Predecessor
+    from holdfast.serve.worker_link import WorkerLink
+
+__all__ = [
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "DEFAULT_URL",
+    "LogFormat",
+    "LogLevel",
+    "ServeConfig",
+    "Serving",
+    "endpoint_url",
+]
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 4653
+"""HOLD on a telephone keypad."""
+
+LAME_DUCK_SECONDS = 5.0
+"""How long a hub that others reach through a balancer still serves after its end was announced."""
+
+MOST_WORKERS = 64
+
+
+def endpoint_url(host: str, port: int, path: str = "/mcp", *, tls: bool = False) -> str:
+    """The URL of a hub that listens on this host and port."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound here
+    return f"http{'s' if tls else ''}://{f'[{reachable}]' if ':' in reachable else reachable}:{port}{path}"
+
+
+DEFAULT_URL = endpoint_url(DEFAULT_HOST, DEFAULT_PORT)
+
+
+class LogFormat(Enum):
+    """The format of the log."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(Enum):
+    """The lowest level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What a person asked for, as it was typed."""
+
+    config: Annotated[Path | None, Option("--config", metavar="FILE", help="The mcp.json to use")] = None
+    host: Annotated[str, Option("--host", metavar="HOST", help="The address to listen on")] = DEFAULT_HOST
+    port: Annotated[
+        int, Option("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for a free one")
+    ] = DEFAULT_PORT
+    stdio: Annotated[bool, Option("--stdio", help="Serve one client over stdin and stdout")] = False
+    watch: Annotated[bool, Option("--watch/--no-watch", help="Apply changes of the mcp.json at once")] = True
+    token: Annotated[
+        str | None,
+        Option(
+            "--token",
+            metavar="TOKEN",
+            help="Require this bearer token from every caller; other users of the machine can see it here",
+        ),
+    ] = field(default=None, repr=False)
+    token_file: Annotated[
+        Path | None,
+        Option("--token-file", metavar="FILE", help="Read that token from a file, and again when it changes"),
+    ] = None
+    tokens_file: Annotated[
+        Path | None,
+        Option("--tokens-file", metavar="FILE", help="Named tokens: JSON with name, sha256, groups and expires"),
+    ] = None
+    jwt_issuer: Annotated[str | None, Option("--jwt-issuer", metavar="URL", help="Accept JWTs of this issuer")] = None
+    jwt_audience: Annotated[
+        str | None, Option("--jwt-audience", metavar="NAME", help="The audience that a JWT must have")
+    ] = None
+    jwt_keys: Annotated[
+        str | None, Option("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file")
+    ] = None
+    jwt_groups_claim: Annotated[
+        str, Option("--jwt-groups-claim", metavar="NAME", help="The claim with the groups of a user")
+    ] = "groups"
+    jwt_scopes_claim: Annotated[
+        str, Option("--jwt-scopes-claim", metavar="NAME", help="The claim with the scopes of a user")
+    ] = "scope"
+    gateway_secret_file: Annotated[
+        Path | None,
+        Option(
+            "--gateway-secret-file",
+            metavar="FILE",
+            help="Trust the user headers of a gateway that sends this secret as Holdfast-Gateway-Secret",
+        ),
+    ] = None
+    gateway_user_header: Annotated[
+        str, Option("--gateway-user-header", metavar="NAME", help="The gateway's header with the user")
+    ] = "X-Forwarded-User"
+    gateway_groups_header: Annotated[
+        str, Option("--gateway-groups-header", metavar="NAME", help="The gateway's header with the groups")
+    ] = "X-Forwarded-Groups"
+    gateway_mtls: Annotated[
+        bool, Option("--gateway-mtls", help="Trust the user headers of a client with a certificate of --tls-client-ca")
+    ] = False
+    gateway_cert_name: Annotated[
+        list[str] | None,
+        Option(
+            "--gateway-cert-name",
+            metavar="NAME",
+            help="A name in the gateway's certificate, for --gateway-mtls; may be repeated",
+        ),
+    ] = None
+    allow_uid: Annotated[
+        list[str] | None,
+        Option(
+            "--allow-uid",
+            metavar="USER",
+            help="Another user of this machine that may call a hub without credentials; may be repeated",
+        ),
+    ] = None
+    local_token: Annotated[
+        bool, Option("--local-token", help="Require a token from local programs too; `import` gives it to clients")
+    ] = False
+    control_token_file: Annotated[
+        Path | None,
+        Option(
+            "--control-token-file",
+            metavar="FILE",
+            help=f"The token of the control API, read again when it changes; or set ${CONTROL_TOKEN_VARIABLE}",
+        ),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, Option("--tls-cert", metavar="FILE", help="Serve TLS with this certificate, in PEM form")
+    ] = None
+    tls_key: Annotated[
+        Path | None, Option("--tls-key", metavar="FILE", help="The key of that certificate, in PEM form")
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        Option("--tls-client-ca", metavar="FILE", help="Require client certificates of this authority (mTLS)"),
+    ] = None
+    allow_host: Annotated[
+        list[str] | None,
+        Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
+    ] = None
+    session_key_file: Annotated[
+        Path | None,
+        Option(
+            "--session-key-file",
+            metavar="FILE",
+            help="Keys for session ids, one a line, the newest first; the same file for all replicas",
+        ),
+    ] = None
+    fleet: Annotated[
+        str | None,
+        Option(
+            "--fleet",
+            metavar="URL",
+            envvar="HOLDFAST_FLEET",
+            help="Share switches, approvals and evidence with other hubs: redis://, rediss:// or redis+sentinel://",
+        ),
+    ] = field(default=None, repr=False)  # its address may have a password
+    workers: Annotated[
+        str,
+        Option(
+            "--workers",
+            metavar="N",
+            envvar="HOLDFAST_WORKERS",
+            help="How many processes serve together; `auto` for one a core",
+        ),
+    ] = "1"
+    advertise: Annotated[
+        str | None,
+        Option(
+            "--advertise",
+            metavar="URL",
+            envvar="HOLDFAST_ADVERTISE",
+            help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
+        ),
+    ] = None
+    approvals_lock: Annotated[
+        Path | None,
+        Option(
+            "--approvals-lock",
+            metavar="FILE",
+            envvar="HOLDFAST_APPROVALS_LOCK",
+            help="Use only what this lock has; `holdfast approve --export` writes one",
+        ),
+    ] = None
+    takeover: Annotated[
+        bool, Option("--takeover", help="Take over from the running hub of this mcp.json, on its address")
+    ] = False
+    lame_duck: Annotated[
+        float | None,
+        Option(
+            "--lame-duck",
+            metavar="SECONDS",
+            min=0,
+            help="How long all is still served after SIGTERM while /readyz answers 503; 5 beyond loopback, else 0",
+        ),
+    ] = None
+    drain: Annotated[
+        float, Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after that")
+    ] = 10.0
+    demo: Annotated[bool, Option("--demo", help="Serve the built-in demo servers")] = False
+    log_format: Annotated[
+        LogFormat,
+        Option("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="The format of the log: text, or JSON lines"),
+    ] = LogFormat.CONSOLE
+    log_level: Annotated[
+        LogLevel, Option("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The lowest level that is logged")
+    ] = LogLevel.INFO
+    verbose: Annotated[bool, Option("--verbose", "-v", help="The same as --log-level debug")] = False
+
+    @property
+    def worker_count(self) -> int:
+        """The number of workers: a number, or one for each core that this process may use."""
+        text = self.workers
+        if text == "auto":
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            return min(cores, MOST_WORKERS)
+        if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST_WORKERS):
+            raise UsageError(
+                f"--workers is `{text[:20]}`",
+                hint=f"give a number from 1 to {MOST_WORKERS}, or `auto`; more than there are cores brings nothing",
+            )
+        return int(text)
+
+    @property
+    def level(self) -> LogLevel:
+        """The lowest level that is logged."""
+        return LogLevel.DEBUG if self.verbose else self.log_level
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether the user headers of a gateway are trusted."""
+        return self.gateway_secret_file is not None or self.gateway_mtls
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether clients use TLS."""
+        return self.tls_cert is not None
+
+    def check(self, environ: Mapping[str, str]) -> None:
+        """Refuse options that exclude each other, or that have no effect: each could hide a missing protection."""
+        _ = self.worker_count
+        if self.demo and self.config is not None:
+            raise UsageError("--demo and --config exclude each other", hint="use one of them")
+        self._refuse_empty()
+        if self.token is not None and self.token_file is not None:
+            raise UsageError("--token and --token-file exclude each other", hint="use one of them")
+        jwt = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
+        if any(one is not None for one in jwt) and not all(jwt):
+            raise UsageError(
+                "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
+                hint="a JWT is checked for its issuer, its audience and its signature",
+            )
+        tls = (self.tls_cert, self.tls_key)
+        if any(one is not None for one in (*tls, self.tls_client_ca)) and None in tls:
+            raise UsageError("--tls-cert and --tls-key belong together", hint="give both; --tls-client-ca is optional")
+        if self.gateway_cert_name and not self.has_gateway:
+            raise UsageError("--gateway-cert-name needs --gateway-mtls", hint="give both, or neither")
+        if self.gateway_mtls and self.tls_client_ca is None:
+            raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
+        if self.worker_count > 1 and self.stdio:
+            raise UsageError("--workers does not go with --stdio", hint="several workers serve over HTTP")
+        if self.control_token_file is not None and environ.get(CONTROL_TOKEN_VARIABLE):
+            raise UsageError(
+                f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
+            )
+
+    def _refuse_empty(self) -> None:
+        """Refuse empty values. An unset variable must not remove a protection."""
+        given = {"--token": self.token, "--host": self.host}
+        empty = [name for name, value in given.items() if value is not None and not value.strip()]
+        if not all(name.strip() for name in self.allow_host or ()):
+            empty.append("--allow-host")
+        if empty:
+            raise UsageError(
+                f"{empty[0]} is empty", hint="check the variable that it comes from, or leave the option out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """One start: the options, and what was read and opened for them before a hub or a supervisor runs."""
+
+    options: ServeConfig
+    config: Config | None
+    """None for the demo servers."""
+    listener: socket.socket | None = None
+    """The listening socket; None for stdin and stdout."""
+    host: str = ""
+    """The address of that socket; it may have been opened by another process."""
+    token: str | None = field(default=None, repr=False)
+    """The token of the callers."""
+    token_file: Path | None = None
+    """Where it comes from. The hub reads it again while it runs."""
+    gateway_secret: str | None = field(default=None, repr=False)
+    uids: tuple[int, ...] = ()
+    """Further users of this machine that may call a hub without credentials."""
+    control_token: str = field(default="", repr=False)
+    predecessor: Predecessor | None = None
+    """The hub that this one takes over from."""
+    worker: WorkerLink | None = None
+    """The link to the supervisor, in a worker of ``--workers``."""
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether it serves the demo servers; a worker gets their configuration from its supervisor."""
+        return self.config is None or (self.worker is not None and bool(self.worker.task.demo))
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether callers must identify themselves. Without that, programs of the same user may call."""
+        options = self.options
+        return any((self.token, options.tokens_file, options.jwt_issuer, options.has_gateway))
+
+    @property
+    def lame_duck(self) -> float:
+        """How long all is still served after the end was announced. On this machine there is no balancer to tell."""
+        if self.options.lame_duck is not None:
+            return self.options.lame_duck
+        return 0.0 if is_loopback(self.host) else LAME_DUCK_SECONDS
+
+    @property
+    def leave_seconds(self) -> float:
+        """How long open connections are served after a successor took over, before their calls are cut."""
+        return max(self.options.drain, self.lame_duck)
+
+    @property
+    def url(self) -> str:
+        """The MCP endpoint."""
+        port = self.listener.getsockname()[1] if self.listener is not None else 0
+        return endpoint_url(self.host, port, tls=self.options.speaks_tls)
+
+    @property
+    def open_to(self) -> str:
+        """Who may call without credentials, in words; empty if all need them."""
+        if self.can_verify:
+            return ""
+        return "every program of this user" + (" with a client certificate" if self.options.tls_client_ca else "")
+
+    @property
+    def needs_name(self) -> bool:
+        """Whether other machines reach this hub, and it answers to none of the names that they may use."""
+        return self.host in ("0.0.0.0", "::") and not self.options.allow_host  # noqa: S104 - nothing is bound here

@@ -1,0 +1,154 @@
+"""From the options to what runs: which socket, which credentials, a hub or a supervisor of several.
+
+All that can be wrong with the options, the files that they name and the address is found here, before the web framework
+and the MCP client are imported: they take a second, and a mistake is reported without waiting for them (PERF-5).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.config import Config, load_config
+from holdfast.core import command_line, is_loopback
+from holdfast.errors import UsageError
+from holdfast.serve.listening_socket import bind, inherited_socket
+from holdfast.serve.options import ServeConfig, Serving, endpoint_url
+from holdfast.serve.takeover import Predecessor, find_predecessor
+from holdfast.serve.tokens import caller_token, control_token, local_token, read_token, uid_of
+from holdfast.serve.worker_link import WorkerLink
+
+__all__ = ["require_credentials_beyond_loopback", "start_serving"]
+
+
+def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLink | None) -> int:
+    """Serve until a signal, or the end of stdin; returns the exit code. Without a configuration, the demo servers."""
+    if worker is not None and worker.task.demo:
+        config = _demo_config(worker)
+    serving = Serving(
+        options=options,
+        config=config,
+        token=caller_token(options.token, options.token_file, os.environ),
+        token_file=options.token_file,
+        gateway_secret=_gateway_secret(options.gateway_secret_file),
+        worker=worker,
+    )
+    if options.stdio:
+        return _run(serving)
+    serving = replace(serving, uids=_allowed_users(serving), predecessor=_predecessor(options, config, worker))
+    given = (
+        worker.listener
+        if worker is not None
+        else serving.predecessor.listener
+        if serving.predecessor is not None
+        else inherited_socket(os.environ)
+    )
+    host = given.getsockname()[0] if given is not None else options.host
+    require_credentials_beyond_loopback(host, can_verify=serving.can_verify)
+    serving = replace(_known_local_callers(serving), host=host)
+    with closing(given or bind(options.host, options.port)) as listener:
+        return _run(replace(serving, listener=listener))
+
+
+def _run(serving: Serving) -> int:
+    from holdfast.serve.telemetry import log_to_stderr, traced  # noqa: PLC0415 - see the module's docstring
+
+    options, worker = serving.options, serving.worker
+    if worker is not None:
+        token = worker.task.token
+    else:
+        token = control_token(os.environ, callers=serving.token, file=options.control_token_file)
+    serving = replace(serving, control_token=token)
+    number = worker.task.number if worker is not None else None
+    log_to_stderr(options.log_format.value, options.level.value, secrets=_secrets(serving), worker=number)
+    if worker is None and options.worker_count > 1:
+        from holdfast.serve.supervisor import Supervisor  # noqa: PLC0415 - see the module's docstring
+
+        return Supervisor(serving).run()
+    from holdfast.serve.run import run_hub  # noqa: PLC0415 - see the module's docstring
+    from holdfast.wire import adopt_orphans  # noqa: PLC0415 - see the module's docstring
+
+    adopt_orphans()
+    if worker is not None:
+        worker.end_with_supervisor()
+    with traced(os.environ):
+        run_hub(serving)
+    return 0
+
+
+def _secrets(serving: Serving) -> Iterable[str]:
+    """What the log must never show."""
+    password = urlsplit(serving.options.fleet or "").password
+    given = (serving.token, serving.control_token, serving.gateway_secret, unquote(password or ""))
+    return [secret for secret in given if secret]
+
+
+def _demo_config(worker: WorkerLink) -> Config:
+    from holdfast.demo import DemoControl  # noqa: PLC0415 - of the demo alone
+
+    return load_config(DemoControl(Path(worker.task.demo)).config_file)
+
+
+def _gateway_secret(file: Path | None) -> str | None:
+    return read_token(file, "the gateway's secret") if file is not None else None
+
+
+def _predecessor(options: ServeConfig, config: Config | None, worker: WorkerLink | None) -> Predecessor | None:
+    if not options.takeover or worker is not None:
+        return None
+    if config is None or config.source is None:
+        raise UsageError("--takeover needs an mcp.json: the demo servers end with their hub", hint="use --config FILE")
+    found = find_predecessor(config.source, endpoint_url(options.host, options.port, "", tls=options.speaks_tls))
+    if found is None:
+        _say(f"no hub serves {config.source} here: this one starts without a takeover")
+    return found
+
+
+def _allowed_users(serving: Serving) -> tuple[int, ...]:
+    uids = tuple(map(uid_of, serving.options.allow_uid or ()))
+    if uids and (serving.can_verify or serving.options.local_token):
+        raise UsageError(
+            "--allow-uid is for a hub without credentials", hint="with a token, any user that sends it may call"
+        )
+    return uids
+
+
+def require_credentials_beyond_loopback(host: str, *, can_verify: bool) -> None:
+    """Refuse to listen beyond this machine without a token or a JWT (SEC-2)."""
+    if not is_loopback(host) and not can_verify:
+        raise UsageError(
+            f"{host} can be reached from other machines, and callers need no token",
+            hint="use --token-file FILE or --tokens-file FILE, or listen on 127.0.0.1",
+        )
+
+
+def _known_local_callers(serving: Serving) -> Serving:
+    """How a hub without credentials knows its user: by the uid of a connection, or by a token of its own."""
+    if serving.can_verify:
+        return serving
+    from holdfast.access import PeerUids  # noqa: PLC0415 - not needed for a config error
+
+    wants_token = serving.options.local_token
+    uids = None if wants_token else PeerUids.open()
+    if uids is not None:
+        uids.close()
+        return serving
+    if not wants_token and serving.uids:
+        raise UsageError(
+            "this system does not tell which user calls, so --allow-uid has no effect", hint="use --token-file FILE"
+        )
+    file = local_token(os.environ)
+    if serving.worker is None:
+        why = "" if wants_token else "This system does not tell which user calls. "
+        _say(f"{why}Callers need the token in {file}; `{command_line('import')}` gives it to your clients")
+    return replace(serving, token=read_token(file), token_file=file)
+
+
+def _say(text: str) -> None:
+    """Tell a person on stderr, before there is a log."""
+    sys.stderr.write(f"{text}\n")

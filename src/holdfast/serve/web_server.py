@@ -1,0 +1,105 @@
+"""The web server of a hub: uvicorn's protocol and lifespan, our own accepting, and an end that we decide.
+
+uvicorn opens no listener and handles no signal here. Connections come by an ``Acceptor``, which knows the limits, the
+peer's uid and TLS. The order of an end is that of ``leave``: stop accepting, serve what is open, then close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import uvicorn
+
+from holdfast.access import ConnectionLimits, PeerUids
+from holdfast.front import Acceptor, ConnectionShares, HttpConnection, ServerTls
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["HubWebServer"]
+
+STREAMS_SECONDS = 1
+"""After the last call, idle event streams are still open. They are cut after this time."""
+
+CONNECTED_SECONDS = 0.05
+"""How often a hub whose successor accepts looks whether clients are still connected."""
+
+
+class HubWebServer(uvicorn.Server):
+    """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        tls: ServerTls | None,
+        on_listen: Callable[[], None],
+        shares: ConnectionShares | None = None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=HttpConnection,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=STREAMS_SECONDS,
+                lifespan="on",
+            )
+        )
+        self._shares = shares
+        self._tls = tls
+        self._uids = PeerUids.open()
+        self._on_listen = on_listen
+        self._ended = anyio.Event()
+        self._acceptors: list[Acceptor] = []
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept on the sockets."""
+        await super().startup([])  # it opens no listener of its own
+        if self.should_exit:
+            return
+        limits = ConnectionLimits()
+        self._acceptors = [
+            Acceptor(
+                *(one, self._made),
+                limits=limits,
+                uids=self._uids,
+                tls=self._tls,
+                shares=self._shares,
+                on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
+            )
+            for one in sockets or ()
+        ]
+        self.servers = cast("list[asyncio.Server]", self._acceptors)
+        self._on_listen()
+
+    def _made(self) -> HttpConnection:
+        return HttpConnection(self.config, self.server_state, self.lifespan.state)
+
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn looks ten times a second, for a header that we do not use and for signals."""
+        await self._ended.wait()
+
+    def end(self) -> None:
+        """Close what is open."""
+        self.should_exit = True
+        self._ended.set()
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket; connections that are open, or were accepted, stay."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
+
+    async def disconnected(self) -> None:
+        """Wait until no client is connected."""
+        while self.server_state.connections or any(one.opening for one in self._acceptors):  # noqa: ASYNC110 - uvicorn has no event for it
+            await anyio.sleep(CONNECTED_SECONDS)
