@@ -4,27 +4,22 @@ A hub alone and a replica of a fleet on Redis serve the same server, measured in
 present. A second hub alone shows how much two equal programs differ. The exchanges with the store run beside the calls.
 Their CPU time is measured alone, and the limit is for what a call takes without it: at few calls a second it would be
 most of the difference.
-
-A stdio server with ``placement: one`` is called at the replica that runs it and at the other one, which forwards each
-call over the link that workers of one machine use too. CPU time is that of both replicas.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.calls import Load, Sample, Subject, compare, per_caller, row
-from benchmarks.processes import Tree, hub, redis, stdio_server, upstream
+from benchmarks.calls import Load, Subject, compare, per_caller, row
+from benchmarks.processes import Tree, hub, redis, upstream
 from benchmarks.report import Report, Row, at_most, ratio
 
 __all__ = ["QUICK", "REQUIREMENTS", "measure"]
 
 REQUIREMENTS = ("FLEET-3",)
 ALONE, SAME, REPLICA = "Holdfast alone", "the same, a second time", "Holdfast, a replica of a fleet on Redis"
-HERE, ELSEWHERE = "stdio server on this worker", "stdio server on another worker"
 MOST = 1.03
 """Smaller differences are below what the same program shows from one run to the next."""
 
@@ -57,7 +52,6 @@ def measure(*, rounds: int = 40, requests: int = 640, callers: Sequence[int] = (
                 for count in callers
             }
             resting = {one.name: _idle(one.pid, idle) for one in subjects}
-        forwarded = _forwarded(shared, rounds=rounds, requests=requests, callers=callers)
     rows = [
         row(f"{name}, {per_caller(count)}", found[name], found[ALONE] if name != ALONE else None)
         for count, found in seen.items()
@@ -65,11 +59,6 @@ def measure(*, rounds: int = 40, requests: int = 640, callers: Sequence[int] = (
     ]
     rows += [
         Row(label=f"{name}, no call", note=f"{used * 1000:.1f} ms of CPU a second") for name, used in resting.items()
-    ]
-    rows += [
-        row(f"{name}, {per_caller(count)}", found[name], found[HERE] if name != HERE else None)
-        for count, found in forwarded.items()
-        for name in found
     ]
     checks = tuple(
         at_most(
@@ -86,37 +75,11 @@ def measure(*, rounds: int = 40, requests: int = 640, callers: Sequence[int] = (
         requirements=REQUIREMENTS,
         about=(
             "The same call to a hub alone and to a replica of a fleet of two on a local Redis. A replica exchanges "
-            "with Redis four times a second, beside the calls; no call waits for it. Ratios are to the hub alone. A "
-            "stdio server is called at the replica that runs it and at another one, which forwards each call; the CPU "
-            "time is that of both, and the ratio is to the first. Workers of one machine use the same link."
+            "with Redis four times a second, beside the calls; no call waits for it. Ratios are to the hub alone."
         ),
         rows=tuple(rows),
         checks=checks,
     )
-
-
-def _forwarded(
-    environ: Mapping[str, str], *, rounds: int, requests: int, callers: Sequence[int]
-) -> dict[int, dict[str, list[Sample]]]:
-    """Calls of one stdio server at the replica that runs it, and at the other one."""
-    command, *args = stdio_server("--eras", "legacy")
-    servers = {"up": {"command": command, "args": args, "placement": "one"}}
-    with tempfile.TemporaryDirectory() as folder:
-        first, second = (hub(servers, "--advertise", f"unix:{folder}/{name}", environ=environ) for name in "ab")
-        with first as one, second as two:
-            (here, here_url), (there, there_url) = (one, two) if Tree(one[0]).servers() else (two, one)
-            subjects = [
-                Subject(HERE, f"{here_url}/mcp", here, "up__echo", helper=there),
-                Subject(ELSEWHERE, f"{there_url}/mcp", there, "up__echo", helper=here),
-            ]
-            return {
-                count: compare(
-                    subjects,
-                    Load(callers=count, requests=requests if count > 1 else max(1, requests // 3)),
-                    rounds=rounds,
-                )
-                for count in callers
-            }
 
 
 def _idle(pid: int, seconds: float) -> float:

@@ -139,7 +139,7 @@ async def test_it_is_ready_when_all_its_workers_are_and_gives_each_probe_the_sam
     with StdioServer({"b": "two"}) as child:
         definition: dict[str, Any] = child.definition
         its_own = [definition["command"], *definition["args"]]
-        late = {"command": "sh", "args": ["-c", SECOND_WAITS, str(tmp_path / "first"), *its_own], "placement": "each"}
+        late = {"command": "sh", "args": ["-c", SECOND_WAITS, str(tmp_path / "first"), *its_own]}
         file = config(tmp_path / "mcp.json", child=late)
         async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
             await hub.said("child: connected")
@@ -261,23 +261,6 @@ async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: S
         await asked(counted_by_all)
 
 
-@pytest.mark.requirement("FLEET-2", "FLEET-6")
-async def test_every_worker_says_where_a_stdio_server_runs(hub: Served) -> None:
-    homes = set()
-    async with at_each_worker(hub) as clients:
-        for client in clients:
-            homes.add((await client.get("/api/servers/child")).json()["runs_on"])
-            assert (await client.get("/api/servers/it")).json()["runs_on"] == "", "a server over HTTP has no place"
-            metrics = (await client.get("/metrics")).text
-            counted = re.findall(r'^holdfast_fleet_servers{.*replica="([^"]+)"} ([\d.]+)$', metrics, re.MULTILINE)
-            assert {(replica, float(number)) for replica, number in counted if float(number)} == {(*homes, 1.0)}
-            assert re.search(r"^holdfast_fleet_replicas(?:{.*})? 2.0$", metrics, re.MULTILINE)
-    (home,) = homes
-    assert home in {one["id"] for one in await replicas_of(hub)}
-    shown = await anyio.to_thread.run_sync(lambda: run("status", "child", home=hub.home))
-    assert re.search(rf"runs on +replica {re.escape(home)}$", shown.stdout, re.MULTILINE), shown.stdout
-
-
 def list_tools() -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN_META}}
 
@@ -343,7 +326,6 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
 
     await asked(counted)
     now = await shown(hub, "it")
-    assert now["timeline"][: len(seen["timeline"])] == seen["timeline"], "it begins again"
     assert sum(now["activity"]["calls"]) >= load.answered
 
 
@@ -360,7 +342,7 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(load.run, 20)
         await load.until_answered(10)
-        (victim,) = [worker for worker in children(hub.process.pid) if descendants(worker)]
+        victim = next(worker for worker in children(hub.process.pid) if descendants(worker))
         its_children = descendants(victim)
         under_way = load.under_way
         os.kill(victim, signal.SIGKILL)
@@ -373,7 +355,6 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
         load.stop()
     assert len(load.failed) <= under_way
     await calls_work_again(hub, "child__b")
-    assert len([worker for worker in children(hub.process.pid) if descendants(worker)]) == 1
 
 
 async def calls_work_again(hub: Served, tool: str) -> None:
@@ -389,30 +370,6 @@ async def calls_work_again(hub: Served, tool: str) -> None:
             well = answer.status_code == 200 and not answer.json()["result"].get("isError")
             in_a_row = in_a_row + 1 if well else 0
             await anyio.sleep(0 if well else 0.05)
-
-
-@pytest.mark.long
-@pytest.mark.requirement("FLEET-6")
-async def test_a_stopped_worker_never_has_a_process_beside_that_of_another_worker(tmp_path: Path) -> None:
-    """It is stopped for longer than its lease: its process is ended by then, and it serves none when it goes on."""
-    with StdioServer({"b": "two"}) as child:
-        file = config(tmp_path / "mcp.json", child=child.definition)
-        async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
-            await ready(hub)
-            (victim,) = [worker for worker in children(hub.process.pid) if descendants(worker)]
-
-            async def another_started() -> bool:
-                assert len([pid for pid in child.pids if runs(pid)]) <= 1
-                return len(child.pids) == 2
-
-            os.kill(victim, signal.SIGSTOP)
-            try:
-                await asked(another_started, within=60)
-            finally:
-                os.kill(victim, signal.SIGCONT)
-            await calls_work_again(hub, "child__b")
-            assert [pid for pid in child.pids if runs(pid)] == child.pids[-1:]
-            assert len(child.pids) == 2
 
 
 @pytest.mark.long

@@ -23,7 +23,6 @@ from tests.cli.test_serve_homes import Entrance
 from tests.cli.test_serve_workers import children, held, two_replicas
 from tests.front.test_homes import FORM, LegacyClient, events_of, message, modern, modern_call
 from tests.harness.waiting import asked
-from tests.hub.test_placement import EVERYTHING
 from tests.peers.peer_server import Origin, running
 
 pytestmark = [
@@ -41,6 +40,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+EVERYTHING = {"command": sys.executable, "args": ["-m", "tests.peers.peer_server", "legacy"]}
 CHILD = {**EVERYTHING, "cwd": str(Path(__file__).parents[2])}
 
 

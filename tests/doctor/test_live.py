@@ -113,33 +113,6 @@ async def test_a_hub_that_cannot_be_asked_is_a_warning(clinic: Examination) -> N
     clinic.matches("hub_silent", found)
 
 
-@pytest.mark.requirement("FLEET-6")
-async def test_a_replica_that_the_others_cannot_reach_says_so_at_its_start_in_status_and_in_the_doctor(
-    clinic: Examination, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clinic.configure(
-        {
-            "placed": {"command": "no-such-command", "placement": "one"},
-            "everywhere": {"command": "no-such-command", "placement": "each"},
-        }
-    )
-    home = clinic.folder.parent / "home"
-    fleet = {"HOLDFAST_SESSION_KEY": "k" * 40, "HOLDFAST_FLEET": "redis://127.0.0.1:1"}
-    async with served(home, "--config", str(clinic.file), **fleet) as hub:
-        monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
-        with anyio.fail_after(60):
-            await hub.said("placed: `placement` is `one`")
-            async with ControlClient(find_hub()) as control:
-                notice = (await control.hub()).notice
-            report = await clinic.all()
-    assert "everywhere" not in notice
-    assert "Start every replica with --advertise tcp://HOST:PORT" in notice
-    assert notice in hub.err
-    (found,) = report.checks[-1].findings
-    assert found.code == "HF-HUB-ADVERTISE"
-    clinic.matches("hub_advertise", found)
-
-
 @pytest.mark.requirement("FLEET-2", "FLEET-3")
 async def test_a_wrong_clock_of_a_replica_is_in_the_api_and_in_the_doctor(clinic: Examination) -> None:
     clinic.configure({"off": OFF})

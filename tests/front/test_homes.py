@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -102,7 +102,6 @@ async def replicas(
     count: int = 2,
     *,
     tokens: TokenPolicy | None = None,
-    placement: Literal["each", "one"] = "each",
     **settings: object,
 ) -> AsyncIterator[list[Replica]]:
     """Hubs that share a broker, each of which knows the others; ``settings`` are the keys under ``holdfast``."""
@@ -112,7 +111,6 @@ async def replicas(
             at = PeerAddress.parse("tcp://127.0.0.1:0")
             peers = Peers(lambda: [KEY], "test", advertise=at)
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
-            fleet.default_placement = placement
             hub = Hub(config(servers, **settings), fleet=fleet)
             ids = SessionIds(SessionKeys([KEY], shared=True))
             app = create_app(hub, tokens=tokens, ids=ids)

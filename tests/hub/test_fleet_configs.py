@@ -67,7 +67,6 @@ async def test_replicas_that_differ_say_so_once_and_no_more_when_they_agree(
         ({"args": ["--token", "another"]}, True),
         ({"tools": {"exclude": ["write_*"]}}, True),
         ({"enabled": True}, True),
-        ({"placement": "one"}, True),
         ({"env": {"HOST": "h", "MORE": "1"}}, True),
         ({"env": {"HOST": "another"}}, False),
         ({"cwd": "/"}, False),

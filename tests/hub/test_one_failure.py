@@ -17,6 +17,7 @@ from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import BreakerOpen, CallFailed, HoldfastError, ServerUnavailable
 from holdfast.hub.hub import Hub
+from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import reaches, records, running, settled, trips, until
 from tests.peers.http_fault import Behaviour, Exchange, close_mid_answer, reset_before_answer, respond
@@ -208,7 +209,9 @@ async def test_a_call_that_waits_for_its_turn_when_its_server_is_disabled_is_tol
 
 
 @pytest.mark.requirement("BRK-5", "BRK-11")
-async def test_a_call_that_waits_for_a_connection_is_judged_again_when_one_stands() -> None:
+async def test_a_call_that_waits_for_a_connection_is_judged_again_when_one_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Calls opened the breaker meanwhile: only one of them may try, after the cooldown."""
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock(), reconnect={"failures": 99}) as hub:
         await settled(hub, peer)
@@ -231,12 +234,12 @@ async def test_a_call_that_waits_for_a_connection_is_judged_again_when_one_stand
                 for _ in range(3):
                     tasks.start_soon(call)
                 await peer.until(lambda: peer.methods.count("tools/call") == 3)
-                slot.hold()  # it moves: new calls wait, and those in flight go on
-                tasks.start_soon(call)
-                await anyio.wait_all_tasks_blocked()
-                go_on.set()
-                await until(hub, "a", lambda: hub.server_health("a").breaker is BreakerState.OPEN)
-                slot._is_held = False
+                with monkeypatch.context() as patched:  # new calls wait for a connection, those in flight go on
+                    patched.setattr(Slot, "lease", None)
+                    tasks.start_soon(call)
+                    await anyio.wait_all_tasks_blocked()
+                    go_on.set()
+                    await until(hub, "a", lambda: hub.server_health("a").breaker is BreakerState.OPEN)
                 slot._note()
         assert sorted(outcomes) == ["BreakerOpen", *["CallFailed"] * 3]
         assert peer.methods.count("tools/call") == 3

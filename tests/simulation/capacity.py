@@ -21,12 +21,11 @@ def fleet_of(
     replica_type: type[Replica] = Replica,
     *,
     apart: float = 0.0,
-    one: frozenset[str] = frozenset(),
 ) -> World:
     world = World(replicas)
     for server in servers:
         world.servers[server] = SimServer(server, mode=mode)
-    config = SimConfig(1, dict.fromkeys(servers), one)
+    config = SimConfig(1, dict.fromkeys(servers))
     for index in range(replicas):
 
         def boot(name: str = f"r{index}") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from holdfast.core import (
     effects as do,
     events as on,
 )
-from holdfast.core.fleet.placement import Placement
 from holdfast.core.fleet.records import RecordBook
 from holdfast.core.fleet.store import Claim, ClaimAnswer
 from holdfast.core.lifecycle.events import Event
@@ -35,88 +33,6 @@ __all__ = [
     "TokensRestart",
     "replica_with",
 ]
-
-
-class _NeverEnds(Placement):
-    def _until(self, place: Any) -> float:
-        return float("inf")
-
-
-class _TakesAtOnce(Placement):
-    def _asks(self, server: str, place: Any, now: float, replicas: Collection[str], may_take: bool) -> bool:
-        self.take_from = place.promised_until = 0.0
-        return super()._asks(server, place, now, replicas, may_take)
-
-
-class _AlwaysPromises(Placement):
-    def promise(self, server: str, token: int, now: float, last_good: float | None) -> float:
-        return super().promise(server, token, now, None)
-
-
-class _OneWitness(Placement):
-    def _prolonged(self, place: Any) -> float:
-        return float(max(place.promises.values()))
-
-
-class _KnowsNoOther(Placement):
-    def _turn(self, server: str, replicas: Collection[str]) -> int:
-        return 0
-
-
-class NoFencing(FleetMember):
-    """Runs a server after its lease ended."""
-
-    placement_type: type[Placement] = _NeverEnds
-
-    def __init__(self, replica: str, **options: Any) -> None:
-        super().__init__(replica, **options)
-        self.placement = self.placement_type(replica)
-
-
-class TakesAtOnce(NoFencing):
-    """Takes a server over as soon as the store is back, before its holder can have found it."""
-
-    placement_type = _TakesAtOnce
-
-
-class AlwaysPromises(NoFencing):
-    """Prolongs the lease of a holder that is cut off, though it reaches the store itself."""
-
-    placement_type = _AlwaysPromises
-
-
-class OneWitness(NoFencing):
-    """Goes on as soon as one replica of several promises."""
-
-    placement_type = _OneWitness
-
-
-class KnowsNoOther(NoFencing):
-    """Finds its turn without the replicas that are present."""
-
-    placement_type = _KnowsNoOther
-
-
-class ClaimsFromADeadStore(FleetMember):
-    """Asks a store that does not answer for the servers of others, and so cannot promise their holders anything."""
-
-    def _place_claims(self, now: float) -> list[Claim]:
-        self._failing = False
-        return super()._place_claims(now)
-
-
-class SendsNoTime(FleetMember):
-    """Sends claims that a stopped store gives it later, though it has given them up."""
-
-    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
-        return replace(super().request(now, chance=chance, nonce=nonce, leaving=leaving), sent=0.0)
-
-
-class WaitsForTheStore(Replica):
-    """Asks the other replicas for no promise while it waits for the store."""
-
-    def _watch_leases(self) -> None:
-        pass
 
 
 class _AnyVersion(RecordBook):
@@ -171,7 +87,7 @@ class KeepsLostHomes(FleetMember):
         self.homes = _KeepsHomes(replica)
 
 
-MEMBERS: tuple[type[FleetMember], ...] = (NoFencing, NoVersion, ForgetsItsCopy)
+MEMBERS: tuple[type[FleetMember], ...] = (NoVersion, ForgetsItsCopy)
 
 
 class NoJitter(FleetMember):

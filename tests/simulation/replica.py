@@ -18,18 +18,14 @@ from holdfast.core import (
     Granted,
     Happening,
     HomeLost,
-    HomeMoved,
     IllegalTransition,
     Kind,
-    LeaseGained,
-    LeaseLost,
     LifecyclePolicy,
     Machine,
     NameKey,
     Outcome,
     RecordLearned,
     Refusal,
-    State,
     Ticket,
     Unused,
     effects as do,
@@ -43,7 +39,6 @@ from holdfast.core import (
     record_value,
     switch_key,
 )
-from holdfast.core.fleet.placement import KILL_SECONDS, STOP_SECONDS
 from holdfast.front.seal import TicketSeal
 from tests.simulation.world import Broken, SimServer, World
 
@@ -56,8 +51,6 @@ PING_SECONDS = 5.0
 CALL_TIMEOUT = 8.0
 DEFINITION = "same"
 SESSION_SECONDS = 3_600.0
-WARDEN_SECONDS = 1.0
-"""How long the child of a process that was killed may live on."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,6 @@ class SimConfig:
 
     version: int
     prefixes: Mapping[str, str | None]
-    one: frozenset[str] = frozenset()
-    """The servers that live on one replica."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,6 @@ class Replica:
         self.unpinned: set[str] = set()
         self._exchanging = False
         self._exchange_number = 0
-        self._watch_number = 0
         self._under_way: FleetExchange | None = None
         self.catalog = Catalog().arrange(config.prefixes)
         self.slots: dict[str, _Slot] = {}
@@ -120,8 +110,6 @@ class Replica:
         self.published = 0
         self.store_era = world.store.era
         self.tickets: list[tuple[Ticket, float, Callable[[bool], None]]] = []
-        self.lived: dict[str, int] = {}
-        """The tokens with which it runs the servers that live here."""
         for record in kept:
             self._apply(record)
         for server in config.prefixes:
@@ -162,11 +150,6 @@ class Replica:
             lifecycle=LifecyclePolicy(claims=True, watchable=server.endswith("w"), refresh=60.0),
         )
         self.slots[server] = _Slot(machine)
-        if server in self.config.one:
-            self.member.place(server, wanted=True)
-            if server in self.off:
-                self.handle(server, on.DisableRequested())
-            return
         self.handle(server, on.DisableRequested() if server in self.off else on.StartRequested())
 
     def adopt(self, config: SimConfig) -> None:
@@ -344,7 +327,6 @@ class Replica:
     def _turn(self) -> None:
         now = self.world.now
         self._happened(self.member.tick(now))
-        self._ask_promises()
         if self.member.due() > now:
             self.plan_exchange()
             return
@@ -405,91 +387,12 @@ class Replica:
                     self.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     self.handle(server, on.ClaimExpired())
-                case LeaseGained(server=server, token=token):
-                    self.lived[server] = token
-                    self._keep_children()
-                    self._watch_leases()
-                    if server in self.slots and server not in self.off:
-                        self.handle(server, on.StartRequested() if self._is_new(server) else on.ReconnectRequested())
-                case LeaseLost(server=server):
-                    self.lived.pop(server, None)
-                    self._end_child(server, STOP_SECONDS - KILL_SECONDS)
-                    self._stop_child(server)
-                case Connected() | Alone() | HomeMoved() | HomeLost():
+                case Connected() | Alone() | HomeLost():
                     pass
-        self._keep_children()
-
-    def _keep_children(self) -> None:
-        """Tell the warden how long the children may live: it kills them also while this process is paused."""
-        for server in self.lived:
-            until = self.member.placement.stops_at(server) + STOP_SECONDS - KILL_SECONDS
-            self.world.children[server, self.name] = until
-
-    def _end_child(self, server: str, within: float) -> None:
-        """A child takes a moment to end; the warden's time for it is not extended."""
-        until = self.world.children.get((server, self.name), 0.0)
-        self.world.children[server, self.name] = min(until, self.world.now + within * self.chance.random())
 
     def killed(self) -> None:
-        """The process dies; its warden ends the children."""
+        """The process dies."""
         self.alive = False
-        for server in self.lived:
-            self._end_child(server, WARDEN_SECONDS)
-
-    def _watch_leases(self) -> None:
-        """Prolong the leases in time, also while an exchange waits for its answer."""
-        self._watch_number = number = self._watch_number + 1
-        at = self.member.promises_due()
-        if at is None:
-            return  # until the next lease
-
-        def look() -> None:
-            if number == self._watch_number:
-                if (due := self.member.promises_due()) is not None and due <= self.world.now:
-                    self._happened(self.member.tick(self.world.now))
-                    self._ask_promises()
-                self._watch_leases()
-
-        self.later(at - self.world.now, look)
-
-    def _ask_promises(self) -> None:
-        """The store does not answer: the other replicas prolong the leases."""
-        now = self.world.now
-        for server, token in self.member.wants_promises(now).items():
-            for peer in self.member.placement.witnesses:
-                self._ask_promise(peer, server, token, now)
-
-    def _ask_promise(self, peer: str, server: str, token: int, asked_at: float) -> None:
-        other = self.world.replicas.get(peer)
-        if other is None or not self.world.talk(self.name, peer):
-            return
-
-        def answered(seconds: float) -> None:
-            if self.world.talk(self.name, peer):
-                self.member.placement.promised(peer, server, token, asked_at, seconds)
-                self._keep_children()
-                self.plan_exchange()
-
-        def asked() -> None:
-            seconds = other.member.promise(server, token, self.world.now)
-            self.later(self.world.latency(), lambda: answered(seconds))
-
-        other.later(self.world.latency(), asked)
-
-    def _is_new(self, server: str) -> bool:
-        return self.slots[server].machine.state is State.DISCONNECTED
-
-    def _stop_child(self, server: str) -> None:
-        """The child must not run here any more: a new slot waits for the next lease."""
-        if server in self.slots:
-            self.handle(server, on.ShutdownRequested())
-            self.slots[server] = _Slot(
-                self.machine_type(
-                    server,
-                    breaker=BreakerPolicy(),
-                    lifecycle=LifecyclePolicy(claims=True, watchable=server.endswith("w"), refresh=60.0),
-                )
-            )
 
     def _apply(self, record: FleetRecord) -> None:
         kind = record.key.partition("/")[0]
@@ -519,7 +422,7 @@ class Replica:
         if off == (server in self.off):
             return
         (self.off.add if off else self.off.discard)(server)
-        if server in self.slots and not (server in self.config.one and server not in self.lived):
+        if server in self.slots:
             self.handle(server, on.DisableRequested() if off else on.EnableRequested())
 
     def switch(self, server: str, *, off: bool, answer: Callable[[bool], None]) -> str:
@@ -581,29 +484,7 @@ class Replica:
         server = found.server
         if server in self.off:
             return Answer("disabled", server)
-        if server in self.config.one:
-            return self._call_home(number, found, settled)
         return self.execute(number, found, settled)
-
-    def _call_home(self, number: int, key: NameKey, settled: Callable[[Answer], None]) -> Answer | None:
-        server = key.server
-        if self.member.lease_of(server, self.world.now):
-            return self.execute(number, key, settled)
-        home = self.world.replicas.get(self.member.home_of(server))
-        token = self.member.placement.token_of(server)
-        if home is None or home is self or not self.world.talk(self.name, home.name):
-            return Answer("unavailable", server)
-
-        def arrived() -> None:
-            if home.member.lease_of(server, self.world.now) < token:
-                settled(Answer("unavailable", server))
-                return
-            answer = home.execute(number, key, settled)
-            if answer is not None:
-                settled(answer)
-
-        home.later(self.world.latency(), arrived)
-        return None
 
     def execute(self, number: int, key: NameKey, settled: Callable[[Answer], None]) -> Answer | None:
         """Run a call on a connection of this replica."""
@@ -632,9 +513,6 @@ class Replica:
         stands = slot.connections.get(generation) == peer.incarnation
         if stands and not hangs and peer.mode != "calls_fail":
             peer.executed[number] = peer.executed.get(number, 0) + 1
-            if server in self.config.one:
-                token = self.lived.get(server, 0)
-                self.world_token(peer, token)
 
         def ended() -> None:
             if hangs:
@@ -651,12 +529,6 @@ class Replica:
 
         self.later(CALL_TIMEOUT if hangs else 0.003, ended)
         return None
-
-    def world_token(self, peer: SimServer, token: int) -> None:
-        """A child ran a call: an older home must not run one after a newer home did."""
-        if token < peer.highest_token:
-            raise Broken(f"{self.name} runs {peer.name} with token {token} after token {peer.highest_token}")
-        peer.highest_token = token
 
 
 class ToldReplica(Replica):

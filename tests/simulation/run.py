@@ -26,14 +26,14 @@ SLACK_SECONDS = 0.6
 """An exchange that is under way, and a slow store."""
 
 CONFIGS = (
-    SimConfig(1, {"plain": "", "bare": "", "files": None, "gitw": "git", "home": None}, frozenset({"home"})),
-    SimConfig(2, {"plain": "", "bare": "", "files": None, "gitw": "git", "home": None, "a": None}, frozenset({"home"})),
-    SimConfig(3, {"bare": "", "plain": "", "files": "a", "gitw": "git", "home": None, "a": None}, frozenset({"home"})),
+    SimConfig(1, {"plain": "", "bare": "", "files": None, "gitw": "git"}),
+    SimConfig(2, {"plain": "", "bare": "", "files": None, "gitw": "git", "a": None}),
+    SimConfig(3, {"bare": "", "plain": "", "files": "a", "gitw": "git", "a": None}),
 )
-SERVERS = ("plain", "bare", "files", "gitw", "home", "a")
+SERVERS = ("plain", "bare", "files", "gitw", "a")
 MODES = ("refuses", "hangs", "not_ready", "denies", "calls_fail")
 PRINCIPALS = ("ada", "bob")
-TOOLS = ("search", "bare__search", "files__search", "git__search", "home__search", "a__x", "a__a__x", "a__search")
+TOOLS = ("search", "bare__search", "files__search", "git__search", "a__x", "a__a__x", "a__search")
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ def make_plan(seed: int) -> Plan:
         if chance.random() < 0.5:
             made.append(Action(20.0 + chance.uniform(0, 60), "text", server=server))
     made += [
-        Action(at(), "switch", who(), chance.choice(SERVERS[:5]), chance.randrange(2))
+        Action(at(), "switch", who(), chance.choice(SERVERS[:4]), chance.randrange(2))
         for _ in range(chance.randrange(3, 10))
     ]
     made += [
-        Action(at(), "approve", who(), chance.choice(SERVERS[:5]), text="search") for _ in range(chance.randrange(4))
+        Action(at(), "approve", who(), chance.choice(SERVERS[:4]), text="search") for _ in range(chance.randrange(4))
     ]
     made += [
         Action(at(), "crash", who(), value=chance.choice((0.2, 2.0, 10.0)), text=chance.choice(("", "kept")))
@@ -111,7 +111,7 @@ def make_plan(seed: int) -> Plan:
     ]
     made += [Action(at(), "pause", who(), value=chance.choice((0.5, 4.0, 12.0))) for _ in range(chance.randrange(4))]
     for _ in range(chance.randrange(4)):
-        place = chance.choice(("store", "peers", *SERVERS[:5]))
+        place = chance.choice(("store", "peers", *SERVERS[:4]))
         made.append(Action(at(), "cut", who(), place, value=chance.choice((1.0, 5.0, 30.0))))
     for _ in range(chance.randrange(5)):
         what = chance.choice(("store_down", "store_stuck", "store_lag", "flush", "save", "older", "emptied"))
@@ -251,7 +251,7 @@ class _Run:
     def _must_work(self, replica: Replica, name: str) -> bool:
         """Whether nothing but the store can be a reason for this call to fail."""
         found = replica.catalog.resolve(name)
-        if not isinstance(found, NameKey) or found.server in replica.off or found.server in replica.config.one:
+        if not isinstance(found, NameKey) or found.server in replica.off:
             return False
         server, slot = self.world.servers[found.server], replica.slots[found.server]
         well = server.mode == "up" and self.world.reaches(replica.name, server.name)
@@ -440,7 +440,6 @@ class _Run:
         if published != self.names_at:
             self.names_at = published
             self._one_name_means_one_server()
-        self.world.one_child_each()
         if self.world.now >= self.next_check:
             self.next_check = self.world.now + 0.2
             self.clients.check()
@@ -496,7 +495,7 @@ class _Run:
                 raise Broken(f"{replica.name} does not find the store at the end")
             for server, slot in replica.slots.items():
                 wanted = State.DISABLED if server in replica.off else State.CONNECTED
-                if server in replica.config.one or _is_denied(replica, server):
+                if _is_denied(replica, server):
                     continue  # a denied server is asked again after five minutes, in a single hub too
                 if slot.machine.state is not wanted:
                     raise Broken(f"{server} is {slot.machine!r} on {replica.name} at the end")
@@ -517,9 +516,6 @@ class _Run:
             offs = {server in replica.off for replica in replicas}
             if len(offs) > 1:
                 raise Broken(f"{server} is disabled on some replicas at the end")
-        homes = [replica.name for replica in replicas if replica.member.lease_of("home", self.world.now)]
-        if len(homes) != 1:
-            raise Broken(f"`home` lives on {homes} at the end")
         same = [replica for replica in replicas if replica.config.version == replicas[0].config.version]
         first = same[0].catalog
         for replica in same[1:]:

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core import ClaimAnswer, FleetMember, LeaseLost, Machine, Placement, SharedStore
-from holdfast.core.fleet.placement import ASK_SECONDS, LEASE_SECONDS, RENEW_SECONDS, preferred
+from holdfast.core import FleetMember, Machine, SharedStore
 from holdfast.core.fleet.store import Claim
 from tests.simulation import mutants
-from tests.simulation.capacity import dials_of_a_dead_server, fleet_of, measure, most_in_step
+from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step
 from tests.simulation.replica import Replica, ToldReplica
 from tests.simulation.run import Action, Failure, Plan, make_client_plan, make_plan, play, search, shrunk
-from tests.simulation.world import Broken, World
+from tests.simulation.world import Broken
 
 ORDINARY = range(4)
 LONG = range(4, 404)
@@ -140,31 +139,6 @@ OLDER_COPY = directed(
 EMPTIED = directed(
     Action(30.0, "switch", 0, "files", 1.0), Action(40.0, "flush"), Action(50.0, "crash", 1), Action(60.0, "crash", 0)
 )
-STALE_HOME = directed(
-    *(Action(30.0, "pause", who, value=12.0) for who in (0,)),
-    *(Action(60.0, "pause", who, value=12.0) for who in (1,)),
-    *(Action(90.0, "pause", who, value=12.0) for who in (2,)),
-    *(Action(20.0 + 0.3 * n, "call", n % 3, text="home__search") for n in range(300)),
-)
-CUT_OFF = directed(
-    *(Action(20.0 + 40.0 * who, "cut", who, "store", 30.0) for who in range(3)),
-    *(Action(35.0 + 40.0 * who, "crash", (who + 1) % 3, value=0.2) for who in range(3)),
-)
-TWO_CUT_OFF = directed(
-    *(Action(20.0 + 40.0 * n, "cut", who, "store", 30.0) for n in range(3) for who in range(3) if who != n)
-)
-STORE_RETURNS = directed(
-    *(Action(15.0 + 25.0 * n, "store_down", value=15.0) for n in range(6)),
-    *(Action(15.0 + 25.0 * n, "cut", n % 3, "store", 16.0) for n in range(6)),  # one finds it a second later
-)
-STORE_LOST = directed(
-    Action(30.0, "store_down", value=60.0),
-    *(Action(20.0 + 0.5 * n, "call", n % 3, text="home__search") for n in range(200)),
-)
-STORE_STOPPED = directed(
-    *(Action(30.0 + 30.0 * n, "store_stuck", value=20.0) for n in range(4)),
-    *(Action(20.0 + 0.5 * n, "call", n % 3, text="home__search") for n in range(260)),
-)
 MANY_SWITCHES = directed(*(Action(10.0 + 1.7 * n, "switch", n % 3, "files", float(n % 2)) for n in range(50)))
 GIVEN_UP_DIALS = directed(
     *(Action(10.0 + 9 * n, "restart", server="files") for n in range(12)),
@@ -179,11 +153,6 @@ GIVEN_UP_DIALS = directed(
     [
         pytest.param(OLDER_COPY, mutants.NoVersion, Machine, id="no version"),
         pytest.param(EMPTIED, mutants.ForgetsItsCopy, Machine, id="a copy is not sent again"),
-        pytest.param(STALE_HOME, mutants.NoFencing, Machine, id="no fencing"),
-        pytest.param(CUT_OFF, mutants.NoFencing, Machine, id="a holder that is cut off goes on"),
-        pytest.param(CUT_OFF, mutants.AlwaysPromises, Machine, id="promised by one that reaches the store"),
-        pytest.param(TWO_CUT_OFF, mutants.OneWitness, Machine, id="promised by one of two"),
-        pytest.param(STORE_RETURNS, mutants.TakesAtOnce, Machine, id="taken over as soon as the store is back"),
         pytest.param(MANY_SWITCHES, mutants.TrustsTheStoreAlone, Machine, id="acknowledged by the store alone"),
         pytest.param(GIVEN_UP_DIALS, FleetMember, mutants.StaleGeneration, id="stale generation"),
     ],
@@ -192,79 +161,6 @@ def test_a_plan_holds_and_its_mutant_is_caught(plan: Plan, member: type[FleetMem
     play(plan)
     with pytest.raises(Broken):
         play(plan, mutants.replica_with(member, machine))
-
-
-@pytest.mark.requirement("FLEET-6")
-def test_losing_the_store_changes_no_call_of_a_server_that_lives_on_one_replica() -> None:
-    result = play(STORE_LOST)
-    assert result.served == result.calls == 200
-
-
-@pytest.mark.requirement("FLEET-6")
-def test_a_store_that_is_stopped_and_goes_on_changes_no_call_of_a_server_that_lives_on_one_replica() -> None:
-    """It answers nothing, and reads later what was sent to it: also claims that their replicas gave up."""
-    result = play(STORE_STOPPED)
-    assert result.served == result.calls == 260
-    for mutant in (mutants.ClaimsFromADeadStore, mutants.SendsNoTime):
-        assert play(STORE_STOPPED, mutants.replica_with(mutant)).served < 260
-    assert play(STORE_STOPPED, mutants.WaitsForTheStore).served < 260
-
-
-@pytest.mark.requirement("FLEET-6")
-@pytest.mark.parametrize("death", ["killed", "paused", "cut off"])
-def test_a_server_whose_replica_is_gone_comes_up_on_another_one_within_the_bound(death: str) -> None:
-    world = fleet_of(3, ("home",), "up", one=frozenset({"home"}))
-    world.run(15.0, world.one_child_each)
-    holder = _home_of(world)
-    if death == "killed":
-        holder.killed()
-    elif death == "paused":
-        holder.paused_until = 100.0
-    else:
-        world.cut |= {(holder.name, "store"), (holder.name, "peers")}
-    others = [replica for replica in world.replicas.values() if replica is not holder]
-    bound = world.now + LEASE_SECONDS + RENEW_SECONDS + ASK_SECONDS
-    world.run(bound, world.one_child_each)
-    assert [replica.name for replica in others if replica.lived] != []
-    world.run(120.0, world.one_child_each)
-    assert _home_of(world) is not holder, "a replica that comes back takes nothing away"
-
-
-@pytest.mark.requirement("FLEET-6")
-def test_a_lease_ends_also_for_a_machine_whose_clock_stood_still() -> None:
-    placement = Placement("a")
-    placement.place("s", wanted=True)
-    (asked,) = placement.claims(1.0, replicas=["a"], may_take=True)
-    placement.answered(ClaimAnswer(asked.key, True, 1, holder="a"), 1.0, 1.0, replicas=["a"])
-    assert placement.lease_of("s", 2.0) == 1
-    placement.slept(LEASE_SECONDS)
-    assert placement.lease_of("s", 2.0) == 0
-    assert placement.tick(2.0) == [LeaseLost("s")]
-
-
-def _home_of(world: World) -> Replica:
-    (found,) = [one for one in world.replicas.values() if one.alive and one.member.lease_of("home", world.now)]
-    return found
-
-
-@pytest.mark.requirement("FLEET-6")
-@pytest.mark.parametrize("start", ["together", "one after the other"])
-def test_servers_that_start_together_spread_over_the_replicas_and_stay_where_they_are(start: str) -> None:
-    servers = tuple(f"s{number}" for number in range(40))
-    world = fleet_of(4, servers, "up", one=frozenset(servers), apart=0.05 if start == "together" else 3.0)
-    world.store.state.settled = True
-    world.run(20.0, world.one_child_each)
-    counts = [len(replica.lived) for replica in world.replicas.values()]
-    assert sum(counts) == 40
-    assert (min(counts) >= 4) if start == "together" else (counts[0] == 40)
-    if start == "together":
-        wanted = {name: preferred(name, "", list(world.replicas))[0] for name in servers}
-        assert wanted == {name: one.name for one in world.replicas.values() for name in one.lived}
-        blind = fleet_of(
-            4, servers, "up", mutants.replica_with(mutants.KnowsNoOther), one=frozenset(servers), apart=0.05
-        )
-        blind.run(20.0, blind.one_child_each)
-        assert {name: one.name for one in blind.replicas.values() for name in one.lived} != wanted
 
 
 def test_a_first_sight_that_the_latest_replica_decides_is_caught() -> None:

@@ -38,8 +38,6 @@ class World:
         """Pairs that cannot reach each other: a replica, and ``store`` or a server."""
         self.first_seen: dict[str, int] = {}
         """The version of each tool that any replica saw first, by the key of its pin."""
-        self.children: dict[tuple[str, str], float] = {}
-        """By server that lives on one replica, and replica: how long its child may live."""
         self.steps = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -75,13 +73,6 @@ class World:
         """Whether two replicas reach each other."""
         return self.reaches(one, "peers") and self.reaches(other, "peers")
 
-    def one_child_each(self) -> None:
-        """A server that lives on one replica has one process at most."""
-        self.children = {key: until for key, until in self.children.items() if until > self.now}
-        servers = [server for server, _ in self.children]
-        if len(set(servers)) < len(servers):
-            raise Broken(f"there are two children: {self.children} at {self.now}")
-
 
 @dataclass
 class SimServer:
@@ -99,7 +90,6 @@ class SimServer:
     """When, by which replica, and why it was dialed."""
     executed: dict[int, int] = field(default_factory=dict)
     """How often each call ran."""
-    highest_token: int = 0
 
     @property
     def accepts(self) -> bool:

@@ -566,8 +566,6 @@ def _facts(server: Server, page: Page) -> Iterable[tuple[str, str]]:
     yield "breaker", breaker_words(server.breaker)
     if server.retry_in is not None:
         yield "next try", _next_try(server)
-    if server.runs_on:
-        yield "runs on", f"replica {one_line(server.runs_on)}"
     if server.probed_by:
         yield "tried by", f"replica {one_line(server.probed_by)}"
     yield "calls", _call_counts(server)

@@ -68,7 +68,6 @@ if TYPE_CHECKING:
         Limits as Limits,
         LoadPolicy as LoadPolicy,
         OAuthSettings as OAuthSettings,
-        PlacementName as PlacementName,
         QuotaSettings as QuotaSettings,
         ServerSpec as ServerSpec,
         Settings as Settings,

@@ -30,7 +30,6 @@ from holdfast.config.spec import (
     ApprovalMode,
     BadServer,
     EraChoice,
-    PlacementName,
     ServerSpec,
     Sharing,
     ToolFilter,
@@ -298,6 +297,7 @@ class _DefinitionReader:
     # The resulting spec
 
     def _spec(self, model: ServerFile) -> ServerSpec:
+        _warn_of_placement(self._id, model)
         url = model.url or model.server_url or model.http_url or ""
         env = {**(self._env_file.values if self._env_file else {}), **model.env}
         return ServerSpec(
@@ -320,7 +320,6 @@ class _DefinitionReader:
             timeout=model.timeout,
             era=cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
-            placement=cast("PlacementName | None", model.placement),
             secrets=gather_secrets(
                 env=env,
                 headers=model.headers,
@@ -344,6 +343,11 @@ def _transport(model: ServerFile, url: str) -> Transport:
         return "stdio"
     is_sse = urlsplit(url).path.rstrip("/").endswith("/sse") and not model.http_url
     return "sse" if is_sse else "http"
+
+
+def _warn_of_placement(server: str, model: ServerFile) -> None:
+    if model.placement is not None:
+        log.warning("%s: `placement` is an old key without effect and will be removed: leave it out", server)
 
 
 def _approvals(server: str, model: ServerFile) -> ApprovalMode | None:

@@ -173,7 +173,7 @@ TRANSPORTS = {
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
 SHARINGS = ("shared", "per-client")
-PLACEMENTS = ("each", "one")
+PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
 ERAS = ("auto", "legacy", "modern")
 
@@ -353,7 +353,10 @@ def _sharing(value: object) -> str:
 def _placement(value: object) -> str:
     if value in PLACEMENTS:
         return str(value)
-    raise InvalidValue("must be `each` or `one`", hint='write "one" to run its process on one replica of a fleet')
+    raise InvalidValue(
+        "a fleet does not place servers any more: a stdio server runs on each replica",
+        hint='to run it once in all, give it a hub of its own (`serve --only`), and write {"hub": "HOST:PORT"} here',
+    )
 
 
 def _transport(value: object) -> str:

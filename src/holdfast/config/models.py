@@ -313,9 +313,8 @@ class ServerFile(_FileModel):
     )
     placement: PlacementField | None = Field(
         default=None,
-        description="In a fleet, whether every replica runs its process (`each`) or one does, to which the others "
-        "forward (`one`). Default: `one` among the workers of `serve --workers` without `--fleet`, else `each`. "
-        "For stdio servers. `one` with `--fleet` needs `--advertise`.",
+        description="An old key without effect: a stdio server runs on each replica. What must run once has a hub of "
+        "its own.",
     )
     prefix: Prefix | None = Field(
         default=None,
@@ -362,8 +361,7 @@ class CallSettings(_FileModel):
     )
     concurrency: Count = Field(
         default=_CALL.concurrency,
-        description="How many calls to one server may run at the same time. It holds for each worker and each replica; "
-        "where one of them runs the server (`placement`), for all together.",
+        description="How many calls to one server may run at the same time. It holds for each worker and each replica.",
     )
     queue: WholeNumber = Field(
         default=_CALL.queue,
@@ -417,7 +415,7 @@ class PerClientFile(_FileModel):
     connections: Count = Field(
         default=_PER_CLIENT.connections,
         description="How many clients may have their own connection to the same server at the same time. It holds for "
-        "each worker and each replica; where one of them runs the server (`placement`), for all together.",
+        "each worker and each replica.",
     )
     idle: Timeout = Field(
         default=_PER_CLIENT.idle,

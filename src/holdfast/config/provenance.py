@@ -166,8 +166,6 @@ class _ServerValues:
         yield self._timeout()
         yield self._value("era", self._server.era, "era")
         yield self._value("sharing", self._server.sharing, "sharing")
-        if self._server.transport == "stdio":
-            yield self._value("placement", self._server.placement or "as the fleet", "placement")
         prefix = self._server.prefix
         yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")
         tools = self._server.tools

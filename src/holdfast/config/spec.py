@@ -28,7 +28,6 @@ __all__ = [
     "LoadPolicy",
     "OAuthSettings",
     "PerClientSettings",
-    "PlacementName",
     "QuotaSettings",
     "ReconnectSettings",
     "ServerSpec",
@@ -46,7 +45,6 @@ Transport: TypeAlias = Literal["stdio", "http", "sse"]
 ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
 """What happens with a changed or new tool: nothing, a report, or it waits for a person."""
 Sharing: TypeAlias = Literal["shared", "per-client"]
-PlacementName: TypeAlias = Literal["each", "one"]
 EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -119,8 +117,6 @@ class ServerSpec:
     """What happens when it changes what a model reads; None for the setting of all servers."""
     sharing: Sharing = "shared"
     """Whether all clients share one connection, or each has its own."""
-    placement: PlacementName | None = None
-    """Whether each replica of a fleet runs its process, or one does; None for the fleet's default."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header values, env values, and values from ``${…}``."""
 

@@ -136,10 +136,6 @@ class Server(ApiModel):
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
-    runs_on: str = Field(
-        default="",
-        description="The replica of a fleet that runs this server's process, if one does it for all; else empty",
-    )
     probed_by: str = Field(
         default="", description="The replica of a fleet that tries this server next; empty if it is not down"
     )
@@ -177,11 +173,6 @@ class FleetView(ApiModel):
     problem: str = Field(default="", description="Why the store does not answer, or what makes the sharing unsafe")
     not_shared: tuple[str, ...] = Field(
         default=(), description="Servers whose switch or approvals hold on this replica only until the store answers"
-    )
-    cut_off: tuple[str, ...] = Field(
-        default=(),
-        description="Servers with `placement: one` on a replica without --advertise: while one runs here, clients of "
-        "the other replicas cannot use it",
     )
     different_configs: tuple[tuple[str, ...], ...] = Field(
         default=(),

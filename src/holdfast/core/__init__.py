@@ -95,14 +95,6 @@ if TYPE_CHECKING:
         Ticket as Ticket,
         Unused as Unused,
     )
-    from holdfast.core.fleet.placement import (
-        CHILD_SECONDS as CHILD_SECONDS,
-        HomeMoved as HomeMoved,
-        LeaseGained as LeaseGained,
-        LeaseLost as LeaseLost,
-        Placement as Placement,
-        preferred as preferred,
-    )
     from holdfast.core.fleet.records import FleetRecord as FleetRecord
     from holdfast.core.fleet.sharing import (
         evidence_event as evidence_event,

@@ -69,8 +69,8 @@ CONFIGURATION = (
     Code(
         "HF-PLACEMENT",
         "warning",
-        "`placement` has no effect on this server",
-        "It says which replica of a fleet runs the process of a stdio server. This server has no process.",
+        "`placement` has no effect any more",
+        "A stdio server runs on each replica of a fleet. What must run once has a hub of its own.",
         "Remove the key. `holdfast doctor --fix` writes null.",
     ),
     Code(
@@ -678,13 +678,6 @@ OTHER = (
         "The server works, but it is disabled in the running hub",
         "A person disabled it. It stays disabled after a restart of the hub.",
         "`holdfast enable SERVER` enables it.",
-    ),
-    Code(
-        "HF-HUB-ADVERTISE",
-        "warning",
-        "A replica of a fleet runs servers that the other replicas cannot reach",
-        "`placement` is `one`, and the running hub was started with --fleet and without --advertise.",
-        "Start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`.",
     ),
     Code(
         "HF-HUB-CLOCK",

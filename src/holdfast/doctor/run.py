@@ -372,11 +372,6 @@ def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
         words = f"clocks of machines of its fleet differ from the time of the fleet: {apart}"
         remedy = "correct the clocks of these machines, for example with NTP"
         yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-CLOCK", words, remedy),))
-    if fleet is not None and fleet.cut_off:
-        names = ", ".join(fleet.cut_off)
-        words = f"`placement` is `one`, and the replica of this machine has no address for the others: {names}"
-        remedy = "start every replica with --advertise tcp://HOST:PORT, or set `placement` to `each`"
-        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-ADVERTISE", words, remedy),))
 
 
 def _silent_hub(hub: LiveHub) -> CheckResult:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from mcp_types import INVALID_REQUEST
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL
 from holdfast.config import ServerSpec
 from holdfast.core import Catalog, State, Transition
-from holdfast.endpoint.clients import Call, Client, RemoteCall, require_capability
+from holdfast.endpoint.clients import Call, Client, require_capability
 from holdfast.endpoint.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
 from holdfast.endpoint.input_required import PendingCalls
 from holdfast.endpoint.instructions import STATUS_URI
@@ -37,7 +37,7 @@ from holdfast.endpoint.subscriptions import Subscriptions
 from holdfast.endpoint.tasks import TaskIds
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError
-from holdfast.hub import Hub, HubRecord, ListFailed, Missed, Published, RemoteCaller, Slot
+from holdfast.hub import Hub, HubRecord, ListFailed, Missed, Published, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
@@ -45,8 +45,6 @@ __all__ = ["Broker", "ClientRelay", "IdleCaller"]
 
 class IdleCaller:
     """A connected client without a call in flight; messages go to its notification stream."""
-
-    counted_by: str | None = None
 
     def __init__(self, broker: Broker, client: Client) -> None:
         self._broker = broker
@@ -138,21 +136,6 @@ class _Served:
 
     lease: object
     principals: set[str]
-
-
-class _RemoteCallInFlight(AbstractContextManager[Caller]):
-    """A call of another replica's client, from its beginning to its end."""
-
-    def __init__(self, broker: Broker, call: RemoteCall) -> None:
-        self._broker = broker
-        self._call = call
-
-    def __enter__(self) -> Caller:
-        self._begun = self._broker.begin(self._call)
-        return self._call
-
-    def __exit__(self, *_: object) -> None:
-        self._broker.end(self._call, self._begun)
 
 
 class Broker:
@@ -303,10 +286,6 @@ class Broker:
         call.client.calls -= 1
         if self.draining:
             self._quiet.set()
-
-    def remote_call(self, server: str, caller: RemoteCaller) -> AbstractContextManager[Caller]:
-        """The call of another replica's client is in flight here: a server's question may belong to it."""
-        return _RemoteCallInFlight(self, RemoteCall(View(self.hub, server), server, caller))
 
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""

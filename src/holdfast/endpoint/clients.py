@@ -19,10 +19,9 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from holdfast.access import LOCAL
 from holdfast.endpoint.tasks import with_related_task
 from holdfast.endpoint.view import View
-from holdfast.hub import RemoteCaller
 from holdfast.wire import LOG_LEVELS, Era, LoadedObject, dumps
 
-__all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "RemoteCall", "require_capability"]
+__all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
@@ -105,8 +104,6 @@ def require_capability(client: Client, method: str, params: Mapping[str, Any] | 
 class Call:
     """A request in flight; it is the ``Caller`` of the wire."""
 
-    counted_by: str | None = None
-
     def __init__(self, client: Client, server: str, *, channel: Channel | None, token: str | int | None) -> None:
         self.client = client
         self.server = server
@@ -167,47 +164,6 @@ class Call:
     def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
         if self._channel is not None:
             self._channel.tell(method, params)
-
-
-class RemoteCall(Call):
-    """A request of another replica's client that runs here, because the server does."""
-
-    def __init__(self, view: View, server: str, caller: RemoteCaller) -> None:
-        client = Client(
-            view=view,
-            channel=_NoChannel(),
-            capabilities=caller.capabilities,
-            modern=False,
-            owner=caller.owner,
-            principal=caller.principal or LOCAL.name,
-        )
-        super().__init__(client, server, channel=None, token=None)
-        self._caller = caller
-        self.counted_by = caller.counted_by
-
-    @property
-    def era(self) -> Era:
-        """The era that the client speaks; any, where that does not matter."""
-        return self._caller.era or "modern"
-
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Send a server's request to the client's replica, which checks what the client can do."""
-        return await self._caller.ask(method, params)
-
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification to the client's replica, which knows what the client wants."""
-        self._caller.tell(method, params)
-
-
-class _NoChannel:
-    """The client is not connected here."""
-
-    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
-        """It gets what belongs to its calls alone."""
-
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """It can be asked during its calls alone."""
-        raise MCPError(INVALID_REQUEST, f"{method} cannot reach this client now: it has no call in flight")
 
 
 def _as_json(value: float | str) -> bytes:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         MemoryEvents as MemoryEvents,
     )
     from holdfast.hub.fleet.fleet import Fleet as Fleet
-    from holdfast.hub.fleet.forwarding import RemoteCaller as RemoteCaller
     from holdfast.hub.fleet.local_store import (
         LocalEvents as LocalEvents,
         LocalStore as LocalStore,

@@ -303,7 +303,7 @@ class HubCall:
         """The live connection; waits for a dial that is under way, and for nothing else."""
         slot, settings = self._slot, self._hub.config.settings
         asked_at = self._asked_at if self._asked_at is not None else self._hub.clock.now()
-        until = max(asked_at + ready_within(slot, settings, own=self._own_slot), slot.patient_until)
+        until = asked_at + ready_within(slot, settings, own=self._own_slot)
         while True:
             lease = slot.lease
             if lease is not None:
@@ -317,9 +317,8 @@ class HubCall:
 
     def _end(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
         """Record the call, if the record has a reader."""
-        hub, trace, caller = self._hub, self._trace, self._caller
-        elsewhere = caller is not None and caller.counted_by is not None
-        if trace is None and (elsewhere or not hub.journal.reads_calls(outcome)):
+        hub, trace = self._hub, self._trace
+        if trace is None and not hub.journal.reads_calls(outcome):
             return
         now = perf_counter()
         seconds, with_server = now - self._began, self._with_server
@@ -339,8 +338,7 @@ class HubCall:
         )
         if trace is not None:
             trace.end(ended)
-        if not elsewhere:
-            hub.journal.write_call(ended)
+        hub.journal.write_call(ended)
 
     def _expire(self, generation: int) -> None:
         """The server no longer knows the session of the connection that was used."""

@@ -7,7 +7,7 @@ function ends with an event that says what happened. A cache remembers the proto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -44,7 +44,6 @@ from holdfast.wire import (
     DialHooks,
     Offers,
     Relay,
-    RemoteServer,
     Starting,
     apply_desired_state,
     evidence_in,
@@ -62,7 +61,6 @@ __all__ = [
     "Connector",
     "FailedDial",
     "FindRelay",
-    "FindServer",
     "Lease",
     "ServerCache",
     "bad_definition",
@@ -112,10 +110,6 @@ class ServerCache:
 
 FindRelay: TypeAlias = Callable[[], Relay | None]
 """Finds the relay for server-initiated requests; None if there are no clients at the time of the dial."""
-
-
-FindServer: TypeAlias = Callable[[ServerSpec, Relay | None], Awaitable[RemoteServer | None]]
-"""Finds the replica that runs a server; None if it runs here. Raises ``ServerFailure`` if no replica does."""
 
 
 def _no_relay() -> None:
@@ -273,10 +267,7 @@ class Connector:
         dial_limit: DialLimit,
         memory: ServerCache,
         policy: LoadPolicy,
-        *,
-        find: FindServer | None = None,
     ) -> None:
-        self._find = find
         self._dialer = dialer
         self._dial_limit = dial_limit
         self._memory = memory
@@ -360,15 +351,13 @@ class Connector:
         gone: Callable[[on.Event], object],
     ) -> None:
         known = self._memory.of(spec)
-        remote = await self._find(spec, lease.relay()) if self._find is not None else None
 
         def noticed(method: str) -> None:
             if method in LIST_CHANGED:
                 changed()
 
         def stood(connection: Connection) -> None:
-            if remote is None:
-                known.era, known.connected = connection.era, True
+            known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
             lease.offers = await connection.list_everything(within=within)
@@ -381,7 +370,6 @@ class Connector:
             within=self._policy.attempt_timeout,
             listing_within=self._policy.attempt_timeout,
             era=known.era,
-            remote=remote,
         )
         async with attempt.connected(
             self._dialer, self._dial_limit, on_connected=stood, on_notice=noticed, relay=lease.relay()

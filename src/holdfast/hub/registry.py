@@ -45,7 +45,6 @@ from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.fleet.host import RegistryHost
-from holdfast.hub.fleet.places import ServerPlaces
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
@@ -120,7 +119,6 @@ class SlotRegistry:
         self._scanner = AsyncExitStack()
         self.relay: Relay | None = None
         """Gets the requests of servers that belong to no call."""
-        self._places = ServerPlaces(self, fleet) if fleet is not None else None
         self._outer: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._context: SlotContext | None = None
@@ -178,13 +176,11 @@ class SlotRegistry:
                 DialLimit(settings.load.concurrency, tasks),
                 self._cache,
                 settings.load,
-                find=self._places.find if self._places is not None else None,
             ),
             tasks=tasks,
             host=self,
-            relay=lambda: self.relay if self._places is None else self._places.relay(self.relay),
+            relay=lambda: self.relay,
             fleet=self.fleet,
-            fence=self.fleet.leases.check if self.fleet is not None else None,
         )
         if self.fleet is not None:
             self._join(self.fleet)
@@ -370,12 +366,7 @@ class SlotRegistry:
         gone = [self.slots.pop(name) for name in applied.removed]
         for slot in gone:
             self._unpublished.pop(slot.id, None)
-            if self._places is not None:
-                self._places.removed(slot.id)
         self.slots |= fresh
-        for slot in fresh.values():
-            if self._places is not None:
-                self._places.configured(slot.spec)
         self._replace(*arranged)  # last: a listener of its records is a reader too
         await self._tell(applied, gone, other_settings=config.settings != before.settings)
         self.journal.write(applied)
@@ -435,8 +426,6 @@ class SlotRegistry:
 
     def _join(self, fleet: Fleet) -> None:
         fleet.open(RegistryHost(self), self.clock)
-        if self._places is not None:
-            self._places.open()
         self.approvals.may_pin = lambda: fleet.is_settled
         self.approvals.joins = lambda: not fleet.is_settled and fleet.not_shared_since is None
         self.approvals.on_pin = fleet.note_pin
@@ -587,8 +576,6 @@ class SlotRegistry:
         assert self._context is not None  # noqa: S101 - the hub is open
         listed = self.catalog.servers[server.id].listing is not None
         slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
-        if self._places is not None:
-            self._places.configured(server)
         return slot
 
     def _start(self, slot: Slot) -> None:
@@ -604,36 +591,12 @@ class SlotRegistry:
         if slot.machine.life.stopped:
             return
         was_enabled = slot.spec.enabled
-        if self._places is not None:
-            self._places.configured(server)
         slot.reconfigure(server)
         if server.enabled != was_enabled:
             slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
 
     def _all_slots(self) -> list[Slot]:
         return [*self.slots.values(), *self.clients.all()]
-
-    async def hand_over(self, within: float, *, with_group: bool = False) -> None:
-        """This hub leaves: let other replicas run the servers that run here for all, and use them there.
-
-        ``with_group``: all workers of its supervisor leave too.
-        """
-        if self._places is not None and not self.is_closing:
-            await self._places.hand_over(within, with_group=with_group)
-
-    def moved(self, server: str, why: str) -> None:
-        """Another replica runs a server now, or this one does: connect to it there."""
-        slot = self.slots.get(server)
-        if slot is not None and not self.is_closing:
-            self.clients.end(server)
-            slot.relocate(why)
-
-    def allow_children(self, server: str, seconds: float) -> None:
-        """The processes of a server may live for so long, also if this hub is stopped meanwhile."""
-        for slot in self._all_slots():
-            if slot.id == server:
-                for group in slot.process_groups:
-                    self._warden.allow(group, seconds)
 
     def _snapshot(self) -> tuple[Config, Catalog, frozenset[str]]:
         off = frozenset(name for name, slot in self.slots.items() if slot.switched_off)

@@ -101,8 +101,6 @@ async def is_listening(host: str, port: int) -> bool:
 
 log = logging.getLogger("holdfast.hub")
 
-MOVE_SECONDS = 8.0
-"""How long a call waits for a server that is handed over to another replica."""
 PING_SECONDS = 5.0
 """How long a connection may take to answer a ping after a call on it timed out."""
 
@@ -161,8 +159,6 @@ class SlotContext:
     host: SlotHost
     relay: FindRelay
     fleet: FleetLink | None = None
-    fence: Callable[[str], None] | None = None
-    """Called before each use of a server: this replica may not run it any more."""
 
     def adopting(self, settings: Settings) -> SlotContext:
         """The same with other settings."""
@@ -188,9 +184,6 @@ class Slot:
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
         self._address_checks: dict[int, anyio.CancelScope] = {}
-        self._is_held = False
-        self.patient_until = 0.0
-        """Until when a call waits at least: the server moves to another replica."""
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
@@ -225,7 +218,7 @@ class Slot:
     @property
     def lease(self) -> Lease | None:
         """The live connection for new calls, if there is one."""
-        if self._is_held or (stands := self.machine.life.lease) is None:
+        if (stands := self.machine.life.lease) is None:
             return None
         return self._leases.get(stands.generation)
 
@@ -282,8 +275,6 @@ class Slot:
 
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""
-        if self._context.fence is not None:
-            self._context.fence(self.spec.id)
         decision, effects = self.machine.admit(self._context.clock.now())
         if effects:
             self._perform(effects)
@@ -329,34 +320,6 @@ class Slot:
     def _adopt_call_policy(self) -> None:
         call = self._context.settings.call.of(self.spec)
         self.bulkhead.adopt(call.concurrency, call.queue, patience=call.timeout)
-
-    def hold(self) -> None:
-        """Let new calls wait until the server is connected elsewhere; those in flight go on."""
-        self._is_held = True
-        self.patient_until = self._context.clock.now() + MOVE_SECONDS
-        self._note()
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a request is in flight on a connection."""
-        connections = [lease.connection for lease in self._leases.values()]
-        connections += [lease.other.connection for lease in self._leases.values() if lease.other is not None]
-        return any(one is not None and one.wire.deadlines.in_flight for one in connections)
-
-    def relocate(self, why: str) -> None:
-        """The server runs on another replica now, or here: connect to it there. One that is not in use stays so."""
-        self._is_held = False
-        if self.state in (State.IDLE, State.DISABLED, State.DISABLING, State.DISCONNECTED):
-            return
-        policy = lifecycle_policy(self.spec, self._context.settings)
-        moved = on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable, moved=True, reason=why)
-        self.handle(moved, cut=why)
-
-    @property
-    def process_groups(self) -> list[int]:
-        """The process groups of its children."""
-        attempts = [lease.attempt for lease in self._leases.values()]
-        return [attempt.child.group for attempt in attempts if attempt is not None and attempt.child is not None]
 
     def adopt(self, settings: Settings) -> None:
         """Use new settings; connections and calls in flight are not touched."""

@@ -28,8 +28,6 @@ __all__ = ["END_SIGNALS", "Drain", "Leaving", "end_when_asked", "leave_terminal"
 
 log = logging.getLogger("holdfast.serve")
 
-HAND_OVER_SECONDS = 5.0
-"""How long calls in flight may take before the server that they use moves to another replica."""
 WORD_SECONDS = 1.0
 """How long a worker that got a signal waits for word that all workers leave. A service manager signals all at once."""
 READY_SECONDS = 60.0
@@ -100,7 +98,6 @@ class Leaving:
             with anyio.move_on_after(WORD_SECONDS):
                 await worker.all_leave.wait()
         self._server.stop_accepting()
-        await self._hand_over(seconds)
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         until = anyio.current_time() + seconds
         finished = await self._front.drain(seconds)
@@ -117,7 +114,6 @@ class Leaving:
         self._server.stop_accepting()
         self._front.move_streams()
         self._admin.close()
-        await self._hand_over(self._serving.options.drain)
         connected = self._serving.leave_seconds
         until = anyio.current_time() + connected + self._serving.options.drain
         with anyio.move_on_after(connected):
@@ -126,12 +122,6 @@ class Leaving:
             log.warning("some calls did not finish within %g s, and are cut", self._serving.options.drain)
         await self._wait_for_others(until)
         self.end()
-
-    async def _hand_over(self, seconds: float) -> None:
-        """Let other replicas run what runs here for all. Workers that leave together keep it until all are idle."""
-        worker = self._serving.worker
-        together = worker is not None and worker.all_leave.is_set()
-        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS), with_group=together)
 
     async def _wait_for_others(self, until: float) -> None:
         """In a worker that leaves with others: their clients may still use servers that run here."""

@@ -63,7 +63,6 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
         number = (worker.group, worker.number)
         fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
     fleet.keys = lambda: keys.material
-    fleet.leases.is_reachable = bool(options.advertise)
     return fleet
 
 
@@ -85,7 +84,7 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     number = (worker.group, worker.number)
     fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
     fleet.keys = lambda: keys.material
-    fleet.default_placement = "one"
+    fleet.one_machine = True
     store.on_change = fleet.store_changed
     return fleet
 
@@ -123,7 +122,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
     if fleet is None:
         return
     ids.wall = fleet.time
-    ids.one_machine = fleet.default_placement == "one"
+    ids.one_machine = fleet.one_machine
     ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.time)
     if fleet.events is not None:
         events = ids.events = SharedEvents(

@@ -46,14 +46,6 @@ if TYPE_CHECKING:
         text_as_json as text_as_json,
         text_of as text_of,
     )
-    from holdfast.wire.forwarded import (
-        ForwardedDispatcher as ForwardedDispatcher,
-        ForwardedMessage as ForwardedMessage,
-        MessageKind as MessageKind,
-        RemoteServer as RemoteServer,
-        RpcRefusal as RpcRefusal,
-        refusal as refusal,
-    )
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of

@@ -19,7 +19,6 @@ from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked, quot
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import descriptor_shortage
 from holdfast.wire.dial import Dialer, DialHooks, OnNotification
-from holdfast.wire.forwarded import RemoteServer
 from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection, Era
@@ -69,8 +68,6 @@ class Attempt(Generic[T]):
     """Seconds in which a process may start, instead of its server's ``startTimeout``."""
     listing_within: float | None = None
     """Seconds for the listing alone; None where it must end with the rest, for a process where it gets ``within``."""
-    remote: RemoteServer | None = None
-    """The server on another replica, if it runs there."""
     era: Era | None = None
     """The era that the server spoke last time, then the one that it speaks now."""
 
@@ -143,7 +140,6 @@ class Attempt(Generic[T]):
                 redactor=self.redactor,
                 era=self.era,
                 hooks=hooks,
-                remote=self.remote,
             ) as connection:
                 await place.aclose()
                 if on_connected is not None:

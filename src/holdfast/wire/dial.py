@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -18,7 +18,6 @@ from holdfast.config import Limits, ServerSpec
 from holdfast.core import Evidence, ProcessExit, Redactor, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import require_descriptors
-from holdfast.wire.forwarded import ForwardedDispatcher, RemoteServer
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
@@ -44,8 +43,6 @@ class DialHooks:
     """Gets the server's own requests."""
     on_start: Callable[[Child], None] | None = None
     """Called with each process that the dial starts."""
-    remote: RemoteServer | None = None
-    """The server on another replica, if it runs there."""
 
 
 _NO_HOOKS = DialHooks()
@@ -81,18 +78,14 @@ class Dialer:
         redactor: Redactor,
         era: Era | None = None,
         hooks: DialHooks = _NO_HOOKS,
-        remote: RemoteServer | None = None,
     ) -> AsyncIterator[Connection]:
         """A connection after its handshake, within so many seconds.
 
         With ``start_within``, a process may take so long for its first answer; ``within`` begins with that answer.
-        With ``remote`` the server runs on another replica, which found out the era.
         """
         require_descriptors()
         if spec.era != "auto":
             era = spec.era
-        if remote is not None:
-            spec, hooks = replace(spec, era="legacy"), replace(hooks, remote=remote)
         first = start_within if start_within is not None and spec.transport == "stdio" else within
         times = _Times(deadline=anyio.current_time() + first, within=within)
         try:
@@ -138,7 +131,7 @@ class Dialer:
         try:
             # The SSE transport exists only in the legacy era.
             fixed = spec.era != "auto"
-            era = "legacy" if spec.transport == "sse" or hooks.remote is not None else era
+            era = "legacy" if spec.transport == "sse" else era
             connection.era = await self._greet(connection, times, era, fixed=fixed)
         except BaseException:
             await connection.aclose()
@@ -162,8 +155,6 @@ class Dialer:
         self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor, hooks: DialHooks, times: _Times
     ) -> Wire:
         """Open the transport; the stack closes it. Does not wait for an answer."""
-        if hooks.remote is not None:
-            return ForwardedDispatcher(hooks.remote, self._limits)
         if spec.transport == "stdio":
             child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=self._limits.stderr_bytes)
             if self._on_stderr is not None:

@@ -47,10 +47,6 @@ class Caller(Protocol):
     """The client that a request is made for."""
 
     @property
-    def counted_by(self) -> str | None:
-        """The replica that records the request, where this one does not: one call is one record in a fleet."""
-
-    @property
     def era(self) -> Era | None:
         """The protocol era that it speaks; None where that does not matter."""
 

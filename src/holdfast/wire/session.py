@@ -45,7 +45,6 @@ from holdfast.wire.envelope import (
     objects,
     text_of,
 )
-from holdfast.wire.forwarded import ForwardedDispatcher
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.large import load_members
@@ -88,7 +87,7 @@ DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
 
 _T = TypeVar("_T")
-Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher | ForwardedDispatcher
+Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
 
 
 class Connection:

@@ -97,10 +97,9 @@ async def test_every_value_on_the_page_is_one_of_the_api(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
 @pytest.mark.requirement("FLEET-2", "FLEET-3")
-async def test_it_shows_the_fleet_who_tries_and_runs_a_server_and_that_the_store_is_gone(tmp_path: Path) -> None:
+async def test_it_shows_the_fleet_who_tries_a_server_and_that_the_store_is_gone(tmp_path: Path) -> None:
     async with RedisPeer(tmp_path / "redis", password="secret-of-redis") as redis:
-        placed = {"command": sys.executable, "args": ["-c", "input()"], "placement": "one"}
-        file = write_config(tmp_path / "mcp.json", {"refused": REFUSED, "off": OFF, "placed": placed})
+        file = write_config(tmp_path / "mcp.json", {"refused": REFUSED, "off": OFF})
         options = ("--config", str(file), "--advertise", "tcp://127.0.0.1:0")
         fleet = {"HOLDFAST_SESSION_KEY": "k" * 40, "HOLDFAST_FLEET": redis.url}
         async with (
@@ -117,10 +116,6 @@ async def test_it_shows_the_fleet_who_tries_and_runs_a_server_and_that_the_store
             tried = "document.querySelector('[data-id=refused] [data-field=probed_by]')"
             await page.window.until(tried)
             assert await page.window.run(f"{tried}.innerText") in replicas
-            await page.open("placed")
-            home = "document.querySelector('[data-id=placed] [data-field=runs_on]')"
-            await page.window.until(home)
-            assert await page.window.run(f"{home}.innerText") in replicas
             await page.window.keep_picture("fleet")
             await redis.kill()
             await page.window.until("document.querySelector('.banner[data-kind=need]')")

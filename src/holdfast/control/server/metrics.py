@@ -135,7 +135,6 @@ METRICS: dict[str, Metric] = {
         Metric("holdfast_fleet_exchanges", "counter", ("result",), "Exchanges with the store of the fleet"),
         Metric("holdfast_fleet_refused", "counter", (), "Messages of the store with a wrong signature"),
         Metric("holdfast_fleet_probes", "gauge", ("replica",), "Servers that a replica has the right to try"),
-        Metric("holdfast_fleet_servers", "gauge", ("replica",), "Servers that a replica runs for all"),
         Metric("holdfast_fleet_not_shared", "gauge", (), "Servers whose switch or approvals hold on this replica only"),
         Metric("holdfast_fleet_clock_ahead_seconds", "gauge", (), "Seconds that this clock is ahead of the fleet's"),
         Metric("holdfast_fleet_configs", "gauge", (), "Different configurations of replicas, once that stays; else 1"),
@@ -220,7 +219,6 @@ class FleetSample:
     failures: int = 0
     refused: int = 0
     probes: Mapping[str, int] = field(default_factory=dict)
-    homes: Mapping[str, int] = field(default_factory=dict)
     not_shared: int = 0
     configs: int = 1
     ahead: float = 0.0
@@ -318,7 +316,6 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _counter("holdfast_fleet_exchanges", (((result,), times) for result, times in results.items()))
     yield _counter("holdfast_fleet_refused", [((), fleet.refused)])
     yield _gauge("holdfast_fleet_probes", (((name,), number) for name, number in fleet.probes.items()))
-    yield _gauge("holdfast_fleet_servers", (((name,), number) for name, number in fleet.homes.items()))
     yield _gauge("holdfast_fleet_not_shared", [((), fleet.not_shared)])
     yield _gauge("holdfast_fleet_clock_ahead_seconds", [((), fleet.ahead)])
     yield _gauge("holdfast_fleet_configs", [((), fleet.configs)])
@@ -502,7 +499,6 @@ class Metrics:
             failures=fleet.failures,
             refused=getattr(fleet.store, "refused", 0),
             probes=Counter(fleet.probers.values()),
-            homes=Counter(filter(None, fleet.leases.homes.values())),
             not_shared=len(fleet.not_shared),
             configs=len(fleet.different_configs) or 1,
             ahead=fleet.clock.ahead.get(fleet.replica, 0.0),

@@ -136,7 +136,7 @@ class Views:
 
     def _notice(self) -> str:
         fleet = self._hub.registry.fleet
-        ours = (fleet.leases.notice, fleet.config_notice, fleet.clock_notice) if fleet is not None else ()
+        ours = (fleet.config_notice, fleet.clock_notice) if fleet is not None else ()
         notices = (self._about.notice(), *ours)
         return ". ".join(filter(None, notices))
 
@@ -150,7 +150,6 @@ class Views:
             not_shared_since=fleet.not_shared_since,
             problem=fleet.problem,
             not_shared=fleet.not_shared[:MOST_HELD],
-            cut_off=fleet.leases.cut_off[:MOST_HELD],
             different_configs=fleet.different_configs,
             wrong_clocks={name: round(seconds) for name, seconds in islice(fleet.wrong_clocks.items(), MOST_HELD)},
             events_lost=fleet.events_lost(),
@@ -223,13 +222,8 @@ class Views:
             last_error=history.last_error or _current_error(health, history.since),
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
-            runs_on=self._home(name),
             probed_by=self._prober(name) if health.status in ("transient", "permanent", "denied") else "",
         )
-
-    def _home(self, name: str) -> str:
-        fleet = self._hub.registry.fleet
-        return fleet.leases.home_of(name) if fleet is not None and fleet.leases.is_placed(name) else ""
 
     def _prober(self, name: str) -> str:
         fleet = self._hub.registry.fleet

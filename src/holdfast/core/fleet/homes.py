@@ -11,13 +11,22 @@ which one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2s
 
 from holdfast.core.fleet.store import Claim, ClaimAnswer, ClaimRelease
 
-__all__ = ["ClientHomes", "is_home_key", "question_number", "replica_tag", "replicas_with_tag", "tag_of_question"]
+__all__ = [
+    "ClientHomes",
+    "is_home_key",
+    "preferred",
+    "question_number",
+    "replica_tag",
+    "replicas_with_tag",
+    "tag_of_question",
+]
 
 HOME_SECONDS = 10.0
 """How long a home is valid after it was extended last."""
@@ -62,6 +71,19 @@ class _Home:
     extend_at: float = 0.0
     asking: bool = False
     instead_of: str = ""
+
+
+def preferred(server: str, turn: str, replicas: Collection[str]) -> list[str]:
+    """The replicas in the order of their turn: a rendezvous hash, so that every replica finds the same order."""
+    return list(_preferred(server, turn, frozenset(replicas)))
+
+
+@lru_cache(maxsize=4_096)
+def _preferred(server: str, turn: str, replicas: frozenset[str]) -> tuple[str, ...]:
+    def weight(replica: str) -> bytes:
+        return blake2s(f"{server}\0{turn}\0{replica}".encode(), digest_size=8).digest()
+
+    return tuple(sorted(replicas, key=lambda replica: (weight(replica), replica)))
 
 
 class ClientHomes:

@@ -17,8 +17,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from holdfast.core.fleet.expiring import ExpiringKeys
-from holdfast.core.fleet.homes import ClientHomes, is_home_key
-from holdfast.core.fleet.placement import LEASE_SECONDS, PlaceHappening, Placement, preferred
+from holdfast.core.fleet.homes import ClientHomes, is_home_key, preferred
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
 from holdfast.core.fleet.store import (
@@ -121,7 +120,7 @@ class Connected:
     emptied: bool = False
 
 
-Happening: TypeAlias = RecordLearned | Granted | Unused | HomeLost | Alone | Connected | PlaceHappening
+Happening: TypeAlias = RecordLearned | Granted | Unused | HomeLost | Alone | Connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,6 @@ class FleetMember:
         self._expected_until = 0.0
         """Until then these replicas may be present, though a store that just began has not heard of them yet."""
         self._held: dict[str, _Held] = {}
-        self.placement = Placement(replica)
         self._releases: list[ClaimRelease] = []
         self.homes = ClientHomes(replica)
         self._drops: dict[str, str] = {}
@@ -216,8 +214,8 @@ class FleetMember:
         self._store_clock: tuple[float, float] | None = None
         """The clock of the store and that of this replica when the last answer came."""
         self._found_at: float | None = None
-        self._urgent = self._failing = False
-        """Whether the next exchange cannot wait, and whether the last one failed."""
+        self._urgent = False
+        """Whether the next exchange cannot wait."""
         self._store_tells = False
         """Whether the store says by itself that another replica changed something."""
         self._joined_at: float | None = None
@@ -378,42 +376,6 @@ class FleetMember:
         self._urgent = True
         return None
 
-    # Servers that live on one replica.
-
-    def place(self, server: str, *, wanted: bool) -> None:
-        """A server that lives on one replica is configured, or not any more."""
-        release = self.placement.place(server, wanted=wanted)
-        if release is not None:
-            self._releases.append(release)
-        self._urgent = True
-
-    def home_of(self, server: str) -> str:
-        """The replica that runs the server, as far as it is known; empty if it is not."""
-        return self.placement.home_of(server)
-
-    def lease_of(self, server: str, now: float) -> int:
-        """The token with which this replica may run the server now; 0 if it may not."""
-        return self.placement.lease_of(server, now)
-
-    def give_back(self, server: str) -> None:
-        """This replica does not run the server any more, and another one may."""
-        release = self.placement.release(server)
-        if release is not None:
-            self._releases.append(release)
-            self._urgent = True
-
-    def wants_promises(self, now: float) -> dict[str, int]:
-        """The servers that run here and whose lease the other replicas should prolong: the store does not answer."""
-        return self.placement.wants_promises(now, self._last_good)
-
-    def promises_due(self) -> float | None:
-        """When ``wants_promises`` has something to say, if no exchange succeeds until then."""
-        return self.placement.promises_due(self._last_good)
-
-    def promise(self, server: str, token: int, now: float) -> float:
-        """Promise the holder of a server to claim nothing for so many seconds; 0 if this replica does not."""
-        return self.placement.promise(server, token, now, self._last_good)
-
     # Exchanges.
 
     def is_connected(self, now: float) -> bool:
@@ -456,7 +418,6 @@ class FleetMember:
         roster = leaving or watching or now - self._last_roster >= ROSTER_SECONDS
         if leaving:
             self._releases += [ClaimRelease(held.key, held.token) for held in self._held.values()]
-            self._releases += self.placement.releases()
         return FleetExchange(
             replica=self.replica,
             presence=json.dumps({**self.about, "epoch": self._epoch, "seen": self._cursor}, sort_keys=True),
@@ -464,7 +425,7 @@ class FleetMember:
             epoch=self._epoch,
             cursor=self._cursor,
             records=self._to_send(),
-            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now), *self.homes.claims(now)),
+            claims=() if leaving else (*self._probe_claims(now), *self.homes.claims(now)),
             releases=(*self._releases, *self.homes.releases(leaving=leaving)),
             drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
@@ -503,27 +464,15 @@ class FleetMember:
         ]
         return asked + kept
 
-    def _place_claims(self, now: float) -> list[Claim]:
-        joined = self._joined_at is not None and now - self._joined_at >= JOIN_SECONDS
-        # A store that does not answer gives nothing. A claim under way would only forbid a promise to the holder.
-        may_take = self.synced and joined and not self._failing
-        return self.placement.claims(now, replicas=self.peers or [self.replica], may_take=may_take)
-
     def store_time(self, now: float) -> float:
         """What the clock of the store shows, as far as its last answer tells; 0 if it is not known."""
         return self._store_clock[0] + now - self._store_clock[1] if self._store_clock is not None else 0.0
 
     def reconnected(self) -> None:
         """The connection to the store is new: it may be another store, or an older copy."""
-        if self._last_good is not None:
-            self._wait_for_holders(self._last_exchange)
         self._cursor, self._epoch = 0, ""
         self._store_clock = None
         self.synced = False
-
-    def _wait_for_holders(self, began: float) -> None:
-        """Take over no server for a while: its holder may not have found the store yet."""
-        self.placement.take_from = max(self.placement.take_from, began + LEASE_SECONDS)
 
     def receive(self, asked: FleetExchange, reply: FleetReply, now: float) -> tuple[Happening, ...]:
         """Take the answer to an exchange that began at the time of its ``request``."""
@@ -537,14 +486,10 @@ class FleetMember:
             self.homes.extend_all()
             self._stored, self._arrived = {}, {}
             self._unsent = dict.fromkeys(record.key for record in self.book)
-        if self.alone_since is not None:
-            self._wait_for_holders(began)
         if self.alone_since is not None or self._last_good is None or restarted:
             happened.append(Connected(emptied=emptied))
             self._found_at = began
-        if emptied or reply.age < LEASE_SECONDS:
-            self._wait_for_holders(began - reply.age)
-        self.alone_since, self._last_good, self._failing = None, began, False
+        self.alone_since, self._last_good = None, began
         self._store_clock = (reply.now, now) if reply.now else None
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
@@ -565,10 +510,8 @@ class FleetMember:
         if reply.replicas is not None:
             self._last_roster, self.strangers = began, reply.strangers
             self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
-            self.placement.witnesses = frozenset(self.peers) - {self.replica}
         if self.synced and self._joined_at is None:
             self._joined_at = began
-        self.placement.settled()
         for answer in reply.claims:
             happened += self._answered(answer, began, now)
         self._urgent = self._urgent or bool(self._unsent) or bool(self._drops) or reply.cursor < reply.sequence
@@ -600,12 +543,7 @@ class FleetMember:
         if is_home_key(answer.key):
             lost = self.homes.answered(answer, began)
             return [HomeLost(lost)] if lost is not None else []
-        kind, _, rest = answer.key.partition("/")
-        if kind == "run":
-            happened, release = self.placement.answered(answer, began, now, replicas=self.peers or [self.replica])
-            self._releases += [release] if release is not None else []
-            return list(happened)
-        server = rest.partition("/")[2]
+        server = answer.key.split("/", 2)[2]
         if answer.token < self._tokens.get(answer.key, 0):
             # An older copy of the store: the next claim tells it the token.
             if server in self._wants:
@@ -642,8 +580,7 @@ class FleetMember:
         happened: list[Happening] = []
         self._next_exchange = now + RETRY_SECONDS
         self._store_tells = False
-        self._urgent, self._failing = False, True
-        self.placement.settled()
+        self._urgent = False
         since = self._last_good if self._last_good is not None else self._first_try
         if since is None:
             since = now
@@ -669,14 +606,12 @@ class FleetMember:
             for server, want in list(self._wants.items()):
                 if want.at <= now and now - max(want.at, want.since) >= patience:
                     happened.append(self._grant(server, 0, now + PROBE_SECONDS, local=True))
-        return (*happened, *self.placement.tick(now))
+        return tuple(happened)
 
     def next_tick(self) -> float | None:
         """When ``tick`` has something to do at the latest, if no exchange succeeds."""
-        places = (self.placement.next_tick(), self.promises_due())
-        ends = [at for at in places if at is not None]
         grants = [want.at for want in self._wants.values()] if self.alone_since is not None else []
-        return min([*ends, *grants, *(held.until for held in self._held.values())], default=None)
+        return min([*grants, *(held.until for held in self._held.values())], default=None)
 
 
 @lru_cache(maxsize=1_024)

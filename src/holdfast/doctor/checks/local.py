@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 
 import anyio.to_thread
 
-from holdfast.config import BadServer, Definition, KeyPath, ServerSpec, joined, looks_secret
+from holdfast.config import BadServer, Definition, KeyPath, joined, looks_secret
 from holdfast.core import CommandUnusable, command_line
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
@@ -44,7 +44,7 @@ class DefinitionCheck(Check):
         """Report every problem, not only the first."""
         server = case.server
         if not isinstance(server, BadServer):
-            notes = (*_placeholders(case), *_useless_placement(case, server))
+            notes = (*_placeholders(case), *_old_placement(case))
             return Observation(case.source_map.label(case.definition.path), notes)
         missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
         others = [problem for problem in server.problems if not problem.variable]
@@ -67,9 +67,9 @@ def _placeholders(case: Case) -> Iterator[Finding]:
         yield finding("HF-PLACEHOLDER", words, remedy, ask_for(name), edits=(case.edit(keys, value),))
 
 
-def _useless_placement(case: Case, server: ServerSpec) -> Iterator[Finding]:
-    if server.placement is not None and server.transport != "stdio":
-        words = "`placement` is for servers with a process of their own"
+def _old_placement(case: Case) -> Iterator[Finding]:
+    if case.given.get("placement") is not None:
+        words = "`placement` has no effect any more: a stdio server runs on each replica"
         yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
 
 

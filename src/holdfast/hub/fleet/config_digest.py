@@ -49,5 +49,4 @@ def _what_matters(server: ServerSpec | BadServer) -> tuple[object, ...]:
         server.era,
         server.approvals,
         server.sharing,
-        server.placement,
     )

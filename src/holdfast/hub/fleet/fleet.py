@@ -20,7 +20,7 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast._version import __version__
-from holdfast.config import BadServer, PlacementName, ServerSpec
+from holdfast.config import BadServer, ServerSpec
 from holdfast.core import (
     Alone,
     ConfigAgreement,
@@ -32,9 +32,6 @@ from holdfast.core import (
     Granted,
     Happening,
     HomeLost,
-    HomeMoved,
-    LeaseGained,
-    LeaseLost,
     Listing,
     RecordLearned,
     Ticket,
@@ -56,7 +53,6 @@ from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.hub.fleet.peers import Peers
 from holdfast.hub.fleet.replica_view import ReplicaView, replica_view
-from holdfast.hub.fleet.server_leases import ServerLeases, suspended_seconds
 
 __all__ = ["Fleet", "FleetHost", "replica_name"]
 
@@ -102,12 +98,6 @@ class FleetHost(Protocol):
     def needs_listing(self, server: str) -> bool:
         """Whether a server was not listed here."""
 
-    def moved(self, server: str, why: str) -> None:
-        """Another replica runs a server now, or this one does."""
-
-    def allow_children(self, server: str, seconds: float) -> None:
-        """The processes of a server may live for so long, also if this hub is stopped meanwhile."""
-
     def settled(self) -> None:
         """The copy has what the fleet has: what is seen for the first time now is new."""
 
@@ -141,8 +131,8 @@ class Fleet:
         self.events = events
         """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
-        self.default_placement: PlacementName = "each"
-        """Where a stdio server runs that does not say it."""
+        self.one_machine = False
+        """Whether all replicas are workers of one supervisor."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
@@ -158,8 +148,6 @@ class Fleet:
             **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
-        self.leases = ServerLeases(self.member, peers, wake=self._exchange_soon, tick=self._tick)
-        """The servers that live on one replica."""
         self.keys: Callable[[], Sequence[bytes]] = tuple
         """The session keys; without them the configuration is not compared."""
         self._digested: tuple[object, tuple[bytes, ...]] | None = None
@@ -197,7 +185,6 @@ class Fleet:
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
         self._host, self._clock = host, clock
-        self.leases.open(host.allow_children, clock)
 
     def describe(self, **about: object) -> None:
         """Tell the others more about this replica."""
@@ -209,8 +196,6 @@ class Fleet:
     def claim(self, server: str, at: float | None, number: int) -> None:
         """A slot needs the right to probe at that time, or not any more."""
         definition = self._hub().definition_of(server) or ""
-        if not self.leases.runs(server):
-            definition += f"@{self.replica}"  # a try to reach the replica that runs it: others have their own
         self.member.want_probe(server, at, number, self._now(), definition=definition)
         self._wake.set()
 
@@ -224,8 +209,6 @@ class Fleet:
         definition = self._hub().definition_of(server)
         known = self.member.book.get(evidence_key(server))
         up = isinstance(evidence, on.PeerRecovered)
-        if not self.leases.runs(server):
-            return  # the replica that runs it tells what it sees
         if definition is None or (up and (known is None or record_value(known).get("up") is not False)):
             return
         self.member.write(evidence_key(server), evidence_value(evidence, definition), self.time(), again=True)
@@ -412,12 +395,6 @@ class Fleet:
             found.append(replica_view(self.replica, self.member.about, here=True))
         return tuple(found)
 
-    def can_be_replaced(self, *, with_group: bool) -> bool:
-        """Whether another replica can take over; ``with_group`` leaves out the workers of the same supervisor."""
-        group = self.member.about.get("group") if with_group else None
-        others = self.peers.others if self.peers is not None else ()
-        return any(group is None or self.member.peers[one].about.get("group") != group for one in others)
-
     # The task.
 
     async def run(self) -> None:
@@ -427,7 +404,6 @@ class Fleet:
             self._tasks = tasks
             if self.peers is not None:
                 tasks.start_soon(self.peers.run)
-            self.leases.start(tasks)
             try:
                 while True:
                     await self._turn(self._clock)
@@ -452,17 +428,16 @@ class Fleet:
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
             self.member.purge(self.time())
-        self.leases.renew()
+        self._apply(self.member.tick(self._now()))
         if self.member.due() <= self._now():
             await self._exchange()
-            self.leases.allow_children()
 
     def time(self) -> float:
         """The time of day for all that replicas share: a wrong clock must not end the sessions of the others."""
         return self.clock.time(self._wall(), self._count()) if self._clock is not None else self._wall()
 
     def _count(self) -> float:
-        return self._now() + suspended_seconds()
+        return self._now() + _suspended_seconds()
 
     def _note_clocks(self, reply: FleetReply) -> None:
         if not reply.wall:
@@ -506,7 +481,6 @@ class Fleet:
             self._hub().settled()
         self._changed.set()
         self._changed = anyio.Event()
-        self.leases.look_again()
 
     def _note_strangers(self) -> None:
         count, before = self.member.strangers, self.problem
@@ -570,12 +544,6 @@ class Fleet:
             if self.member.book.get(switch_key(server)) is None:
                 self.switched(server, disabled=True)
 
-    def _exchange_soon(self) -> None:
-        self._wake.set()
-
-    def _tick(self) -> None:
-        self._apply(self.member.tick(self._now()))
-
     def _apply(self, happened: Iterable[Happening]) -> None:
         host = self._hub()
         for one in happened:
@@ -586,14 +554,6 @@ class Fleet:
                     host.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
-                case LeaseGained(server=server):
-                    self.leases.gained()
-                    host.moved(server, "it moves to this replica")
-                case LeaseLost(server=server):
-                    host.moved(server, "this replica may not run the server any more")
-                case HomeMoved(server=server, home=home):
-                    if home and home != self.replica:
-                        host.moved(server, "it runs on another replica now")
                 case HomeLost(key=key):
                     self.on_home_lost(key)
                 case Alone():
@@ -684,6 +644,12 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<Fleet {self.replica!r} on {self.store.name}: {self.member!r}>"
+
+
+def _suspended_seconds() -> float:
+    """How long this machine was suspended since it started, where the system tells it."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0
 
 
 def _named(replicas: tuple[str, ...]) -> str:

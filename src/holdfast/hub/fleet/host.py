@@ -62,14 +62,6 @@ class RegistryHost:
         source = self._registry.catalog.servers.get(server)
         return source is not None and (source.listing is None or source.listing.generation == 0)
 
-    def moved(self, server: str, why: str) -> None:
-        """See ``FleetHost``."""
-        self._registry.moved(server, why)
-
-    def allow_children(self, server: str, seconds: float) -> None:
-        """See ``FleetHost``."""
-        self._registry.allow_children(server, seconds)
-
     def settled(self) -> None:
         """See ``FleetHost``."""
         for server in list(self._registry.slots):

@@ -24,7 +24,7 @@ export function legend() {
 
 export function facts(server) {
   const { generation, breaker, failures, attempts, attempts_allowed, in_flight, transport, target, verified } = server;
-  const { tools, prompts, resources, templates, calls_total, errors_total, reconnects_total, reason, state, probed_by, runs_on } = server;
+  const { tools, prompts, resources, templates, calls_total, errors_total, reconnects_total, reason, state, probed_by } = server;
   return [
     generation,
     breaker.state,
@@ -45,7 +45,6 @@ export function facts(server) {
     reason,
     state,
     probed_by,
-    runs_on,
   ];
 }
 
@@ -79,7 +78,6 @@ export function factNodes(server) {
       field("transport", server.transport || "unknown", server.transport || "unknown transport"),
     ),
     ...fact("Breaker", field("breaker.state", server.breaker.state, stateWord(server.breaker.state))),
-    ...(server.runs_on ? fact("Runs on", "replica ", field("runs_on", server.runs_on, server.runs_on, "code")) : []),
     ...(server.probed_by ? fact("Tried by", "replica ", field("probed_by", server.probed_by, server.probed_by, "code")) : []),
     ...fact(
       "Failures",
