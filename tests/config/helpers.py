@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.read import parse_config
-from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.config.spec import Config, ServerSpec
 from holdfast.errors import ConfigError, Problem
 
 ENVIRON: Mapping[str, str] = {"HOME": "/home/me", "PATH": "/usr/bin:/bin"}
@@ -20,7 +20,7 @@ def read(text: str, *, file: Path | None = None, **environ: str) -> Config:
     return parse_config(text, file=file, environ={**ENVIRON, **environ})
 
 
-def server(definition: object, *, file: Path | None = None, **environ: str) -> ServerSpec | BadServer:
+def server(definition: object, *, file: Path | None = None, **environ: str) -> ServerSpec:
     """What one definition becomes."""
     return read(json.dumps({"mcpServers": {"s": definition}}), file=file, **environ).servers["s"]
 
@@ -28,14 +28,14 @@ def server(definition: object, *, file: Path | None = None, **environ: str) -> S
 def spec(definition: object, *, file: Path | None = None, **environ: str) -> ServerSpec:
     """What one good definition becomes."""
     found = server(definition, file=file, **environ)
-    assert isinstance(found, ServerSpec), found
+    assert not found.problems, found
     return found
 
 
 def problems(definition: object, *, file: Path | None = None, **environ: str) -> tuple[Problem, ...]:
     """What is wrong with one bad definition."""
     found = server(definition, file=file, **environ)
-    assert isinstance(found, BadServer), found
+    assert found.problems, found
     return found.problems
 
 

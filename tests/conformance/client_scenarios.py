@@ -160,6 +160,6 @@ async def visit(url: str, context: Mapping[str, Any], folder: Path) -> None:
     patience = {"load": {"attemptTimeout": "50s", "totalTimeout": "100s"}}
     config = config_from_mapping({"mcpServers": {SERVER: _definition(url, context)}, "holdfast": patience})
     spec = config.servers[SERVER]
-    assert isinstance(spec, ServerSpec)
+    assert not spec.problems
     async with Hub(config, logins=Logins(TokenStore(folder, vault=lambda: None))) as hub:
         await Visitor(spec, hub).use(context.get("toolCalls") or [])

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from holdfast.config.read import spec_from_connection
-from holdfast.config.spec import Config, Limits, LoadPolicy, ServerSpec, Settings
+from holdfast.config.spec import Config, Limits, LoadPolicy, Settings
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.types import LoadResult, MCPServerLoadOutcome
@@ -38,7 +38,7 @@ async def observe(
     policy = LoadPolicy(attempts=attempts, backoff=0.001, attempt_timeout=attempt_timeout)
     settings = Settings(load=policy, limits=limits or Limits())
     server = spec_from_connection(server_id, connection)
-    if isinstance(server, ServerSpec):
+    if not server.problems:
         server = replace(server, start_timeout=attempt_timeout)  # a process that never speaks is given up as soon
     config = Config(servers={server_id: server}, settings=settings)
     kinds = ("tasks", "processes", "descriptors", "threads") if peer_notices else ("processes", "threads")

@@ -27,7 +27,6 @@ from holdfast.config.spec import (
     Config,
     LoadPolicy,
     ReconnectSettings,
-    ServerSpec,
     Settings,
 )
 from holdfast.core.catalog import Catalog
@@ -320,7 +319,7 @@ class Interleaving:
     async def _reconfigure(self) -> None:
         name = self._chance.choice(self.servers.names)
         spec = self._full.servers[name]
-        assert isinstance(spec, ServerSpec)
+        assert not spec.problems
         changed = {"env": {"ROUND": str(self._chance.random())}} if spec.command else {"headers": {"x-round": "1"}}
         self._did(f"{name} gets a new definition")
         servers = {**self.hub.config.servers, name: replace(spec, **changed)}  # type: ignore[arg-type]  # one of two

@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.config.spec import ServerSpec
 from holdfast.core.breaker import Tripped
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError, UnknownServer
@@ -224,7 +223,7 @@ async def test_a_connection_of_one_clients_own_is_told_with_the_servers_id_and_n
         await reaches(hub, "a")
         told = records(hub)
         spec = hub.config.servers["a"]
-        assert isinstance(spec, ServerSpec)
+        assert not spec.problems
         own = hub.registry.clients.of("somebody", spec, lambda: None)
         with anyio.fail_after(15):
             while own.state is not State.CONNECTED:

@@ -15,7 +15,6 @@ import anyio.lowlevel
 import pytest
 
 from holdfast.config.read import load_config
-from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Item, Listing
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import ConfigApplied, ConfigRefused
@@ -196,7 +195,7 @@ async def test_a_servers_own_limit_of_calls_applies_without_a_new_connection(fil
         file.write_text(text(one={**one.definition, "sharing": sharing}))
         async with running(file) as (hub, reloader):
             server, own = hub.config.servers["one"], None
-            assert isinstance(server, ServerSpec)
+            assert not server.problems
             if sharing == "per-client":
                 own = hub.registry.clients.of("me", server, lambda: None)
                 await came_true(lambda slot=own: slot.lease is not None)  # type: ignore[misc]
@@ -204,7 +203,7 @@ async def test_a_servers_own_limit_of_calls_applies_without_a_new_connection(fil
             file.write_text(text(one={**one.definition, "sharing": sharing, "timeout": 300}))
             assert (await applied(reloader)).changed == ("one",)
             server = hub.config.servers["one"]
-            assert isinstance(server, ServerSpec)
+            assert not server.problems
             assert hub.registry.slot("one").spec is server
             if own is not None:
                 assert hub.registry.clients.of("me", server, lambda: None) is own

@@ -44,7 +44,7 @@ class Guarded:
     def spec(self, **more: Any) -> ServerSpec:
         """What that definition means."""
         spec = self.config(**more).servers["files"]
-        assert isinstance(spec, ServerSpec), spec
+        assert not spec.problems, spec
         return spec
 
     async def behave(self, **how: Any) -> None:

@@ -77,7 +77,7 @@ def _spec(peer: McpPeer | SsePeer | StdioPeer) -> ServerSpec:
     else:
         definition = {"transport": "sse" if isinstance(peer, SsePeer) else "streamable_http", "url": peer.url}
     spec = spec_from_connection("a", definition)
-    assert isinstance(spec, ServerSpec)
+    assert not spec.problems
     return spec
 
 

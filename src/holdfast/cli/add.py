@@ -19,7 +19,7 @@ from rich.text import Text
 
 from holdfast.cli.config_edit import ConfigEdit, File, file_to_edit, plan_edit, undo_last_edit
 from holdfast.cli.output import counted, data_console, print_json, side_console, working
-from holdfast.config import BadServer, Config, looks_secret, parse_config
+from holdfast.config import Config, looks_secret, parse_config
 from holdfast.core import Redactor, command_line, plain
 from holdfast.errors import ConfigError, UsageError
 from holdfast.files import private_folder, replace_file
@@ -200,7 +200,7 @@ def _checked(edit: ConfigEdit, name: str, secrets: _Secrets) -> Config:
         environ.setdefault(variable, "")
     config = parse_config(edit.after, file=edit.file, environ=environ)
     server = config.servers[name]
-    if isinstance(server, BadServer):
+    if server.problems:
         raise ConfigError(server.problems)
     return config
 

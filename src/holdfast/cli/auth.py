@@ -11,7 +11,7 @@ from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, until
 from holdfast.cli.trust import load_trusted
-from holdfast.config import Config, ServerSpec
+from holdfast.config import Config
 from holdfast.core import command_line
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _statuses(config: Config) -> list[LoginStatus]:
     from holdfast.auth import TokenStore, status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
 
     store = TokenStore()
-    return [status_of(server, store) for server in config.servers.values() if isinstance(server, ServerSpec)]
+    return [status_of(server, store) for server in config.servers.values() if not server.problems]
 
 
 def _as_json(status: LoginStatus, now: float) -> dict[str, Any]:

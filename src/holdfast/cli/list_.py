@@ -11,7 +11,7 @@ from rich.text import Text
 from holdfast.cli.layout import Cell, page_of
 from holdfast.cli.output import data_console, print_json, side_console
 from holdfast.cli.trust import load_trusted
-from holdfast.config import BadServer, ServerSpec
+from holdfast.config import ServerSpec
 from holdfast.core import Redactor, command_line, mask_url, plain
 
 __all__ = ["app"]
@@ -45,8 +45,8 @@ def list_(
     raise typer.Exit(1 if any(row["state"] == "not usable" for row in rows) else 0)
 
 
-def _row(server: ServerSpec | BadServer) -> dict[str, Any]:
-    if isinstance(server, BadServer):
+def _row(server: ServerSpec) -> dict[str, Any]:
+    if server.problems:
         return {
             "id": server.id,
             "transport": None,

@@ -18,7 +18,7 @@ from rich.text import Text
 from holdfast.cli.browser import open_privately
 from holdfast.cli.output import counted, data_console, side_console, until, working
 from holdfast.cli.trust import load_trusted
-from holdfast.config import BadServer, Config, ServerSpec
+from holdfast.config import Config, ServerSpec
 from holdfast.core import plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
@@ -114,7 +114,7 @@ def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
         near = get_close_matches(name, config.servers, n=1)
         known = f"did you mean {near[0]}?" if near else f"configured: {', '.join(sorted(config.servers)) or 'none'}"
         raise UnknownServer(f"no server named `{name}` is configured", hint=known)
-    if isinstance(server, BadServer):
+    if server.problems:
         raise ConfigError(server.problems)
     if server.transport == "stdio":
         raise HoldfastError(

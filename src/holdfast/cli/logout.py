@@ -50,5 +50,5 @@ def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
     """The other servers that had the same login."""
     from holdfast.auth import canonical  # noqa: PLC0415 - see above
 
-    servers = [one for one in config.servers.values() if isinstance(one, ServerSpec) and one.id != server]
+    servers = [one for one in config.servers.values() if one.id != server]
     return [one.id for one in servers if one.url and canonical(one.url) in gone.grant.servers]

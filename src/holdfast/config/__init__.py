@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     )
     from holdfast.config.spec import (
         ApprovalMode as ApprovalMode,
-        BadServer as BadServer,
         CallPolicy as CallPolicy,
         Config as Config,
         HeaderSource as HeaderSource,

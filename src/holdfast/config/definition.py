@@ -1,4 +1,4 @@
-"""Turns one server's definition into a ``ServerSpec``, or into a ``BadServer`` with every problem.
+"""Turns one server's definition into a ``ServerSpec``; one that cannot be used has every problem.
 
 Bad input does not raise here: every fault becomes a problem of this server alone.
 A problem names keys and positions and never quotes a value, because any value may be a secret.
@@ -28,7 +28,6 @@ from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
 from holdfast.config.spec import (
     ApprovalMode,
-    BadServer,
     EraChoice,
     ServerSpec,
     Sharing,
@@ -92,7 +91,7 @@ class Ignored:
 class Definition:
     """The result of reading a definition, and how it was read."""
 
-    server: ServerSpec | BadServer
+    server: ServerSpec
     path: KeyPath
     given: Mapping[str, object] = field(default_factory=dict, repr=False)
     ignored: tuple[Ignored, ...] = ()
@@ -138,11 +137,16 @@ class _DefinitionReader:
         model = self._validate(given)
         return self._definition(self._bad(given) if model is None or self._problems else self._spec(model), given)
 
-    def _bad(self, given: Mapping[str, object]) -> BadServer:
+    def _bad(self, given: Mapping[str, object]) -> ServerSpec:
         in_order = sorted(self._problems, key=lambda problem: (problem.line, problem.column))
-        return BadServer(id=self._id, problems=tuple(in_order), enabled=_is_enabled(given))
+        return ServerSpec(
+            id=self._id,
+            problems=tuple(in_order),
+            enabled=_is_enabled(given),
+            secrets=frozenset(filter(str.strip, self._found.secrets)),
+        )
 
-    def _definition(self, server: ServerSpec | BadServer, given: Mapping[str, object]) -> Definition:
+    def _definition(self, server: ServerSpec, given: Mapping[str, object]) -> Definition:
         return Definition(
             server=server,
             path=self._path,

@@ -21,7 +21,7 @@ from holdfast.config.find import find_config, search_places
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
 from holdfast.config.models import HoldfastSettings, is_oauth_key
 from holdfast.config.read import ConfigReading, read_file
-from holdfast.config.spec import BadServer, ServerSpec, is_key_text
+from holdfast.config.spec import ServerSpec, is_key_text
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
 __all__ = ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"]
@@ -137,7 +137,7 @@ def _ignored(ignored: Ignored, source_map: SourceMap) -> IgnoredKey:
 def _server(definition: Definition, source_map: SourceMap) -> ServerProvenance:
     ignored = tuple(_ignored(key, source_map) for key in definition.ignored)
     server = definition.server
-    if isinstance(server, BadServer):
+    if server.problems:
         return ServerProvenance(id=server.id, status="bad", ignored=ignored, problems=server.problems)
     return ServerProvenance(
         id=server.id,

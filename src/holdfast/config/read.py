@@ -30,7 +30,6 @@ from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined
 from holdfast.config.models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, HoldfastSettings
 from holdfast.config.spec import (
     ApprovalMode,
-    BadServer,
     BreakerSettings,
     CallPolicy,
     Config,
@@ -63,7 +62,7 @@ def load_config(
     """The configuration at ``path``, or the first that the search finds.
 
     Raises ``ConfigNotFound`` if there is none, and ``ConfigError`` with every problem if the file as a
-    whole is invalid. A server with an invalid definition is a ``BadServer`` in the result. A project file
+    whole is invalid. A server with an invalid definition is a ``ServerSpec`` with ``problems``. A project file
     that the search finds raises ``UntrustedConfig`` until the user trusts it (``holdfast trust FILE``).
     """
     environ = os.environ if environ is None else environ
@@ -82,7 +81,7 @@ def config_from_mapping(mapping: Mapping[str, object], *, environ: Mapping[str, 
     return read_document(_plain(mapping, ()), context).config
 
 
-def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> ServerSpec | BadServer:
+def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> ServerSpec:
     """One entry of a ``connections`` mapping; ``${…}`` is not expanded, ``headers`` may be a callable."""
     context = ReadContext(
         source_map=SourceMap(),
@@ -93,10 +92,10 @@ def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> Se
     try:
         raw = _plain(connection, (server_id,))
     except ConfigError as error:
-        return BadServer(id=server_id, problems=error.problems)
+        return ServerSpec(id=server_id, problems=error.problems)
     headers = raw.pop("headers", None) if isinstance(raw, dict) and callable(raw.get("headers")) else None
     server = read_definition(server_id, raw, (server_id,), context, problems=_auth_problems(server_id, raw)).server
-    if headers is None or isinstance(server, BadServer):
+    if headers is None:
         return server
     return replace(server, headers=cast("HeaderSource", headers))
 

@@ -18,7 +18,6 @@ from holdfast.errors import Problem
 
 __all__ = [
     "ApprovalMode",
-    "BadServer",
     "BreakerSettings",
     "CallPolicy",
     "Config",
@@ -90,10 +89,17 @@ class OAuthSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec:
-    """One server that can be dialed."""
+    """One configured server, usable or not.
+
+    A definition that cannot be used is a server too: it has its name, whether it is enabled, its secrets, and
+    ``problems``. All its other fields have their defaults. It is listed and shown everywhere and never dialed; its
+    problems are the evidence of why not. A disabled server's problems are not reported as failures.
+    """
 
     id: str
-    transport: Transport
+    transport: Transport = "stdio"
+    problems: tuple[Problem, ...] = ()
+    """Why its definition cannot be used; empty for a server that can be dialed."""
     command: str = ""
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
@@ -120,19 +126,9 @@ class ServerSpec:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header values, env values, and values from ``${…}``."""
 
-    def connects_like(self, other: ServerSpec | BadServer) -> bool:
+    def connects_like(self, other: ServerSpec) -> bool:
         """Whether a connection of one serves the other: they differ at most in how long calls may take."""
-        return isinstance(other, ServerSpec) and replace(self, timeout=other.timeout) == other
-
-
-@dataclass(frozen=True, kw_only=True)
-class BadServer:
-    """A server whose definition cannot be used. Other servers are not affected."""
-
-    id: str
-    problems: tuple[Problem, ...]
-    enabled: bool = True
-    """False if the definition disables the server: then its problems are not reported as failures."""
+        return replace(self, timeout=other.timeout) == other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +155,9 @@ class CallPolicy:
     queue: int = 256
     """Further calls that may wait for their turn; 0 lets none wait."""
 
-    def of(self, server: ServerSpec | BadServer) -> CallPolicy:
+    def of(self, server: ServerSpec) -> CallPolicy:
         """The policy of one server: its own timeout counts, and raises a hard limit that is shorter."""
-        own = server.timeout if isinstance(server, ServerSpec) else None
+        own = server.timeout
         return self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
 
 
@@ -254,7 +250,7 @@ class Settings:
 class Config:
     """A whole configuration: every configured server, usable or not, and the settings."""
 
-    servers: Mapping[str, ServerSpec | BadServer]
+    servers: Mapping[str, ServerSpec]
     settings: Settings = Settings()
     source: Path | None = None
     found: bool = False
@@ -284,7 +280,7 @@ def targets_of(config: Config) -> Targets:
     """The targets among a configuration's servers, in the order of their ids."""
     servers = [server for _, server in sorted(config.servers.items())]
     enabled = [server for server in servers if server.enabled]
-    usable = [server for server in enabled if isinstance(server, ServerSpec) and not _reason_left_out(server)]
+    usable = [server for server in enabled if not _reason_left_out(server)]
     return Targets(
         found=tuple(_target(server) for server in usable),
         left_out=MappingProxyType({server.id: _reason_left_out(server) for server in enabled if server not in usable}),
@@ -300,9 +296,9 @@ def _target(server: ServerSpec) -> Target:
     return Target(id=server.id, url=server.url, transport="sse" if server.transport == "sse" else "http")
 
 
-def _reason_left_out(server: ServerSpec | BadServer) -> str:
+def _reason_left_out(server: ServerSpec) -> str:
     """Why a server gets no route; empty if it gets one."""
-    if isinstance(server, BadServer):
+    if server.problems:
         return "; ".join(problem.message for problem in server.problems)
     if server.transport == "stdio":
         return "it is a command: the gateway routes only to URLs"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from holdfast.auth import Logins
-from holdfast.config import BadServer, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
+from holdfast.config import Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, mask_url
 from holdfast.doctor.probe import Probe
@@ -155,8 +155,8 @@ class Case:
     learned: Learned = field(default_factory=Learned)
 
     @property
-    def server(self) -> ServerSpec | BadServer:
-        """The result of reading the definition."""
+    def server(self) -> ServerSpec:
+        """The server; ``problems`` says why its definition cannot be used."""
         return self.definition.server
 
     @property
@@ -167,18 +167,18 @@ class Case:
     @property
     def spec(self) -> ServerSpec:
         """The server, for checks that run only with a valid definition."""
-        assert isinstance(self.server, ServerSpec)  # noqa: S101 - such checks need `definition`
+        assert not self.server.problems  # noqa: S101 - such checks need `definition`
         return self.server
 
     @property
     def transport(self) -> str:
         """Empty where the definition cannot be read."""
-        return self.server.transport if isinstance(self.server, ServerSpec) else ""
+        return "" if self.server.problems else self.server.transport
 
     @property
     def target(self) -> str:
         """Its command or URL, masked."""
-        if not isinstance(self.server, ServerSpec):
+        if self.server.problems:
             return ""
         if self.server.transport == "stdio":
             return self.redactor.mask(" ".join((self.server.command, *self.server.args)))

@@ -13,7 +13,7 @@ import anyio.abc
 
 from holdfast._version import __version__
 from holdfast.auth import Logins, TokenStore
-from holdfast.config import BadServer, ConfigReading, Definition, ServerSpec
+from holdfast.config import ConfigReading, Definition, ServerSpec
 from holdfast.core import Redactor, command_line, mask_url, to_milliseconds
 from holdfast.doctor.case import Case, LiveHub, Resolve, Tools, hub_of
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
@@ -197,14 +197,13 @@ class Doctor:
     async def _examine(self, definition: Definition, tools: Tools, *, named: bool) -> ServerReport:
         began = anyio.current_time()
         server = definition.server
-        secrets = server.secrets if isinstance(server, ServerSpec) else definition.expansion.secrets
         case = Case(
             definition=definition,
             source_map=self._reading.context.source_map,
             tools=tools,
             deadline=began + self._seconds(server),
             seconds=self._seconds(server),
-            redactor=Redactor(secrets),
+            redactor=Redactor(server.secrets),
         )
         self._cases[server.id] = case
         if not server.enabled and not named:
@@ -234,9 +233,9 @@ class Doctor:
         """The time of the server that has the least. Each must begin early enough to have half of its own."""
         return min((self._seconds(one.server) for one in self._reading.definitions), default=self._timeout)
 
-    def _seconds(self, server: ServerSpec | BadServer) -> float:
+    def _seconds(self, server: ServerSpec) -> float:
         """How long all checks of a server may take. A process may start for as long as its ``startTimeout`` says."""
-        if self._given_timeout is None and isinstance(server, ServerSpec) and server.transport == "stdio":
+        if self._given_timeout is None and not server.problems and server.transport == "stdio":
             return self._timeout + server.start_timeout
         return self._timeout
 
@@ -341,7 +340,7 @@ def _health(results: Mapping[str, CheckResult]) -> Health:
 
 def _tool_count(case: Case) -> int | None:
     seen = case.learned.probe
-    if seen is None or seen.listing is None or isinstance(case.server, BadServer):
+    if seen is None or seen.listing is None or case.server.problems:
         return None
     return sum(is_shown(name, case.spec.tools) for name, _ in seen.listing.get("tools", ()))
 

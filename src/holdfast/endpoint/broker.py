@@ -27,7 +27,6 @@ from mcp.shared.subscriptions import (
 from mcp_types import INVALID_REQUEST
 
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL
-from holdfast.config import ServerSpec
 from holdfast.core import Catalog, State, Transition
 from holdfast.endpoint.clients import Call, Client, require_capability
 from holdfast.endpoint.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
@@ -292,7 +291,7 @@ class Broker:
         registry = self.hub.registry
         shared = registry.slots.get(server) or registry.slot(server)
         spec = shared.spec
-        if not isinstance(spec, ServerSpec) or spec.sharing != "per-client" or not self.is_per_client(server):
+        if spec.sharing != "per-client" or not self.is_per_client(server):
             return shared
         if self.is_stateless(client, server):
             self._report_stateless(server)
@@ -326,7 +325,7 @@ class Broker:
         registry = self.hub.registry
         slot = registry.slots.get(server) or registry.slot(server)
         spec = slot.spec
-        per_client = isinstance(spec, ServerSpec) and spec.sharing == "per-client" and spec.enabled
+        per_client = spec.sharing == "per-client" and spec.enabled
         return per_client and slot.state not in (State.DISABLING, State.DISABLED)
 
     def is_stateless(self, client: Client, server: str) -> bool:
@@ -462,7 +461,7 @@ class Broker:
         served = self._served.get(server)
         if served is None or served.lease is not lease:
             here = {call.client.principal for call in self._calls if call.server == server}
-            if served is not None and slot is not None and getattr(slot.spec, "transport", "") != "stdio":
+            if served is not None and slot is not None and slot.spec.transport != "stdio":
                 here |= served.principals
             served = self._served[server] = _Served(lease, here)
         return served

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mcp.shared.inbound import X_MCP_HEADER_KEY
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
-from holdfast.config import Config, ServerSpec
+from holdfast.config import Config
 from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, is_own_uri, nearest, unmarked, uri_lead
 from holdfast.hub import Hub, is_repeatable, is_shown, shown
 from holdfast.wire import dumps, text_as_json
@@ -96,7 +96,7 @@ class View:
         if self.server is None:
             return self.hub.registry.find(name, kind)
         spec = self.hub.config.servers.get(self.server)
-        if kind is Kind.TOOL and isinstance(spec, ServerSpec) and not is_shown(name, spec.tools):
+        if kind is Kind.TOOL and spec is not None and not is_shown(name, spec.tools):
             return Unknown(name, nearest(name, (entry.original for entry in self.entries(kind))))
         return NameKey(kind, self.server, name)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Protocol
 
-from holdfast.config import ApprovalMode, Config, ServerSpec
+from holdfast.config import ApprovalMode, Config
 from holdfast.core import (
     ApprovalKind,
     Catalog,
@@ -104,7 +104,7 @@ def is_repeatable(catalog: Catalog, name: str) -> bool:
 def approval_mode(config: Config, server: str, default: ApprovalMode) -> ApprovalMode:
     """What happens with a server's changes: its own setting wins, then that of all servers, then ``default``."""
     spec = config.servers.get(server)
-    own = spec.approvals if isinstance(spec, ServerSpec) else None
+    own = spec.approvals if spec is not None else None
     return own or config.settings.approvals or default
 
 
@@ -418,7 +418,7 @@ class HubCall:
         if self._uses_other_era():
             return False
         connection = self._lease.connection if self._lease is not None else None
-        piped = getattr(self._slot.spec, "transport", "") == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
+        piped = self._slot.spec.transport == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
         return piped or (connection is not None and connection.wire.ended)
 
     def _masked(self, seen: Evidence) -> Evidence:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 
-from holdfast.config import BadServer, LoadPolicy, ServerSpec, Settings, ToolFilter
+from holdfast.config import LoadPolicy, ServerSpec, Settings, ToolFilter
 from holdfast.core import (
     BadConfig,
     Evidence,
@@ -281,7 +281,7 @@ class Connector:
 
     async def live(
         self,
-        spec: ServerSpec | BadServer,
+        spec: ServerSpec,
         lease: Lease,
         *,
         ever_connected: bool,
@@ -290,7 +290,7 @@ class Connector:
         gone: Callable[[on.Event], object],
     ) -> FailedDial | None:
         """Dial, list, report that it stands, wait until it is lost, close. Returns the failure of the dial, if any."""
-        if isinstance(spec, BadServer):
+        if spec.problems:
             return _failed(lease, bad_definition(spec), ever_connected=False)
         lease.redactor = Redactor(spec.secrets)
         try:
@@ -306,10 +306,10 @@ class Connector:
             lease.lost = lease.lost or seen  # other replicas are told the same reason
         return None
 
-    async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:
+    async def refresh(self, spec: ServerSpec, lease: Lease) -> on.Event:
         """List everything again."""
         connection, generation = lease.connection, lease.generation
-        if connection is None or isinstance(spec, BadServer):
+        if connection is None:
             return on.RefreshFailed(generation)
         try:
             offers = await connection.list_everything(within=self._policy.attempt_timeout)
@@ -431,7 +431,7 @@ def session_expired(seen: Evidence) -> bool:
     return isinstance(seen, HttpStatus) and seen.status == 404
 
 
-def bad_definition(server: BadServer) -> Evidence:
+def bad_definition(server: ServerSpec) -> Evidence:
     """The evidence of a definition that cannot be used."""
     hints = dict.fromkeys(problem.hint for problem in server.problems if problem.hint)
     return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))

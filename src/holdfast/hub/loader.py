@@ -19,7 +19,6 @@ import anyio
 
 from holdfast.auth import Logins
 from holdfast.config import (
-    BadServer,
     Config,
     LoadPolicy,
     ServerSpec,
@@ -106,10 +105,7 @@ async def call_tool(
 def _with_start_timeout(config: Config, seconds: float | None) -> Config:
     if seconds is None:
         return config
-    servers = {
-        name: replace(server, start_timeout=seconds) if isinstance(server, ServerSpec) else server
-        for name, server in config.servers.items()
-    }
+    servers = {name: replace(server, start_timeout=seconds) for name, server in config.servers.items()}
     return replace(config, servers=servers)
 
 
@@ -187,7 +183,7 @@ class Loader:
             dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
             dial_limit = DialLimit(settings.load.concurrency, tasks)
 
-            async def load_one(server: ServerSpec | BadServer) -> None:
+            async def load_one(server: ServerSpec) -> None:
                 outcome = outcomes[server.id] = await self._outcome(server, dialer, dial_limit)
                 try:
                     if on_outcome is not None:
@@ -211,7 +207,7 @@ class Loader:
     ) -> CallResult:
         """Dial one server and call one tool; ``args`` may be a function of the tool's input schema."""
         (spec,) = self._chosen([server])
-        if isinstance(spec, BadServer):
+        if spec.problems:
             raise _call_failed(server, classify_evidence(bad_definition(spec)), bad_definition(spec))
         return await self._call(spec, tool, args, on_progress)
 
@@ -222,7 +218,7 @@ class Loader:
                 if (starting := attempt.starting) is not None:
                     on_starting(server, starting)
 
-    def _chosen(self, names: Sequence[str]) -> list[ServerSpec | BadServer]:
+    def _chosen(self, names: Sequence[str]) -> list[ServerSpec]:
         known = self._config.servers
         if missing := [name for name in names if name not in known]:
             names_known = ", ".join(sorted(known)) or "none at all"
@@ -231,11 +227,9 @@ class Loader:
             return [known[name] for name in dict.fromkeys(names)]
         return [server for server in known.values() if server.enabled]
 
-    async def _outcome(
-        self, server: ServerSpec | BadServer, dialer: Dialer, dial_limit: DialLimit
-    ) -> MCPServerLoadOutcome:
+    async def _outcome(self, server: ServerSpec, dialer: Dialer, dial_limit: DialLimit) -> MCPServerLoadOutcome:
         began = anyio.current_time()
-        if isinstance(server, BadServer):
+        if server.problems:
             return _failed(server.id, classify_evidence(bad_definition(server)), attempts=1, elapsed=0.0)
         redactor = Redactor(server.secrets)
         deadline = began + self._config.settings.load.total_timeout

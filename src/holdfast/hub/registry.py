@@ -19,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.auth import Logins, canonical, takes_login
-from holdfast.config import ApprovalMode, BadServer, Config, ServerSpec
+from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import (
     ApprovalKind,
     Catalog,
@@ -258,7 +258,7 @@ class SlotRegistry:
             return True  # it is hidden, and the refusal says why
         if slot is None or slot.lease is not None:
             return False
-        return key.kind is not Kind.TOOL or isinstance(slot.spec, BadServer) or is_shown(key.original, slot.spec.tools)
+        return key.kind is not Kind.TOOL or is_shown(key.original, slot.spec.tools)
 
     def health(self) -> dict[str, Health]:
         """The health of every configured server, also while the hub closes."""
@@ -572,7 +572,7 @@ class SlotRegistry:
                 )
             self._writer.changed(self._snapshot)
 
-    def _add(self, server: ServerSpec | BadServer) -> Slot:
+    def _add(self, server: ServerSpec) -> Slot:
         assert self._context is not None  # noqa: S101 - the hub is open
         listed = self.catalog.servers[server.id].listing is not None
         slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
@@ -587,7 +587,7 @@ class SlotRegistry:
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn and not locked
         slot.handle(on.StartRequested() if enabled else on.DisableRequested())
 
-    def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
+    def _reconfigure(self, slot: Slot, server: ServerSpec) -> None:
         if slot.machine.life.stopped:
             return
         was_enabled = slot.spec.enabled
@@ -655,7 +655,7 @@ def _logins(registry: SlotRegistry) -> Mapping[str, str]:
     by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
     if not by_address:
         return {}
-    servers = (server for server in registry.config.servers.values() if isinstance(server, ServerSpec))
+    servers = registry.config.servers.values()
     found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
     return {name: login for name, login in found.items() if login is not None}
 

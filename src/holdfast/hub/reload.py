@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 import anyio.to_thread
 
-from holdfast.config import BadServer, Config, ServerSpec, TrustStore, read_file
+from holdfast.config import Config, TrustStore, read_file
 from holdfast.errors import ConfigError, Problem
 from holdfast.files import FileStamp, file_stamp
 from holdfast.hub.clock import Clock, RealClock
@@ -138,5 +138,6 @@ def _stamp(files: tuple[Path, ...]) -> Stamp:
 def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Problem, ...]]]:
     """The servers whose running definition works and whose new definition does not."""
     for name, server in fresh.servers.items():
-        if isinstance(server, BadServer) and server.enabled and isinstance(before.servers.get(name), ServerSpec):
+        running = before.servers.get(name)
+        if server.problems and server.enabled and running is not None and not running.problems:
             yield name, server.problems

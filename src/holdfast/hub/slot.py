@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import anyio
 import anyio.abc
 
-from holdfast.config import BadServer, ServerSpec, Settings
+from holdfast.config import ServerSpec, Settings
 from holdfast.core import (
     BreakerPolicy,
     Health,
@@ -53,7 +53,7 @@ def breaker_policy(settings: Settings) -> BreakerPolicy:
     )
 
 
-def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:
+def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:
     """The policy of a server's lifecycle; ``claims`` if several replicas use it."""
     written = settings.reconnect
     return LifecyclePolicy(
@@ -63,16 +63,16 @@ def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings, *, clai
         self_probe=written.self_probe,
         parked=settings.breaker.cooldown,
         refresh=settings.refresh,
-        lazy=isinstance(server, ServerSpec) and server.lazy,
+        lazy=server.lazy,
         idle_after=settings.idle,
         watchable=watch_address(server) is not None,
         claims=claims,
     )
 
 
-def watch_address(server: ServerSpec | BadServer) -> tuple[str, int] | None:
+def watch_address(server: ServerSpec) -> tuple[str, int] | None:
     """The address for a bare TCP connect; None behind a proxy, and for a child process."""
-    if not isinstance(server, ServerSpec) or server.transport == "stdio":
+    if server.transport == "stdio":
         return None
     url = urlsplit(server.url)
     try:
@@ -169,7 +169,7 @@ class SlotContext:
 class Slot:
     """One server: its machine, its leases, and the tasks that wait for it."""
 
-    def __init__(self, spec: ServerSpec | BadServer, context: SlotContext, *, listed: bool = False) -> None:
+    def __init__(self, spec: ServerSpec, context: SlotContext, *, listed: bool = False) -> None:
         self.spec = spec
         self._context = context
         self.machine = Machine(
@@ -213,7 +213,7 @@ class Slot:
     @property
     def redactor(self) -> Redactor:
         """Masks the server's secrets, also those that its latest connection learned, open or closed."""
-        return self._latest.redactor if self._latest is not None else Redactor(getattr(self.spec, "secrets", ()))
+        return self._latest.redactor if self._latest is not None else Redactor(self.spec.secrets)
 
     @property
     def lease(self) -> Lease | None:
@@ -308,11 +308,11 @@ class Slot:
                 self.handle(on.Tick())
         self.closed.set()
 
-    def reconfigure(self, spec: ServerSpec | BadServer) -> None:
+    def reconfigure(self, spec: ServerSpec) -> None:
         """Use a new definition of the server. How long its calls may take concerns no connection."""
         before, self.spec = self.spec, spec
         self._adopt_call_policy()
-        if isinstance(before, ServerSpec) and before.connects_like(spec):
+        if before.connects_like(spec):
             return
         policy = lifecycle_policy(spec, self._context.settings)
         self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))

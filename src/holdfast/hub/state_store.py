@@ -301,7 +301,7 @@ class StateWriter:
         self._approvals.load()
         catalog = Catalog().arrange(written_prefixes(config), longest=config.settings.name_length)
         kept = self._store.load() if self._store is not None else {}
-        specs = [server for server in config.servers.values() if isinstance(server, ServerSpec) and server.id in kept]
+        specs = [server for server in config.servers.values() if not server.problems and server.id in kept]
         same = [kept[spec.id] for spec in specs if kept[spec.id].fingerprint == fingerprint(spec)]
         catalog = catalog.restore_names({key: name for one in same for key, name in one.names.items()})
         catalog = catalog.publish_all([one.listing for one in same if one.listing is not None])
@@ -382,7 +382,7 @@ class StateWriter:
         marks = self._marks
         self._marks = {}
         for server in config.servers.values():
-            if isinstance(server, ServerSpec):
+            if not server.problems:
                 known = marks.get(server.id)
                 same = known is not None and known[0] is server
                 self._marks[server.id] = known if known is not None and same else (server, fingerprint(server))
@@ -398,7 +398,7 @@ class StateWriter:
 
 def written_prefixes(config: Config) -> dict[str, str | None]:
     """The prefix of each server as the configuration has it, in its order: all names follow from these."""
-    return {server.id: getattr(server, "prefix", None) for server in config.servers.values()}
+    return {server.id: server.prefix for server in config.servers.values()}
 
 
 def _unstamped(listing: Listing | None) -> Listing | None:

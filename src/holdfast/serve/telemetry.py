@@ -49,7 +49,7 @@ async def keep_log(hub: Hub) -> None:
     handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, _ServeLog)]
 
     def learn() -> None:
-        servers = [secret for spec in hub.config.servers.values() for secret in getattr(spec, "secrets", ())]
+        servers = [secret for spec in hub.config.servers.values() for secret in spec.secrets]
         for handler in handlers:
             handler.of_servers = tuple(servers)
             handler.mask_known()

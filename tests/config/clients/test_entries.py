@@ -23,7 +23,7 @@ def spec(client: str, raw: object, **environ: str) -> ServerSpec:
     found = entry(client, raw, **environ)
     assert found.problems == ()
     server = config_from_mapping({"mcpServers": {"it": dict(found.definition)}}, environ=environ).servers["it"]
-    assert isinstance(server, ServerSpec), server
+    assert not server.problems, server
     return server
 
 

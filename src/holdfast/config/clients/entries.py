@@ -17,7 +17,6 @@ from holdfast.config.definition import ReadContext, gather_secrets, keys_of, rea
 from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
 from holdfast.config.jsonc import SourceMap
 from holdfast.config.models import ServerFile
-from holdfast.config.spec import BadServer
 from holdfast.errors import Problem
 
 __all__ = ["ClientEntry", "entry_secrets", "read_entry"]
@@ -220,8 +219,7 @@ class _Everything(dict[str, str]):
 
 def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Problem, ...]:
     context = ReadContext(source_map=SourceMap(), environ=_Everything(environ))
-    server = read_definition(name, dict(definition), (name,), context).server
-    return server.problems if isinstance(server, BadServer) else ()
+    return read_definition(name, dict(definition), (name,), context).server.problems
 
 
 def _variables(value: object) -> Iterator[str]:

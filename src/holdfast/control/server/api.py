@@ -26,7 +26,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.config import ServerSpec
 from holdfast.control.models import (
     ApiError,
     ApiModel,
@@ -326,7 +325,7 @@ class ControlApi:
     async def _login(self, request: ApiRequest) -> Response:
         spec = self._hub.registry.slot(request.server).spec
         helps, scope = self._views.login_scope(request.server)
-        if not helps or not isinstance(spec, ServerSpec):
+        if not helps or spec.problems:
             hint = f"its row says what it needs; `{command_line('login')}` in a terminal logs in to any server"
             raise ApiRefused(409, f"`{request.server}` does not ask for a login", hint=hint)
         return LoginResponse(self._hub, spec, self._logins, scope=scope, headers=HEADERS)

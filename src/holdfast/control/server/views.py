@@ -19,7 +19,7 @@ from typing import Any
 import anyio.lowlevel
 
 from holdfast._version import __version__
-from holdfast.config import BadServer, ServerSpec, targets_of
+from holdfast.config import targets_of
 from holdfast.control.models import (
     Activity,
     Approval,
@@ -190,7 +190,7 @@ class Views:
         finding = self._hub.registry.finding(name)
         return Server(
             id=name,
-            transport=spec.transport if isinstance(spec, ServerSpec) else "",
+            transport="" if spec.problems else spec.transport,
             target=_target(slot),
             subtitle=_subtitle(slot),
             state=health.shown_state,
@@ -328,7 +328,7 @@ def _remedy(slot: Slot) -> FailureRemedy:
 
 def _target(slot: Slot) -> str:
     spec = slot.spec
-    if isinstance(spec, BadServer):
+    if spec.problems:
         return ""
     text = mask_url(spec.url) if spec.transport != "stdio" else shlex.join([spec.command, *spec.args])
     return _short(slot.redactor.mask(text))
@@ -336,7 +336,7 @@ def _target(slot: Slot) -> str:
 
 def _subtitle(slot: Slot) -> str:
     spec = slot.spec
-    if isinstance(spec, BadServer):
+    if spec.problems:
         return ""
     text = place_of(mask_url(spec.url)) if spec.transport != "stdio" else script_of([spec.command, *spec.args])
     return _short(slot.redactor.mask(text))

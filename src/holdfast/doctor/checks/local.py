@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 
 import anyio.to_thread
 
-from holdfast.config import BadServer, Definition, KeyPath, joined, looks_secret
+from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.core import CommandUnusable, command_line
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
@@ -43,7 +43,7 @@ class DefinitionCheck(Check):
     async def look(self, case: Case) -> Observation:
         """Report every problem, not only the first."""
         server = case.server
-        if not isinstance(server, BadServer):
+        if not server.problems:
             notes = (*_placeholders(case), *_old_placement(case))
             return Observation(case.source_map.label(case.definition.path), notes)
         missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}

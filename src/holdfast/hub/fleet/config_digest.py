@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 
-from holdfast.config import BadServer, ServerSpec
+from holdfast.config import ServerSpec
 
 __all__ = ["config_digests"]
 
@@ -19,7 +19,7 @@ MOST_KEYS = 4
 DIGEST_BYTES = 12
 
 
-def config_digests(servers: Mapping[str, ServerSpec | BadServer], keys: Sequence[bytes]) -> list[str]:
+def config_digests(servers: Mapping[str, ServerSpec], keys: Sequence[bytes]) -> list[str]:
     """The digest under each key, the newest first."""
     text = repr([_what_matters(servers[name]) for name in sorted(servers)]).encode()
     return [_digest(key, text) for key in keys[:MOST_KEYS]]
@@ -30,8 +30,8 @@ def _digest(key: bytes, text: bytes) -> str:
     return hmac.digest(own, text, "sha256")[:DIGEST_BYTES].hex()
 
 
-def _what_matters(server: ServerSpec | BadServer) -> tuple[object, ...]:
-    if isinstance(server, BadServer):
+def _what_matters(server: ServerSpec) -> tuple[object, ...]:
+    if server.problems:
         return (server.id, server.enabled)
     headers = sorted(server.headers) if isinstance(server.headers, Mapping) else ()
     return (

@@ -20,7 +20,7 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast._version import __version__
-from holdfast.config import BadServer, ServerSpec
+from holdfast.config import ServerSpec
 from holdfast.core import (
     Alone,
     ConfigAgreement,
@@ -77,7 +77,7 @@ class FleetHost(Protocol):
     def definition_of(self, server: str) -> str | None:
         """Identifies the definition of a configured server; None for another server."""
 
-    def servers(self) -> Mapping[str, ServerSpec | BadServer]:
+    def servers(self) -> Mapping[str, ServerSpec]:
         """The configuration that this hub runs; another object after each change."""
 
     def handle(self, server: str, event: on.Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config import BadServer, ServerSpec
+from holdfast.config import ServerSpec
 from holdfast.core import Listing, events as on
 from holdfast.hub.state_store import fingerprint
 
@@ -26,9 +26,9 @@ class RegistryHost:
         slot = self._registry.slots.get(server)
         if slot is None:
             return None
-        return fingerprint(slot.spec) if isinstance(slot.spec, ServerSpec) else ""
+        return "" if slot.spec.problems else fingerprint(slot.spec)
 
-    def servers(self) -> Mapping[str, ServerSpec | BadServer]:
+    def servers(self) -> Mapping[str, ServerSpec]:
         """See ``FleetHost``."""
         return self._registry.config.servers
 
