@@ -46,7 +46,7 @@ async def test_garbage_that_waits_while_a_large_catalog_changes_is_still_collect
         waiting = []
         for version in range(CHANGES):
             waiting.append(weakref.ref(Cycle()))
-            hub.registry.record(Published(server="a", version=version, kinds=("tools",), at=0))
+            hub.registry.journal.write(Published(server="a", version=version, kinds=("tools",), at=0))
         gc.collect()
         assert [one for one in waiting if one() is not None] == []
         assert gc.get_freeze_count() <= frozen
@@ -59,7 +59,7 @@ async def test_a_catalog_of_many_new_objects_is_frozen(monkeypatch: pytest.Monke
         garbage = weakref.ref(Cycle())
         monkeypatch.setattr(collector, "FEW", 1_000)
         before = gc.get_freeze_count()
-        hub.registry.record(Published(server="a", version=9, kinds=("tools",), at=0))
+        hub.registry.journal.write(Published(server="a", version=9, kinds=("tools",), at=0))
         assert gc.get_freeze_count() > before + 1_000
         assert garbage() is None, "a collection came first"
 

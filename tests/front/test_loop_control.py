@@ -76,11 +76,11 @@ def _lived(hub: Hub) -> None:
             states = (State.CONNECTED, State.RECONNECTING)
             old, new = states[number % 2], states[1 - number % 2]
             cause = "the connection was lost: " + "x" * 80
-            hub.registry.record(
+            hub.registry.journal.write(
                 Transition(server=server, old=old, new=new, cause=cause, at=at, generation=number, reason=cause)
             )
         for method in ("tools/call", "prompts/get"):
-            hub.registry.record(
+            hub.registry.journal.write(
                 CallEnded(server=server, method=method, outcome="completed", waited=0.1, seconds=0.2, at=at)
             )
 
@@ -300,7 +300,7 @@ async def test_no_stream_of_the_status_page_holds_up_the_event_loop() -> None:
             async with aclosing(hub.admin._events.follow()) as frames:
                 await anext(frames)
                 for name in names:
-                    hub.hub.registry.record(
+                    hub.hub.registry.journal.write(
                         CallEnded(server=name, method="tools/call", outcome="completed", waited=0.1, seconds=0.2, at=0)
                     )
                     hub.admin._events.touched(name)

@@ -12,8 +12,7 @@ from holdfast.config import ApprovalMode, load_config
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.names import Kind
 from holdfast.errors import ToolHeld, UnknownTool
-from holdfast.hub.approvals import HELD, Approvals
-from holdfast.hub.call import approval_mode, refuse_held
+from holdfast.hub.approvals import HELD, Approvals, approval_mode, refuse_held
 from holdfast.hub.journal import Journal
 from holdfast.testing import FakeClock
 

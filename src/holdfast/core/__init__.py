@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Listing as Listing,
         NameKey as NameKey,
         Unknown as Unknown,
+        is_repeatable as is_repeatable,
         unmarked as unmarked,
     )
     from holdfast.core.changes import (

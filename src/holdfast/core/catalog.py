@@ -48,6 +48,7 @@ __all__ = [
     "Listing",
     "NameKey",
     "Unknown",
+    "is_repeatable",
     "unmarked",
 ]
 
@@ -621,6 +622,15 @@ def _same(old: Item | None, new: Item | None) -> bool:
     if old is None or new is None:
         return old is new
     return old == new or unmarked(old.raw) == unmarked(new.raw)
+
+
+def is_repeatable(catalog: Catalog, name: str) -> bool:
+    """Whether a tool declares itself read-only or idempotent: then a call of it may be sent twice."""
+    entry = catalog.entry(name)
+    annotations = entry.item.raw.get("annotations") if entry is not None else None
+    if not isinstance(annotations, Mapping):
+        return False
+    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
 
 
 MARK = "holdfast/"

@@ -154,9 +154,7 @@ class Forwarder:
         use = self._broker.begin(call)
         try:
             for _ in range(MAX_ROUNDS):
-                result = await self._broker.hub.registry.forward(
-                    server, method, params, repeatable=repeatable, on_progress=told, caller=call, slot=slot
-                )
+                result = await slot.call(method, params, caller=call, repeatable=repeatable, on_progress=told)
                 if client.modern or not _is_input_required(result):
                     return result
                 params = await _next_round(call, params, await self._broker.hub.registry.read_result(server, result))

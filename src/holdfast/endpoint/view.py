@@ -13,8 +13,19 @@ from mcp.shared.inbound import X_MCP_HEADER_KEY
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config import Config
-from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, is_own_uri, nearest, unmarked, uri_lead
-from holdfast.hub import Hub, is_repeatable, is_shown, shown
+from holdfast.core import (
+    Catalog,
+    CatalogEntry,
+    Kind,
+    NameKey,
+    Unknown,
+    is_own_uri,
+    is_repeatable,
+    nearest,
+    unmarked,
+    uri_lead,
+)
+from holdfast.hub import Hub, is_shown, shown
 from holdfast.wire import dumps, text_as_json
 
 __all__ = ["LIST_METHODS", "ToolRoute", "View"]

@@ -9,7 +9,6 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
-    from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
     from holdfast.hub.fleet.event_store import (
         EventStore as EventStore,

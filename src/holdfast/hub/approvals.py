@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from holdfast.config import ApprovalMode
+from holdfast.config import ApprovalMode, Config
 from holdfast.core import (
     WATCHED,
     ApprovalKind,
@@ -28,6 +28,7 @@ from holdfast.core import (
     Item,
     Kind,
     Listing,
+    command_line,
     key_of,
     kind_of,
     said,
@@ -38,7 +39,19 @@ from holdfast.hub.approvals_lock import ApprovalsLock, write_lock
 from holdfast.hub.journal import Journal
 from holdfast.hub.records import ToolApproved, ToolChanged
 
-__all__ = ["HELD", "UNVERIFIED", "Approvals", "PinChanges", "PinFile", "PinnedTools", "ToolTexts", "merged", "shown"]
+__all__ = [
+    "HELD",
+    "UNVERIFIED",
+    "Approvals",
+    "PinChanges",
+    "PinFile",
+    "PinnedTools",
+    "ToolTexts",
+    "approval_mode",
+    "merged",
+    "refuse_held",
+    "shown",
+]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -555,6 +568,23 @@ class Approvals:
             del self._seen[server][tool]
             self._dropped.add((server, tool))
             self.unsaved = True
+
+
+def approval_mode(config: Config, server: str, default: ApprovalMode) -> ApprovalMode:
+    """What happens with a server's changes: its own setting wins, then that of all servers, then ``default``."""
+    spec = config.servers.get(server)
+    own = spec.approvals if spec is not None else None
+    return own or config.settings.approvals or default
+
+
+def refuse_held(approvals: Approvals, server: str, name: str, kind: ApprovalKind) -> None:
+    """Raise ``ToolHeld`` for a tool or a prompt that waits for approval."""
+    if approvals.is_held(server, name, kind):
+        command = command_line("approve", server, name, *([] if kind == "tool" else ["--kind", kind]))
+        raise ToolHeld(
+            f"the {kind} `{name}` of `{server}` is held: it is not known to be unchanged since it was first seen",
+            hint=f"A person must review the change and approve it first: `{command}`",
+        )
 
 
 def _watched(listing: Listing) -> ToolTexts:

@@ -1,26 +1,46 @@
-"""The path of a call: resolved in the catalog, admitted, sent once, settled, timed and recorded.
+"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` runs it.
 
-A call is sent a second time only if the server refused it before acting (its session had expired, or nothing
-listened), or if its tool is declared read-only or idempotent and the connection died. The error of every other
-failure says that the outcome is uncertain. Times are real times, whichever clock the hub has: an event loop's clock
-may have a resolution of a millisecond, and many calls take less.
+Theory of operation. A call goes through these steps, in one coroutine, without a task or a queue of its own::
+
+    held?  ->  admitted?  ->  a place?  ->  a connection?  ->  sent  ->  settled  ->  recorded
+           refused at once   waits for    waits for a dial    the bytes of the answer come back
+                             its turn     that is under way
+
+What can happen:
+
+* The breaker refuses, or the lifecycle does: the network is not touched, and the error says when to try again.
+* The call waits for its turn or for a connection. Then the world may have changed, so it is admitted again, what is
+  held is looked at again, and its parameters get the names that the server lists now. A probe keeps its place in the
+  breaker: it is the one call that may try.
+* The server answers: any answer, also an error, is a completed round trip (BRK-3).
+* The connection fails, or the time is up. ``_Attempt.outcome`` says what that means for the server. Only then the
+  breaker and the lifecycle count it.
+* The caller is cancelled: it takes nothing with it but itself. Its permit is settled as neutral.
+
+What must never happen:
+
+* A request is sent twice although the server may have acted on it. It is repeated once, and only if the server refused
+  it before it acted (its session had expired, or nothing listened), or if the tool is declared read-only or idempotent
+  and the connection died (LIFE-16). Every other failure says that the outcome is uncertain.
+* A permit or a place is kept. Both are given back in a ``finally``, also when the caller is cancelled.
+* One death of a server counts as many failures. Over HTTP every call in flight fails by itself; the lease counts its
+  faults, and a call that began before the latest one counts nothing (BRK-2).
+* An error quotes a secret. Evidence is masked before any text is made of it, and the error is not chained to the
+  exception, which may quote one.
+
+Times are real times, whichever clock the hub has: an event loop's clock may have a resolution of a millisecond, and
+many calls take less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from holdfast.config import ApprovalMode, Config
 from holdfast.core import (
-    ApprovalKind,
-    Catalog,
     Evidence,
     HttpStatus,
-    Kind,
-    NameKey,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -37,9 +57,7 @@ from holdfast.core import (
     TimedOut,
     TokenNotRenewed,
     Unexpected,
-    Unknown,
     classify_evidence,
-    command_line,
     for_caller,
     masked,
     span,
@@ -59,224 +77,126 @@ from holdfast.errors import (
     ServerPermanentlyFailed,
     ServerUnavailable,
     ToolHeld,
-    UnknownTool,
 )
 from holdfast.hub import tracing
-from holdfast.hub.approvals import Approvals
-from holdfast.hub.client_slots import ready_within
-from holdfast.hub.clock import Clock
-from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome
-from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage, is_word
 
-__all__ = [
-    "CallHost",
-    "HubCall",
-    "approval_mode",
-    "is_repeatable",
-    "known",
-    "refuse_held",
-]
+if TYPE_CHECKING:
+    from holdfast.hub.slot import Slot, SlotContext
+
+__all__ = ["SlotCall"]
 
 
-def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
-    """The owner of an item; raises ``UnknownTool`` if there is none."""
-    if isinstance(found, Unknown):
-        noun = kind.value.removesuffix("s")
-        hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
-        raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
-    return found
-
-
-def is_repeatable(catalog: Catalog, name: str) -> bool:
-    """Whether a tool declares itself read-only or idempotent."""
-    entry = catalog.entry(name)
-    annotations = entry.item.raw.get("annotations") if entry is not None else None
-    if not isinstance(annotations, Mapping):
-        return False
-    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
-
-
-def approval_mode(config: Config, server: str, default: ApprovalMode) -> ApprovalMode:
-    """What happens with a server's changes: its own setting wins, then that of all servers, then ``default``."""
-    spec = config.servers.get(server)
-    own = spec.approvals if spec is not None else None
-    return own or config.settings.approvals or default
-
-
-def refuse_held(approvals: Approvals, server: str, name: str, kind: ApprovalKind) -> None:
-    """Raise ``ToolHeld`` for a tool or a prompt that waits for approval."""
-    if approvals.is_held(server, name, kind):
-        command = command_line("approve", server, name, *([] if kind == "tool" else ["--kind", kind]))
-        raise ToolHeld(
-            f"the {kind} `{name}` of `{server}` is held: it is not known to be unchanged since it was first seen",
-            hint=f"A person must review the change and approve it first: `{command}`",
-        )
-
-
-class CallHost(Protocol):
-    """What a call needs of its hub."""
-
-    config: Config
-    clock: Clock
-    journal: Journal
-
-    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The parameters to send now. ``late``: they were made before the server was connected.
-
-        Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
-        """
-
-
-class HubCall:
-    """One call from its request to its end. One object, and no wait or task but those of the server."""
+class SlotCall:
+    """One call to one server, from its request to its end."""
 
     __slots__ = (
         "_asked_at",
-        "_began",
         "_caller",
-        "_connection",
-        "_faults",
-        "_hub",
-        "_lease",
+        "_context",
         "_method",
         "_on_progress",
-        "_own_slot",
         "_params",
-        "_sent_at",
+        "_repeatable",
         "_slot",
+        "_timer",
         "_trace",
-        "_with_server",
     )
 
     def __init__(
         self,
-        hub: CallHost,
         slot: Slot,
+        context: SlotContext,
         method: str,
         params: Fields,
-        on_progress: ProgressFn | None,
+        *,
         caller: Caller | None,
-        own_slot: bool,
+        repeatable: bool,
+        on_progress: ProgressFn | None,
     ) -> None:
-        self._began = perf_counter()
-        self._hub = hub
         self._slot = slot
+        self._context = context
         self._method = method
         self._params = params
-        self._on_progress = on_progress
         self._caller = caller
-        self._own_slot = own_slot
-        self._trace = (
-            tracing.begin(slot.id, method, params, principal=self._principal) if tracing.is_tracing() else None
-        )
-        self._lease: Lease | None = None
-        self._connection: Connection | None = None
-        self._faults = 0
+        self._repeatable = repeatable
+        self._on_progress = on_progress
+        self._timer = _Timer()
+        self._trace = tracing.begin(slot.id, method, params, principal=self._principal)
         self._asked_at: float | None = None
         """When it was first admitted; the wait for a server that comes up is counted from there."""
-        self._sent_at: float | None = None
-        """When it was sent; None while it is not with the server."""
-        self._with_server = 0.0
-        """The seconds of earlier attempts in which it was."""
+
+    def __repr__(self) -> str:
+        return f"<SlotCall {self._method} to {self._slot.id!r} for {self._principal or 'this program'}>"
 
     @property
     def _principal(self) -> str:
         return self._caller.principal if self._caller is not None else ""
 
-    async def run(self, *, repeatable: bool) -> RawObject:
+    async def run(self) -> RawObject:
         """Make the call, a second time where that is safe. Returns the server's result."""
-        slot, repeated = self._slot, False
+        # A name that was asked for before the server was connected was a guess: it is looked up again.
+        late, repeated = self._slot.lease is None, False
+        result: RawObject | None = None
         try:
-            lease = slot.lease
-            late = lease is None
-            params: Fields | None = self._hub.prepared(slot.spec.id, self._method, self._params, late=late)
-            result: RawObject | None = None
+            self._prepared(late=late)  # what is held is refused before it takes a place
             while result is None:
+                attempt = _Attempt(self._slot)
                 try:
-                    result = await self._attempt(lease, params, late)
+                    result = await self._send(attempt, late=late)
                 except ServerFailure as failure:
-                    if repeated or not self._may_be_repeated(failure.evidence, repeatable=repeatable):
-                        raise self._error(failure, repeatable=repeatable) from None
-                    repeated, lease, params = True, slot.lease, None
-                    self._begin_again(failure.evidence)
+                    seen = failure.evidence
+                    if repeated or not attempt.may_be_repeated(seen, repeatable=self._repeatable):
+                        raise attempt.error(seen, repeatable=self._repeatable) from None
+                    repeated = True
+                    self._timer.stop()
         except BaseException as exc:
-            self._end(_outcome(exc), exc)
+            self._record(_outcome(exc), exc)
             raise
         failed = result.get("isError")
-        self._end("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
+        self._record("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
         return result
 
-    def _begin_again(self, seen: Evidence) -> None:
-        self._lease = self._connection = None
-        if isinstance(seen, NetworkFailure) and seen.replica is not None and not seen.sent:
-            self._asked_at = None  # its server moved to another replica meanwhile
-        if self._sent_at is not None:
-            self._with_server += perf_counter() - self._sent_at
-            self._sent_at = None
+    def _prepared(self, *, late: bool) -> Fields:
+        return self._context.host.prepared(self._slot.id, self._method, self._params, late=late)
 
-    def _admitted(self) -> Permit:
-        permit = self._slot.admit()
-        if isinstance(permit, Refusal):
-            raise refused(self._slot, permit)
-        if self._asked_at is None:
-            self._asked_at = permit.at
-        return permit
-
-    def _admitted_again(self, permit: Permit) -> Permit:
-        """The permit of a call that has waited: meanwhile its server may have failed, or been disabled.
-
-        A probe keeps its place.
-        """
-        if permit.probe:
-            return permit
-        self._slot.settle(permit, Outcome.NEUTRAL)
-        return self._admitted()
-
-    async def _attempt(self, lease: Lease | None, params: Fields | None, late: bool) -> RawObject:
-        """Send it once. ``params`` are None, or those of this very moment: they are made again after a wait."""
+    async def _send(self, attempt: _Attempt, *, late: bool) -> RawObject:
+        """Send it once; the permit is settled and the place is given back, however it ends."""
         slot, trace = self._slot, self._trace
         if trace is not None:
             trace.enter("admission")
-        permit, waited = self._admitted(), False
+        permit = self._admitted()
         outcome, reason = Outcome.NEUTRAL, ""
         try:
-            if not slot.bulkhead.try_acquire():
-                await slot.bulkhead.enter()
-                lease, params = slot.lease, None
-                waited = True
+            waited = await slot.bulkhead.enter()
             try:
                 if waited:
                     permit = self._admitted_again(permit)
                 if trace is not None:
                     trace.enter("wait")
+                lease = slot.lease
                 if lease is None:
-                    lease, params = await self._ready(), None
+                    lease = await self._ready()
                     permit = self._admitted_again(permit)
-                self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
-                caller = self._caller
-                connection = lease.connection if caller is None else lease.connection_at_once(caller)
-                if connection is None:
-                    connection, params = await lease.connection_for(caller), None
-                self._connection = connection
-                if params is None:
-                    params = self._hub.prepared(slot.id, self._method, self._params, late=late)
+                permit.connection = lease.generation
+                connection = await attempt.use(lease, self._caller)
+                params = self._prepared(late=late)
                 if trace is not None:
                     trace.enter("upstream")
                     params = trace.carried(params)
-                policy = self._hub.config.settings.call.of(slot.spec)
-                self._sent_at = perf_counter()
+                policy = self._context.settings.call.of(slot.spec)
+                self._timer.start()
                 result = await connection.request(
                     self._method,
                     params,
                     idle=policy.timeout,
                     within=policy.hard_timeout,
                     on_progress=self._on_progress,
-                    caller=caller,
+                    caller=self._caller,
                 )
                 outcome = Outcome.COMPLETED
                 return result
@@ -286,44 +206,47 @@ class HubCall:
             raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
         except ServerFailure as raised:
             failure = raised if (shortage := descriptor_shortage(raised)) is None else ServerFailure(shortage)
-            outcome, reason = self._failed(failure.evidence, permit)
+            outcome, reason = attempt.outcome(failure.evidence), attempt.reason(failure.evidence)
             raise failure from raised
         finally:
             slot.settle(permit, outcome, reason)
 
-    def _failed(self, seen: Evidence, permit: Permit) -> tuple[Outcome, str]:
-        """What an attempt that failed says of the server, and why."""
-        outcome = self._meaning(seen)
-        reason = classify_evidence(self._masked(seen), connected_before=True).reason
-        if session_expired(seen) and permit.connection is not None:
-            self._expire(permit.connection)
-        return outcome, reason
+    def _admitted(self) -> Permit:
+        permit = self._slot.admit()
+        if isinstance(permit, Refusal):
+            kind, words = _REFUSALS[permit.reason]
+            raise _unavailable(self._slot, kind, words, retry_in=permit.retry_in)
+        if self._asked_at is None:
+            self._asked_at = permit.at
+        return permit
+
+    def _admitted_again(self, permit: Permit) -> Permit:
+        """The permit after a wait: meanwhile the server may have failed, or been disabled. A probe keeps its own."""
+        if permit.probe:
+            return permit
+        self._slot.settle(permit, Outcome.NEUTRAL)
+        return self._admitted()
 
     async def _ready(self) -> Lease:
         """The live connection; waits for a dial that is under way, and for nothing else."""
-        slot, settings = self._slot, self._hub.config.settings
-        asked_at = self._asked_at if self._asked_at is not None else self._hub.clock.now()
-        until = asked_at + ready_within(slot, settings, own=self._own_slot)
-        while True:
-            lease = slot.lease
-            if lease is not None:
-                return lease
+        slot = self._slot
+        asked_at = self._asked_at if self._asked_at is not None else self._context.clock.now()
+        until = asked_at + slot.ready_within
+        while (lease := slot.lease) is None:
             if slot.machine.dialing is None and slot.state in _HOPELESS:
                 kind, words = _HOPELESS[slot.state]
                 raise _unavailable(slot, kind, words)
             # A connection that comes with the end of the wait is used.
             if not await slot.changed(until=until) and slot.lease is None:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
+        return lease
 
-    def _end(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
+    def _record(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
         """Record the call, if the record has a reader."""
-        hub, trace = self._hub, self._trace
-        if trace is None and not hub.journal.reads_calls(outcome):
+        journal, trace = self._context.journal, self._trace
+        if trace is None and not journal.reads_calls(outcome):
             return
-        now = perf_counter()
-        seconds, with_server = now - self._began, self._with_server
-        if self._sent_at is not None:
-            with_server += now - self._sent_at
+        seconds, with_server = self._timer.read()
         known = exc if isinstance(exc, HoldfastError) else None
         ended = CallEnded(
             server=self._slot.id,
@@ -331,55 +254,69 @@ class HubCall:
             outcome=outcome,
             waited=seconds - with_server,
             seconds=seconds,
-            at=hub.clock.now(),
+            at=self._context.clock.now(),
             error=type(known).__name__ if known is not None else "",
             reason=known.message if known is not None else "",
             principal=self._principal,
         )
         if trace is not None:
             trace.end(ended)
-        hub.journal.write_call(ended)
+        journal.write_call(ended)
 
-    def _expire(self, generation: int) -> None:
-        """The server no longer knows the session of the connection that was used."""
-        lease, used = self._lease, self._connection
-        if self._uses_other_era() and lease is not None and lease.other is not None and used is not None:
-            lease.other.drop(used)
-        else:
-            self._slot.session_expired(generation)
 
-    def _uses_other_era(self) -> bool:
-        return self._lease is not None and self._connection not in (None, self._lease.connection)
+class _Timer:
+    """How long a call took, and how long of that it was with the server."""
 
-    def _may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
-        if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
-            # While the lost connection is still the current one, a second attempt would be refused too.
-            stands = self._lease is not None and self._lease is self._slot.lease
-            return not stands
-        return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+    __slots__ = ("_began", "_sent_at", "_with_server")
 
-    def _error(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
-        """The caller's error: what happened, on which server, and whether the server may have acted.
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._sent_at: float | None = None
+        self._with_server = 0.0
+        """The seconds of earlier attempts."""
 
-        It is never chained to the original exception, which may quote secrets.
-        """
-        seen = self._masked(failure.evidence)
-        verdict = classify_evidence(seen, connected_before=True)
-        cut = self._lease.cut if self._lease is not None and isinstance(seen, NetworkFailure | ProcessExit) else ""
-        words = (
-            f"the call to `{self._slot.id}` {f'was cut off by the hub: {cut}' if cut else f'failed: {verdict.reason}'}"
-        )
-        uncertain = not repeatable and _may_have_acted(seen)
-        if uncertain:
-            words += ". Its outcome is uncertain: the server may have acted on it, or still act"
-        lost = isinstance(seen, OverBound | NotMcp) and self._is_over(seen)
-        if lost or isinstance(seen, NetworkFailure | ProcessExit):
-            return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
-        kind = CallDenied if verdict.status == "denied" else CallFailed
-        return kind(seen, words, hint=verdict.hint)
+    def start(self) -> None:
+        """It is sent now."""
+        self._sent_at = perf_counter()
 
-    def _meaning(self, seen: Evidence) -> Outcome:
-        """What a failure means for the connection."""
+    def stop(self) -> None:
+        """This attempt is over; another one follows."""
+        _, self._with_server = self.read()
+        self._sent_at = None
+
+    def read(self) -> tuple[float, float]:
+        """All seconds until now, and those with the server."""
+        now = perf_counter()
+        sent = now - self._sent_at if self._sent_at is not None else 0.0
+        return now - self._began, self._with_server + sent
+
+
+class _Attempt:
+    """What one attempt used, and what its failure says of the server."""
+
+    __slots__ = ("_connection", "_faults", "_lease", "_slot")
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._lease: Lease | None = None
+        self._connection: Connection | None = None
+        self._faults = 0
+        """The faults of the lease when the attempt began."""
+
+    def __repr__(self) -> str:
+        return f"<_Attempt at {self._slot.id!r} on {self._lease}>"
+
+    async def use(self, lease: Lease, caller: Caller | None) -> Connection:
+        """Choose the lease's connection for this caller, and open it if it is not open."""
+        self._lease, self._faults = lease, lease.faults
+        self._connection = await lease.connection_for(caller)
+        return self._connection
+
+    def outcome(self, seen: Evidence) -> Outcome:
+        """What the failure means for the connection; an expired session is given up here."""
+        if session_expired(seen):
+            self._expire()
+            return Outcome.NEUTRAL
         match seen:
             case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
                 return Outcome.COMPLETED
@@ -389,8 +326,6 @@ class HubCall:
                 return Outcome.NEUTRAL  # the hub's own trouble
             case TokenNotRenewed():
                 return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
-            case HttpStatus() if session_expired(seen):
-                return Outcome.NEUTRAL
             case HttpStatus(status=413):
                 return Outcome.NEUTRAL  # this request was too large: that says nothing about the next one
             case HttpStatus() if classify_evidence(seen).status == "denied":
@@ -402,11 +337,52 @@ class HubCall:
             case NetworkFailure(fault=NetworkFault.REFUSED):
                 return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
             case NetworkFailure() if self._lease is not None:
-                return self._counted(self._lease)
+                return self._counted_once(self._lease)
             case _:
                 return Outcome.TRANSPORT_FAILURE
 
-    def _counted(self, lease: Lease) -> Outcome:
+    def reason(self, seen: Evidence) -> str:
+        """Why it failed, without secrets."""
+        return classify_evidence(self._masked(seen), connected_before=True).reason
+
+    def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
+        """Whether a second attempt is safe (LIFE-16)."""
+        if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
+            # While the lost connection is still the current one, a second attempt would be refused too.
+            return self._lease is None or self._lease is not self._slot.lease
+        return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+
+    def error(self, evidence: Evidence, *, repeatable: bool) -> CallFailed:
+        """The caller's error: what happened, on which server, and whether the server may have acted."""
+        seen = self._masked(evidence)
+        verdict = classify_evidence(seen, connected_before=True)
+        lost = isinstance(seen, NetworkFailure | ProcessExit)
+        cut = self._lease.cut if self._lease is not None and lost else ""
+        what = f"was cut off by the hub: {cut}" if cut else f"failed: {verdict.reason}"
+        words = f"the call to `{self._slot.id}` {what}"
+        uncertain = not repeatable and _may_have_acted(seen)
+        if uncertain:
+            words += ". Its outcome is uncertain: the server may have acted on it, or still act"
+        if lost or (isinstance(seen, OverBound | NotMcp) and self._is_over(seen)):
+            return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
+        kind = CallDenied if verdict.status == "denied" else CallFailed
+        return kind(seen, words, hint=verdict.hint)
+
+    def _expire(self) -> None:
+        """The server no longer knows the session of the connection that was used."""
+        lease = self._lease
+        if lease is None:
+            return
+        if self._uses_other_era and lease.other is not None and self._connection is not None:
+            lease.other.drop(self._connection)
+        else:
+            self._slot.session_expired(lease.generation)
+
+    @property
+    def _uses_other_era(self) -> bool:
+        return self._lease is not None and self._connection not in (None, self._lease.connection)
+
+    def _counted_once(self, lease: Lease) -> Outcome:
         """Over HTTP each call fails by itself when a server dies: calls in flight together are one failure."""
         if lease.faults != self._faults:
             return Outcome.NEUTRAL
@@ -415,7 +391,7 @@ class HubCall:
 
     def _is_over(self, seen: Evidence) -> bool:
         """Whether the server's first connection is lost, not only this request. A broken pipe is always lost."""
-        if self._uses_other_era():
+        if self._uses_other_era:
             return False
         connection = self._lease.connection if self._lease is not None else None
         piped = self._slot.spec.transport == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
@@ -440,12 +416,6 @@ def _outcome(exc: BaseException) -> CallOutcome:
             return "failed"
         case _:
             return "cancelled"
-
-
-def refused(slot: Slot, refusal: Refusal) -> ServerUnavailable:
-    """The error for a refusal; the network was not touched."""
-    kind, words = _REFUSALS[refusal.reason]
-    return _unavailable(slot, kind, words, retry_in=refusal.retry_in)
 
 
 def _may_have_acted(seen: Evidence) -> bool:

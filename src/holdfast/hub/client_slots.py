@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import anyio
 
 from holdfast.config import ServerSpec, Settings
-from holdfast.core import Listing, effects as do, events as on
+from holdfast.core import Listing, events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.lease import FindRelay
-from holdfast.hub.records import OneClientRecord, Sink
-from holdfast.hub.slot import Slot, SlotContext
+from holdfast.hub.slot import Slot, SlotContext, SlotHost
+from holdfast.wire import Fields
 
-__all__ = ["ClientSlots", "ready_within"]
+__all__ = ["ClientSlots"]
 
 
 @dataclass(eq=False)
@@ -47,9 +47,9 @@ class ClientSlots:
         self._next_look = math.inf
         """When unused slots are looked for again, unless something changes."""
 
-    def open(self, context: SlotContext, write: Sink) -> None:
-        """Start; the records of these slots are marked as those of one client."""
-        self._context = replace(context, host=_ClientSlotHost(write), fleet=None)
+    def open(self, context: SlotContext) -> None:
+        """Start; ``context`` is that of the shared slots."""
+        self._context = replace(context, host=_ClientSlotHost(context.host), one_client=True, fleet=None)
         context.tasks.start_soon(self._expire, name="unused connections")
 
     def adopt(self, settings: Settings) -> None:
@@ -182,17 +182,11 @@ class ClientSlots:
             await context.clock.wait(self._changed, following)
 
 
-def ready_within(slot: Slot, settings: Settings, *, own: bool) -> float:
-    """How long a call waits for its server; the first call of a client's slot waits for its first dial."""
-    first = own and not slot.machine.life.ever_connected
-    return settings.load.attempt_timeout if first else settings.call.ready_timeout
-
-
 class _ClientSlotHost:
-    """The host of client slots: it publishes nothing, and marks records as those of one client."""
+    """The host of client slots: it publishes nothing, because the shared slot lists the server."""
 
-    def __init__(self, write: Sink) -> None:
-        self._write = write
+    def __init__(self, shared: SlotHost) -> None:
+        self._shared = shared
 
     def publish(self, listing: Listing) -> None:
         """Do nothing: the shared slot publishes."""
@@ -203,6 +197,6 @@ class _ClientSlotHost:
     def reinstate(self, server: str) -> None:
         """Do nothing: nothing was published."""
 
-    def record(self, record: do.Record) -> None:
-        """Mark the record: it says nothing about the server's health for others."""
-        self._write(OneClientRecord(server=record.server, record=record))
+    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The names and what is held are those of the server, whichever connection a call uses."""
+        return self._shared.prepared(server, method, params, late=late)

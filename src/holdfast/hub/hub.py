@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 
 from holdfast.auth import Logins
 from holdfast.config import Config
-from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey, counted
+from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
+from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, shown
-from holdfast.hub.call import is_repeatable, known
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
@@ -173,9 +173,8 @@ class Hub:
         if tool is None or self.registry.is_closing:
             tool = self._tool(name)
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
-        result = await self.registry.forward(
-            tool.server, "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress
-        )
+        slot = self.registry.slot(tool.server)
+        result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
         return CallResult.from_raw(await self.registry.read_result(tool.server, result))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
@@ -250,7 +249,12 @@ class Hub:
 
     def _owner(self, name: str, kind: Kind) -> NameKey:
         self.registry.require_use()
-        return known(self.registry.find(name, kind), kind)
+        found = self.registry.find(name, kind)
+        if isinstance(found, Unknown):
+            noun = kind.value.removesuffix("s")
+            hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+            raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
+        return found
 
     async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

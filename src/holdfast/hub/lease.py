@@ -144,13 +144,8 @@ class Lease:
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
-    def connection_at_once(self, caller: Caller | None) -> Connection | None:
-        """The connection for this caller; None if that one may have to be opened first."""
-        assert self.connection is not None  # noqa: S101 - only a lease that stands is used
-        return self.connection if caller is None or self.other is None or not self._needs_other(caller) else None
-
     async def connection_for(self, caller: Caller | None) -> Connection:
-        """The same; it is opened first. The first one, if the server has none of the caller's era."""
+        """The connection for this caller, opened if it is not open; the first one if its era has none."""
         assert self.connection is not None  # noqa: S101 - only a lease that stands is used
         wanted = self.other if caller is not None and self._needs_other(caller) else None
         return (await wanted.get() if wanted is not None else None) or self.connection

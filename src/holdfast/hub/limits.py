@@ -189,10 +189,13 @@ class Bulkhead(Semaphore):
         self._queue = queue
         self._patience = patience
 
-    async def enter(self) -> None:
-        """Take a place until ``release``; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
+    async def enter(self) -> bool:
+        """Take a place until ``release``; returns whether the caller waited for it.
+
+        Raises ``BulkheadFull`` if the queue is full or the wait takes too long.
+        """
         if self.try_acquire():
-            return
+            return False
         if self.waiting >= self._queue:
             raise BulkheadFull
         self.waiting += 1
@@ -203,3 +206,4 @@ class Bulkhead(Semaphore):
             raise BulkheadFull from None
         finally:
             self.waiting -= 1
+        return True

@@ -6,7 +6,7 @@ slot here, always. The catalog is replaced as a whole; nothing changes a catalog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -39,13 +39,12 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.errors import CallFailed, HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
-from holdfast.hub.approvals import Approvals
-from holdfast.hub.call import HubCall, approval_mode, refuse_held
+from holdfast.hub.approvals import Approvals, approval_mode, refuse_held
 from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.fleet.host import RegistryHost
-from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.journal import Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.polling import sleep_until_poll
@@ -179,12 +178,13 @@ class SlotRegistry:
             ),
             tasks=tasks,
             host=self,
+            journal=self.journal,
             relay=lambda: self.relay,
             fleet=self.fleet,
         )
         if self.fleet is not None:
             self._join(self.fleet)
-        self.clients.open(self._context, self.journal.write)
+        self.clients.open(self._context)
         for slot in [self._add(server) for server in self.config.servers.values()]:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
@@ -290,8 +290,8 @@ class SlotRegistry:
     ) -> Mapping[str, Any]:
         """Send a request whose parameters are values, and read its result."""
         sent = RawObject.of(params).members
-        result = await self.forward(
-            server, method, sent, repeatable=repeatable, on_progress=on_progress, caller=caller, slot=slot
+        result = await (slot or self.slot(server)).call(
+            method, sent, caller=caller, repeatable=repeatable, on_progress=on_progress
         )
         return await self.read_result(server, result)
 
@@ -304,27 +304,8 @@ class SlotRegistry:
             verdict = classify_evidence(evidence)
             raise CallFailed(evidence, f"the call to `{server}` failed: {verdict.reason}", hint=verdict.hint) from exc
 
-    def forward(
-        self,
-        server: str,
-        method: str,
-        params: Fields,
-        *,
-        repeatable: bool = False,
-        on_progress: ProgressFn | None = None,
-        caller: Caller | None = None,
-        slot: Slot | None = None,
-    ) -> Coroutine[Any, Any, RawObject]:
-        """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one.
-
-        Parameters and result pass as the bytes that they came in.
-        """
-        shared = self.slots.get(server) or self.slot(server)
-        used = slot or shared
-        return HubCall(self, used, method, params, on_progress, caller, used is not shared).run(repeatable=repeatable)
-
     def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The parameters to send now; ``late`` if they were made before the server was connected (``CallHost``)."""
+        """The parameters to send now; ``late`` if they were made before the server was connected (``SlotHost``)."""
         kind = _CALLS.get(method)
         if kind is None or not (late or self.approvals.has_pending(server)):
             return params
@@ -548,10 +529,6 @@ class SlotRegistry:
     def reinstate(self, server: str) -> None:
         """Publish a server's last good listing again."""
         self._show(self.catalog.reinstate(server))
-
-    def record(self, record: HubRecord) -> None:
-        """Write a record to the journal."""
-        self.journal.write(record)
 
     def _show(self, catalog: Catalog) -> None:
         if catalog is not self.catalog:

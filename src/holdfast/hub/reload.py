@@ -113,7 +113,7 @@ class Reloader:
         self._refused = True
         texts = tuple(f"{problem}{_hint(problem)}" for problem in problems)
         refused = ConfigRefused(servers=servers, problems=texts, at=self._clock.now())
-        self._hub.registry.record(refused)
+        self._hub.registry.journal.write(refused)
         return refused
 
 

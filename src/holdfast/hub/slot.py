@@ -33,10 +33,14 @@ from holdfast.core import (
     effects as do,
     events as on,
 )
+from holdfast.hub.call import SlotCall
 from holdfast.hub.clock import Clock
+from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, FailedDial, FindRelay, Lease
 from holdfast.hub.limits import Bulkhead
-from holdfast.wire import Connection, DesiredState, Starting
+from holdfast.hub.records import OneClientRecord
+from holdfast.types import ProgressFn
+from holdfast.wire import Caller, Connection, DesiredState, Fields, RawObject, Starting
 
 __all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "is_listening", "lifecycle_policy", "watch_address"]
 
@@ -119,7 +123,7 @@ CUTS: Mapping[type[on.Event], str] = {
 
 
 class SlotHost(Protocol):
-    """Receives what a slot publishes: for the catalog and the journal of the hub."""
+    """The catalog of the hub, as a slot sees it."""
 
     def publish(self, listing: Listing) -> None:
         """Publish a newer complete listing."""
@@ -130,8 +134,11 @@ class SlotHost(Protocol):
     def reinstate(self, server: str) -> None:
         """Publish the server's last good listing again."""
 
-    def record(self, record: do.Record) -> None:
-        """Write a record to the journal."""
+    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The parameters of a call to send now. ``late``: they were made before the server was connected.
+
+        Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
+        """
 
 
 class FleetLink(Protocol):
@@ -157,7 +164,10 @@ class SlotContext:
     connector: Connector
     tasks: anyio.abc.TaskGroup
     host: SlotHost
+    journal: Journal
     relay: FindRelay
+    one_client: bool = False
+    """Whether its slots belong to one client each."""
     fleet: FleetLink | None = None
 
     def adopting(self, settings: Settings) -> SlotContext:
@@ -170,6 +180,8 @@ class Slot:
     """One server: its machine, its leases, and the tasks that wait for it."""
 
     def __init__(self, spec: ServerSpec, context: SlotContext, *, listed: bool = False) -> None:
+        self.id = spec.id
+        """The server's name in the configuration."""
         self.spec = spec
         self._context = context
         self.machine = Machine(
@@ -194,11 +206,6 @@ class Slot:
         """The failure of the latest dial, for the caller that requested it."""
         self.closed = anyio.Event()
         """Set when the slot is stopped and all its leases are closed."""
-
-    @property
-    def id(self) -> str:
-        """The server's name in the configuration."""
-        return self.spec.id
 
     @property
     def state(self) -> State:
@@ -266,6 +273,31 @@ class Slot:
         for effect in effects:
             if isinstance(effect, do.Close) and (lease := self._leases.get(effect.generation)) is not None:
                 lease.cut = cut or CUTS.get(cause, lease.cut)
+
+    async def call(
+        self,
+        method: str,
+        params: Fields,
+        *,
+        caller: Caller | None = None,
+        repeatable: bool = False,
+        on_progress: ProgressFn | None = None,
+    ) -> RawObject:
+        """Send any request for ``caller``, with the server's own names; call.py says what can happen to it.
+
+        Parameters and result pass as the bytes that they came in. ``repeatable``: it may be sent a second time.
+        """
+        call = SlotCall(
+            self, self._context, method, params, caller=caller, repeatable=repeatable, on_progress=on_progress
+        )
+        return await call.run()
+
+    @property
+    def ready_within(self) -> float:
+        """How long a call waits for a connection; the first call of one client's slot waits for its first dial."""
+        settings = self._context.settings
+        first = self._context.one_client and not self.machine.life.ever_connected
+        return settings.load.attempt_timeout if first else settings.call.ready_timeout
 
     def session_expired(self, generation: int) -> None:
         """The server refused a request because the session of this connection expired."""
@@ -365,7 +397,9 @@ class Slot:
             case do.CheckLiveness(generation=generation):
                 start(self._check, generation, name=f"{self.id} liveness")
             case do.Emit(record=record):
-                context.host.record(record)
+                # What one client's connection does says nothing about the server's state for others.
+                own = context.one_client
+                context.journal.write(OneClientRecord(server=self.id, record=record) if own else record)
             case do.ClaimProbe() | do.ReleaseProbe() | do.ShareEvidence():
                 self._tell_fleet(effect)
             case do.Reject():

@@ -111,7 +111,7 @@ async def test_a_histogram_adds_up() -> None:
     async with counted({"a": {"command": "nowhere", "enabled": False}}, clock=FakeClock()) as (hub, metrics):
         for seconds in (0.004, 0.005, 0.2, 40.0, 900.0):
             ended = CallEnded(server="a", method="tools/call", outcome="completed", waited=0.0, seconds=seconds, at=0.0)
-            hub.registry.record(ended)
+            hub.registry.journal.write(ended)
         now = await scraped(metrics)
         buckets = {le: now.value("holdfast_call_seconds_bucket", server="a", le=le) for le in ("0.005", "0.25", "60.0")}
         assert buckets == {"0.005": 2, "0.25": 3, "60.0": 4}
@@ -178,15 +178,15 @@ async def test_labels_are_bounded_and_a_removed_server_takes_its_series_with_it(
         await hub.apply(config({"b": entry}))
         assert metrics._servers.keys() == {"b"}
         late = CallEnded(server="a", method="tools/call", outcome="cancelled", waited=0.0, seconds=1.0, at=0.0)
-        hub.registry.record(late)
+        hub.registry.journal.write(late)
         assert (await scraped(metrics)).labels("server") == {"b"}
 
 
 @pytest.mark.requirement("HUB-5", "OBS-1")
 async def test_lost_records_and_configurations_are_counted() -> None:
     async with counted({}, clock=FakeClock()) as (hub, metrics):
-        hub.registry.record(Missed(count=7))
-        hub.registry.record(ConfigRefused(at=0.0))
+        hub.registry.journal.write(Missed(count=7))
+        hub.registry.journal.write(ConfigRefused(at=0.0))
         await hub.apply(config({}))
         now = await scraped(metrics)
         assert now.value("holdfast_events_missed_total") == 7
@@ -268,7 +268,7 @@ async def test_what_is_kept_of_a_server_does_not_grow_with_its_calls() -> None:
     async with counted({"a": {"command": "nowhere", "enabled": False}}, clock=FakeClock()) as (hub, metrics):
         for number in range(2_000):
             ended = CallEnded(server="a", method=f"m{number}", outcome="failed", waited=0.0, seconds=number, at=0.0)
-            hub.registry.record(ended)
+            hub.registry.journal.write(ended)
         assert len(metrics._servers["a"].calls) == 1
 
 
