@@ -9,8 +9,8 @@ import anyio
 import pytest
 from mcp.server.subscriptions import ToolsListChanged
 
-from holdfast.hub.approvals import HELD
 from holdfast.hub.hub import Hub
+from holdfast.hub.review import HELD
 from tests.harness.served_hub import Person, front, text_of
 from tests.peers.peer_server import Origin, running
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import Item, Kind, Listing, NameKey
-from holdfast.hub.approvals import PinChanges, PinFile, PinnedTools
+from holdfast.hub.pins import PinChanges, PinFile, PinnedTools
 from holdfast.hub.state_store import Store, StoredServer
 
 __all__ = ["AFTER", "BEFORE", "PINS_AFTER", "PINS_BEFORE"]

@@ -12,9 +12,10 @@ import pytest
 
 from holdfast.core.catalog import Item, Listing
 from holdfast.errors import ToolHeld, UnknownServer, UnknownTool
-from holdfast.hub.approvals import HELD, Approvals
+from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import Journal
+from holdfast.hub.review import HELD
 from holdfast.testing import FakeClock
 from tests.peers.peer_server import running
 
@@ -31,7 +32,7 @@ def _listing(**tools: Any) -> Listing:
 
 def _approvals(file: Path | None = None, *, hold: bool = True) -> Approvals:
     approvals = Approvals(file, mode=lambda server: "hold" if hold else "warn", journal=Journal(FakeClock()))
-    approvals.load()
+    approvals.pins.load()
     return approvals
 
 
@@ -116,12 +117,12 @@ def test_what_waits_and_what_was_approved_survive_a_restart(tmp_path: Path) -> N
     file = tmp_path / "state.sqlite"
     before = _changed(file)
     before.approve("files", "write")
-    assert before.save(before.to_save())
+    assert before.pins.save(before.pins.to_save())
     after = _approvals(file)
     assert after.pending() == before.pending()
     assert after.is_held("files", "read")
     assert after.approve("files", "read") == ("read",)
-    assert after.save(after.to_save())
+    assert after.pins.save(after.pins.to_save())
     assert _approvals(file).pending() == ()
 
 
@@ -140,7 +141,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said_so(
 
 
 def _kept(approvals: Approvals) -> bool:
-    return approvals.save(approvals.to_save())
+    return approvals.pins.save(approvals.pins.to_save())
 
 
 def _words(words: str) -> Listing:
@@ -164,7 +165,7 @@ def test_while_the_file_cannot_be_read_it_is_left_alone_and_what_it_would_tell_i
         after = _approvals(state)
         shown = after.review(_words("Burns."))
         assert not _kept(after)
-        after.not_saved(after.to_save())
+        after.pins.not_saved(after.pins.to_save())
     assert "Too many open files" in caplog.text
     assert (file.read_text(), list(tmp_path.glob("*corrupt*"))) == (text, [])
     assert after.is_held("files", "read")
@@ -186,9 +187,9 @@ def test_a_tool_that_was_held_for_want_of_the_file_can_be_approved(tmp_path: Pat
     approvals.review(_words("Reads."))
     assert approvals.approve("files", "read") == ("read",)
     assert not approvals.is_held("files", "read")
-    news = approvals.to_save()
-    assert not approvals.save(news)
-    approvals.not_saved(news)
+    news = approvals.pins.to_save()
+    assert not approvals.pins.save(news)
+    approvals.pins.not_saved(news)
     (tmp_path / "state.tools.json").rmdir()
     assert _kept(approvals)
     again = _approvals(state)
@@ -208,7 +209,7 @@ def test_what_one_hub_approved_is_not_lost_by_another_of_the_same_configuration(
     assert _kept(one)
     after = _approvals(state)
     assert [change.tool for change in after.pending()] == ["fresh"]
-    assert {"read", "write", "stat"} < set(after.to_save().known.seen["files"])
+    assert {"read", "write", "stat"} < set(after.pins.to_save().known.seen["files"])
 
 
 def test_of_two_hubs_the_one_that_saw_a_tool_first_is_believed(tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_a_server_that_lists_other_tools_each_time_fills_no_memory(hold: bool) -
     approvals = _approvals(hold=hold)
     for number in range(30):
         approvals.review(_listing(**{f"t{number}x{i}": {"description": "x"} for i in range(100)}))
-    known = approvals.to_save().known
+    known = approvals.pins.to_save().known
     assert len(known.seen["files"]) == 101  # the first hundred, and that prompts were listed
     assert len(known.changed["files"]) == 100
 

@@ -21,14 +21,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-5")]
 
 def hub_of(origin: Origin, lock: ApprovalsLock | None = None, *, state_file: Path | None = None, **more: object) -> Hub:
     servers = {"o": {"url": origin.url}, **more}
-    hub = Hub(config_from_mapping({"mcpServers": servers, "holdfast": {"approvals": "off"}}), state_file=state_file)
-    if lock is not None:
-        hub.approvals.use_lock(lock)
-    return hub
+    config = config_from_mapping({"mcpServers": servers, "holdfast": {"approvals": "off"}})
+    return Hub(config, state_file=state_file, approvals=lock or "warn")
 
 
 def lock_of(hub: Hub, *disabled: str) -> ApprovalsLock:
-    pins = {name: {key: dict(text) for key, text in hub.approvals.pinned(name).items()} for name in hub.config.servers}
+    pins = {name: {key: dict(text) for key, text in hub.approvals.pins.of(name).items()} for name in hub.config.servers}
     return ApprovalsLock(pins, frozenset(disabled))
 
 

@@ -12,8 +12,9 @@ from holdfast.config import ApprovalMode, load_config
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.names import Kind
 from holdfast.errors import ToolHeld, UnknownTool
-from holdfast.hub.approvals import HELD, Approvals, approval_mode, refuse_held
+from holdfast.hub.approvals import Approvals, approval_mode
 from holdfast.hub.journal import Journal
+from holdfast.hub.review import HELD
 from holdfast.testing import FakeClock
 
 pytestmark = pytest.mark.requirement("SEC-9")
@@ -31,7 +32,7 @@ def _listing(
 
 def _approvals(mode: ApprovalMode = "hold", file: Path | None = None) -> Approvals:
     approvals = Approvals(file, mode=lambda server: mode, journal=Journal(FakeClock()))
-    approvals.load()
+    approvals.pins.load()
     return approvals
 
 
@@ -47,7 +48,7 @@ def test_a_tool_that_appears_after_the_first_listing_is_hidden_until_it_is_appro
     assert (change.tool, change.new, change.held) == ("send", True, True)
     assert "+Sends all your files." in change.diff
     with pytest.raises(ToolHeld) as refused:
-        refuse_held(approvals, "files", "send", "tool")
+        approvals.refuse_held("files", "send", "tool")
     assert "holdfast approve files send" in refused.value.hint
     assert approvals.approve("files", "send", mark=change.mark) == ("send",)
     assert [item.name for item in approvals.review(later).tools] == ["read", "send"]

@@ -13,10 +13,11 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from holdfast.auth import Logins
-from holdfast.config import Config
+from holdfast.config import ApprovalMode, Config
 from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, shown
+from holdfast.hub.approvals_lock import ApprovalsLock
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
@@ -47,7 +48,7 @@ class Hub:
     ``config`` and ``approvals`` can still be read and ``events`` ends at once. Everything else raises ``HubClosed``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a hub is whole when it is made
         self,
         config: Config,
         *,
@@ -56,14 +57,17 @@ class Hub:
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         logins: Logins | None = None,
+        approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Fleet | None = None,
     ) -> None:
+        """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says."""
         self.registry = SlotRegistry(
             config,
             state_file=state_file,
             clock=clock or RealClock(),
             chance=chance,
             logins=logins or Logins(),
+            approvals=approvals,
             fleet=fleet,
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""

@@ -39,7 +39,8 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.errors import CallFailed, HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
-from holdfast.hub.approvals import Approvals, approval_mode, refuse_held
+from holdfast.hub.approvals import Approvals, approval_mode
+from holdfast.hub.approvals_lock import ApprovalsLock
 from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
@@ -49,6 +50,7 @@ from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.polling import sleep_until_poll
 from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
+from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.state_store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
@@ -95,6 +97,7 @@ class SlotRegistry:
         clock: Clock,
         chance: Callable[[], float],
         logins: Logins,
+        approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Fleet | None = None,
     ) -> None:
         self.config = config
@@ -104,15 +107,21 @@ class SlotRegistry:
         self.catalog = Catalog()
         self.clock = clock
         self.journal = Journal(clock)
-        self.default_approvals: ApprovalMode = "warn"
-        """What happens with changes of servers where the configuration does not say it."""
-        self.approvals = Approvals(state_file, mode=self._approval_mode, journal=self.journal)
+        lock = approvals if isinstance(approvals, ApprovalsLock) else None
+        default: ApprovalMode = "hold" if isinstance(approvals, ApprovalsLock) else approvals
+        self.approvals = Approvals(
+            state_file,
+            mode=lambda server: approval_mode(self.config, server, default),
+            journal=self.journal,
+            lock=lock,
+            shared=fleet or ALONE,
+        )
         self.clients = ClientSlots()
         """The slots that belong to one client each."""
         self.slots: dict[str, Slot] = {}
         """The shared slots, by the names of their servers."""
         self._chance = chance
-        self._writer = StateWriter(Store(state_file) if state_file is not None else None, self.approvals)
+        self._writer = StateWriter(Store(state_file) if state_file is not None else None, self.approvals.pins)
         self._cache = ServerCache()
         self._warden = Warden()
         self._scanner = AsyncExitStack()
@@ -240,11 +249,6 @@ class SlotRegistry:
             return found
         return next((key for key in self.catalog.possible_owners(name, kind) if self._may_own(key)), found)
 
-    def _approval_mode(self, server: str) -> ApprovalMode:
-        if self.approvals.lock is not None:
-            return "hold"
-        return approval_mode(self.config, server, self.default_approvals)
-
     def instructions(self, server: str) -> str:
         """The instructions of a server that is connected, as they may be shown."""
         lease = self.slot(server).lease
@@ -307,13 +311,13 @@ class SlotRegistry:
     def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
         """The parameters to send now; ``late`` if they were made before the server was connected (``SlotHost``)."""
         kind = _CALLS.get(method)
-        if kind is None or not (late or self.approvals.has_pending(server)):
+        if kind is None or not (late or self.approvals.pins.changed.get(server)):
             return params
         name = text_of(params.get("name")) or ""
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        refuse_held(self.approvals, server, name, "tool" if kind is Kind.TOOL else "prompt")
+        self.approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
         return params
 
     # For the hub.
@@ -407,9 +411,6 @@ class SlotRegistry:
 
     def _join(self, fleet: Fleet) -> None:
         fleet.open(RegistryHost(self), self.clock)
-        self.approvals.may_pin = lambda: fleet.is_settled
-        self.approvals.joins = lambda: not fleet.is_settled and fleet.not_shared_since is None
-        self.approvals.on_pin = fleet.note_pin
 
     async def scope(self, server: str) -> str:
         """Where the latest switch and approvals of a server hold: everywhere, or "this replica only".
@@ -471,7 +472,7 @@ class SlotRegistry:
         try:
             while self._unpublished:
                 taken = dict(self._unpublished)
-                reviewed = [await self.approvals.review_in_steps(listing) for listing in taken.values()]
+                reviewed = [await self.approvals.review_in_turns(listing) for listing in taken.values()]
                 before = self.catalog
                 made, changes = await anyio.to_thread.run_sync(_made, before, reviewed)
                 newer = any(self._unpublished.get(server) is not listing for server, listing in taken.items())
@@ -488,7 +489,7 @@ class SlotRegistry:
         if self.fleet is not None:
             for listing in reviewed:
                 self.fleet.published(listing)
-        if self.approvals.unsaved:
+        if self.approvals.pins.unsaved:
             self._writer.changed(self._snapshot)
 
     def _note_failed_lists(self, listing: Listing) -> None:

@@ -26,8 +26,8 @@ import anyio.to_thread
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
-from holdfast.hub.approvals import Approvals
 from holdfast.hub.listing_text import listing_from, listing_pieces
+from holdfast.hub.pins import Pins
 from holdfast.hub.polling import sleep_until_poll, stamps
 
 __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
@@ -286,9 +286,9 @@ LONGEST_PAUSE = 2.0
 class StateWriter:
     """The one writer of the store and of the approvals file; without a store, nothing is written."""
 
-    def __init__(self, store: Store | None, approvals: Approvals) -> None:
+    def __init__(self, store: Store | None, pins: Pins) -> None:
         self._store = store
-        self._approvals = approvals
+        self._pins = pins
         self._pending: Snapshot | None = None
         self._dirty = anyio.Event()
         self._hurry = anyio.Event()
@@ -298,7 +298,7 @@ class StateWriter:
 
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
-        self._approvals.load()
+        self._pins.load()
         catalog = Catalog().arrange(written_prefixes(config), longest=config.settings.name_length)
         kept = self._store.load() if self._store is not None else {}
         specs = [server for server in config.servers.values() if not server.problems and server.id in kept]
@@ -339,12 +339,12 @@ class StateWriter:
         """
         if self._store is None:
             return
-        switches, approvals = self._store.stamp(), self._approvals.stamp()
+        switches, approvals = self._store.stamp(), self._pins.stamp()
         while True:
             await sleep_until_poll(POLL_SECONDS)
             async with self._writing:
                 before = approvals
-                now, approvals = await stamps(self._store.file, self._approvals.file)
+                now, approvals = await stamps(self._store.file, self._pins.file)
                 changed = await anyio.to_thread.run_sync(self._store.switches) if now != switches else {}
                 if changed is not None:
                     switches = now
@@ -368,7 +368,7 @@ class StateWriter:
             written = snapshot is None or await anyio.to_thread.run_sync(self._save, self._store, *snapshot())
             if not written:
                 self._keep(snapshot)
-            if self._approvals.unsaved:
+            if self._pins.unsaved:
                 written = await self._write_approvals() and written
             return written
 
@@ -389,10 +389,10 @@ class StateWriter:
         return store.save(_stored(config, catalog, off, {name: mark for name, (_, mark) in self._marks.items()}))
 
     async def _write_approvals(self) -> bool:
-        changes = self._approvals.to_save()
-        saved = await anyio.to_thread.run_sync(self._approvals.save, changes)
+        changes = self._pins.to_save()
+        saved = await anyio.to_thread.run_sync(self._pins.save, changes)
         if not saved:
-            self._approvals.not_saved(changes)
+            self._pins.not_saved(changes)
         return saved
 
 

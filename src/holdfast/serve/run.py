@@ -27,7 +27,7 @@ import anyio
 import anyio.abc
 
 from holdfast.access import LOOPBACK_HOSTS, TokenPolicy
-from holdfast.config import Config, load_config, state_folder
+from holdfast.config import ApprovalMode, Config, load_config, state_folder
 from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
@@ -86,8 +86,7 @@ async def _run_http(serving: Serving) -> None:
         ids = _session_ids(serving, state_file)
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
-        hub = Hub(config, state_file=state_file, fleet=fleet)
-        _use_lock(hub, options)
+        hub = Hub(config, state_file=state_file, approvals=_approvals(options, serving.host), fleet=fleet)
         secrets = CallerSecrets(serving)
         tokens = secrets.policy()
         admin = _control_server(hub, serving, tokens, notice=lambda: ids.keys.notice)
@@ -108,7 +107,6 @@ async def _run_http(serving: Serving) -> None:
         leaving = Leaving(serving, server, front, admin, note)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
-        hold_beyond_loopback(hub, serving.host)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, files)
@@ -228,8 +226,7 @@ def known_to(callers: TokenPolicy) -> MayRead:
 async def _run_stdio(serving: Serving) -> None:
     log_faults_in_lines()
     async with _found_servers(serving) as (config, state_file):
-        hub = Hub(config, state_file=state_file)
-        _use_lock(hub, serving.options)
+        hub = Hub(config, state_file=state_file, approvals=_approvals(serving.options, "localhost"))
         broker = Broker(hub)
         with EndableStdin() as stdin:
             keep_collections_short(hub)
@@ -273,16 +270,14 @@ def demo_state(folder: Path) -> Path:
     return folder / "state.sqlite"
 
 
-def _use_lock(hub: Hub, options: ServeConfig) -> None:
-    """An unusable lock ends the start."""
+def _approvals(options: ServeConfig, host: str) -> ApprovalMode | ApprovalsLock:
+    """What happens with changes of servers where the configuration does not say it. An unusable lock ends the start.
+
+    A hub that others can reach holds them (SEC-9).
+    """
     if options.approvals_lock is not None:
-        hub.approvals.use_lock(ApprovalsLock.read(options.approvals_lock))
-
-
-def hold_beyond_loopback(hub: Hub, host: str) -> None:
-    """A hub that others can reach holds changes of servers, unless the configuration says something else (SEC-9)."""
-    if not is_loopback(host):
-        hub.registry.default_approvals = "hold"
+        return ApprovalsLock.read(options.approvals_lock)
+    return "warn" if is_loopback(host) else "hold"
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, files: SecretFiles | None = None) -> None:

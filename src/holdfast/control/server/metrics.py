@@ -523,7 +523,7 @@ class Metrics:
                 waiting=waiting[name] + hub.registry.slot(name).bulkhead.waiting,
                 own=own[name],
                 tools=tools[name],
-                pending=hub.approvals.count(name),
+                pending=len(hub.approvals.pins.changed.get(name, ())),
             )
             for name, health in hub.registry.health().items()
         }

@@ -276,7 +276,7 @@ class Views:
         servers: dict[str, dict[str, dict[str, Any]]] = {}
         for name in [*self._hub.config.servers]:
             await anyio.lowlevel.checkpoint()
-            servers[name] = {key: dict(text) for key, text in self._hub.approvals.pinned(name).items()}
+            servers[name] = {key: dict(text) for key, text in self._hub.approvals.pins.of(name).items()}
         off = tuple(name for name, slot in self._hub.registry.slots.items() if slot.switched_off)
         return ApprovedTexts(servers=servers, disabled=off)
 

@@ -65,7 +65,9 @@ class RegistryHost:
     def settled(self) -> None:
         """See ``FleetHost``."""
         for server in list(self._registry.slots):
-            self._registry.approvals.share_pins(server)
+            for key, text in self._registry.approvals.pins.of(server).items():
+                if self._registry.fleet is not None:
+                    self._registry.fleet.note_pin(server, key, text, False)
             self._registry.review_again(server)
 
     def alone(self) -> None:
