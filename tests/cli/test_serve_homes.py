@@ -19,7 +19,7 @@ from tests.cli.balancer import HAPROXY, Balancer, balancer
 from tests.cli.serve_process import Served, config, run, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import KEY, free_port
-from tests.front.test_homes import FORM, LegacyClient, message, modern_call
+from tests.fleet.test_homes import FORM, LegacyClient, message, modern_call
 from tests.harness.served_hub import Era, Person, text_of
 from tests.harness.waiting import asked
 from tests.peers.peer_server import Origin, running

@@ -21,7 +21,7 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_homes import Entrance
 from tests.cli.test_serve_workers import children, held, two_replicas
-from tests.front.test_homes import FORM, LegacyClient, events_of, message, modern, modern_call
+from tests.fleet.test_homes import FORM, LegacyClient, events_of, message, modern, modern_call
 from tests.harness.waiting import asked
 from tests.peers.peer_server import Origin, running
 

@@ -16,8 +16,8 @@ from holdfast.core import (
     replicas_with_tag,
     tag_of_question,
 )
-from holdfast.core.fleet.homes import HOME_SECONDS
-from holdfast.core.fleet.store import REMEMBER_SECONDS
+from holdfast.core.replicas.homes import HOME_SECONDS
+from holdfast.core.replicas.store import REMEMBER_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-5")
 

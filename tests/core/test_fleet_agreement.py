@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import ConfigAgreement
-from holdfast.core.fleet.agreement import LONGEST_ROLL_SECONDS, SETTLED_SECONDS
+from holdfast.core.replicas.agreement import LONGEST_ROLL_SECONDS, SETTLED_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-2")
 

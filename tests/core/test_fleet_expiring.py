@@ -7,9 +7,9 @@ import random
 import pytest
 
 from holdfast.core import FleetMember, FleetRecord, RecordLearned, SharedStore
-from holdfast.core.fleet.expiring import ExpiringKeys, expires_at
-from holdfast.core.fleet.records import stamp
-from holdfast.core.fleet.store import BATCH_BYTES
+from holdfast.core.replicas.expiring import ExpiringKeys, expires_at
+from holdfast.core.replicas.records import stamp
+from holdfast.core.replicas.store import BATCH_BYTES
 
 pytestmark = pytest.mark.requirement("FLEET-2")
 

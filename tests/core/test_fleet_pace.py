@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import FleetMember, SharedStore
-from holdfast.core.fleet.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS, SOONEST_SECONDS
+from holdfast.core.replicas.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS, SOONEST_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
 

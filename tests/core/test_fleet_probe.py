@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import FleetMember, Granted, SharedStore, evidence_key
-from holdfast.core.fleet.member import ALONE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS
+from holdfast.core.replicas.member import ALONE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS
 from tests.core.test_fleet_pace import SETTLED, Asking
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.core import FleetExchange, SharedStore
-from holdfast.core.fleet.store import REMEMBER_SECONDS, Claim, ClaimAnswer, ClaimRelease
+from holdfast.core.replicas.store import REMEMBER_SECONDS, Claim, ClaimAnswer, ClaimRelease
 
 pytestmark = pytest.mark.requirement("FLEET-6", "FLEET-8")
 

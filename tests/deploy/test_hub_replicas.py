@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from holdfast.config import config_from_mapping
+from holdfast.fleet import PeerAddress
 from holdfast.front.requests import COMMENT_SECONDS
-from holdfast.hub import PeerAddress
 from tests.cli.balancer import HAPROXY
 from tests.cli.serve_process import run
 from tests.deploy.chart import Refused, by_kind, manifests

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub, find_hub, registered, running_hubs
-from holdfast.core.fleet import agreement
+from holdfast.core.replicas import agreement
 from holdfast.errors import HubRefused
-from holdfast.hub import Fleet, LocalStore, serve_broker
+from holdfast.fleet import Fleet, LocalStore, serve_broker
 from tests.cli.command import stdio
 from tests.cli.serve_process import served
 from tests.control.server.controlled_hub import TOKEN, steered

@@ -21,7 +21,7 @@ import holdfast
 from holdfast.auth import token_store
 from holdfast.core import CatalogEntry
 from holdfast.endpoint.view import View
-from tests.front.test_homes import replicas
+from tests.fleet.test_homes import replicas
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
 from tests.peers.peer_server import running

@@ -12,8 +12,8 @@ from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config
 from holdfast.core.lifecycle.effects import BreakerChanged, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
+from holdfast.fleet.fleet import Fleet
 from holdfast.hub.clock import Clock
-from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord
 from tests.peers.mcp_http import McpPeer
@@ -52,7 +52,7 @@ def defined(peer: object, **more: object) -> dict[str, object]:
 
 def fleet_of(hub: Hub) -> Fleet:
     """The fleet of a hub that has one."""
-    assert hub.registry.fleet is not None
+    assert isinstance(hub.registry.fleet, Fleet)
     return hub.registry.fleet
 
 

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from holdfast.core import Item, Listing
-from holdfast.hub.fleet.listings import LARGEST_UNPACKED, packed, unpacked
+from holdfast.fleet.listings import LARGEST_UNPACKED, packed, unpacked
 from holdfast.hub.listing_text import listing_from, listing_pieces
 
 

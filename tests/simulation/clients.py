@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from holdfast.core.fleet.homes import HOME_SECONDS
+from holdfast.core.replicas.homes import HOME_SECONDS
 from tests.simulation.replica import Replica
 from tests.simulation.world import Broken, World
 

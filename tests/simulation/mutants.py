@@ -16,10 +16,10 @@ from holdfast.core import (
     effects as do,
     events as on,
 )
-from holdfast.core.fleet.records import RecordBook
-from holdfast.core.fleet.store import Claim, ClaimAnswer
 from holdfast.core.lifecycle.events import Event
 from holdfast.core.lifecycle.machine import Lifecycle
+from holdfast.core.replicas.records import RecordBook
+from holdfast.core.replicas.store import Claim, ClaimAnswer
 from holdfast.front.seal import SessionTicket, TicketSeal
 from tests.simulation.replica import Replica
 

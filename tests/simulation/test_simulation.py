@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core import FleetMember, Machine, SharedStore
-from holdfast.core.fleet.store import Claim
+from holdfast.core.replicas.store import Claim
 from tests.simulation import mutants
 from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step
 from tests.simulation.replica import Replica, ToldReplica

@@ -75,50 +75,6 @@ if TYPE_CHECKING:
         scopes_in as scopes_in,
     )
     from holdfast.core.faults import fault_line as fault_line
-    from holdfast.core.fleet.agreement import ConfigAgreement as ConfigAgreement
-    from holdfast.core.fleet.clock import FleetClock as FleetClock
-    from holdfast.core.fleet.homes import (
-        ClientHomes as ClientHomes,
-        question_number as question_number,
-        replica_tag as replica_tag,
-        replicas_with_tag as replicas_with_tag,
-        tag_of_question as tag_of_question,
-    )
-    from holdfast.core.fleet.member import (
-        Alone as Alone,
-        Connected as Connected,
-        FleetMember as FleetMember,
-        Granted as Granted,
-        Happening as Happening,
-        HomeLost as HomeLost,
-        Peer as Peer,
-        RecordLearned as RecordLearned,
-        Ticket as Ticket,
-        Unused as Unused,
-    )
-    from holdfast.core.fleet.records import FleetRecord as FleetRecord
-    from holdfast.core.fleet.sharing import (
-        evidence_event as evidence_event,
-        evidence_key as evidence_key,
-        evidence_value as evidence_value,
-        listing_key as listing_key,
-        pin_key as pin_key,
-        pinned_tool as pinned_tool,
-        record_value as record_value,
-        switch_key as switch_key,
-    )
-    from holdfast.core.fleet.store import (
-        BATCH as BATCH,
-        BATCH_BYTES as BATCH_BYTES,
-        PRESENT_SECONDS as PRESENT_SECONDS,
-        STALE_SECONDS as STALE_SECONDS,
-        Claim as Claim,
-        ClaimAnswer as ClaimAnswer,
-        ClaimRelease as ClaimRelease,
-        FleetExchange as FleetExchange,
-        FleetReply as FleetReply,
-        SharedStore as SharedStore,
-    )
     from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
@@ -200,6 +156,50 @@ if TYPE_CHECKING:
         ServerText as ServerText,
         remedy_of as remedy_of,
         text_for as text_for,
+    )
+    from holdfast.core.replicas.agreement import ConfigAgreement as ConfigAgreement
+    from holdfast.core.replicas.clock import FleetClock as FleetClock
+    from holdfast.core.replicas.homes import (
+        ClientHomes as ClientHomes,
+        question_number as question_number,
+        replica_tag as replica_tag,
+        replicas_with_tag as replicas_with_tag,
+        tag_of_question as tag_of_question,
+    )
+    from holdfast.core.replicas.member import (
+        Alone as Alone,
+        Connected as Connected,
+        FleetMember as FleetMember,
+        Granted as Granted,
+        Happening as Happening,
+        HomeLost as HomeLost,
+        Peer as Peer,
+        RecordLearned as RecordLearned,
+        Ticket as Ticket,
+        Unused as Unused,
+    )
+    from holdfast.core.replicas.records import FleetRecord as FleetRecord
+    from holdfast.core.replicas.sharing import (
+        evidence_event as evidence_event,
+        evidence_key as evidence_key,
+        evidence_value as evidence_value,
+        listing_key as listing_key,
+        pin_key as pin_key,
+        pinned_tool as pinned_tool,
+        record_value as record_value,
+        switch_key as switch_key,
+    )
+    from holdfast.core.replicas.store import (
+        BATCH as BATCH,
+        BATCH_BYTES as BATCH_BYTES,
+        PRESENT_SECONDS as PRESENT_SECONDS,
+        STALE_SECONDS as STALE_SECONDS,
+        Claim as Claim,
+        ClaimAnswer as ClaimAnswer,
+        ClaimRelease as ClaimRelease,
+        FleetExchange as FleetExchange,
+        FleetReply as FleetReply,
+        SharedStore as SharedStore,
     )
 
 __getattr__, __dir__ = lazy_exports(__name__)

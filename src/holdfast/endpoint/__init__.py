@@ -9,7 +9,7 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.endpoint.broker import Broker as Broker
     from holdfast.endpoint.clients import ASK_SECONDS as ASK_SECONDS, Client as Client
-    from holdfast.endpoint.homes import LivesElsewhere as LivesElsewhere
+    from holdfast.endpoint.homes import LivesElsewhere as LivesElsewhere, RequestHomes as RequestHomes
     from holdfast.endpoint.inbound import (
         ClientRequest as ClientRequest,
         Message as Message,

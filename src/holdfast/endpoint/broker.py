@@ -29,7 +29,7 @@ from mcp_types import INVALID_REQUEST
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL
 from holdfast.core import Catalog, State, Transition
 from holdfast.endpoint.clients import Call, Client, require_capability
-from holdfast.endpoint.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
+from holdfast.endpoint.homes import CALL_LOST, LivesElsewhere, RequestHomes
 from holdfast.endpoint.input_required import PendingCalls
 from holdfast.endpoint.instructions import STATUS_URI
 from holdfast.endpoint.subscriptions import Subscriptions
@@ -140,10 +140,9 @@ class _Served:
 class Broker:
     """One for all endpoints of the hub; it is the hub's relay."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, homes: RequestHomes | None = None) -> None:
         self.hub = hub
-        fleet = hub.registry.fleet
-        self.homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
+        self.homes = homes
         """Finds requests that belong to another replica; None without others."""
         self.pending_calls = PendingCalls(self.homes.tag if self.homes is not None else "")
         self.task_ids = TaskIds()

@@ -17,10 +17,10 @@ from typing import Any, Final
 import anyio
 import msgspec
 
+from holdfast.fleet import Fleet
 from holdfast.front.seal import IDLE_SECONDS
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
-from holdfast.hub import Fleet
 
 __all__ = ["PURPOSE", "FleetSessions"]
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.access import Admission
+from holdfast.fleet import PeerReply
 from holdfast.front.parser import RequestHead
 from holdfast.front.requests import Request, WholeRequests
-from holdfast.hub import PeerReply
 from holdfast.wire import Bytes
 
 __all__ = ["ForwardedConnection"]

@@ -41,6 +41,7 @@ from holdfast.access import (
     client_key_in,
 )
 from holdfast.endpoint import Broker, McpServer, TaskIds, View
+from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
 from holdfast.front.peer_requests import PeerRequests
 from holdfast.front.requests import Reply, Request
@@ -77,6 +78,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     client_certificates: bool = False,
     ids: SessionIds | None = None,
     workers: int = 1,
+    fleet: Fleet | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -100,7 +102,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     rules = AccessRules(
         tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
     )
-    front = Front(hub, ids, quotas, workers=workers)
+    front = Front(hub, ids, quotas, workers=workers, fleet=fleet)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -130,12 +132,19 @@ class Front:
     """All MCP endpoints of a hub over HTTP."""
 
     def __init__(
-        self, hub: Hub, ids: SessionIds | None = None, quotas: Quotas | None = None, *, workers: int = 1
+        self,
+        hub: Hub,
+        ids: SessionIds | None = None,
+        quotas: Quotas | None = None,
+        *,
+        workers: int = 1,
+        fleet: Fleet | None = None,
     ) -> None:
         self.hub = hub
         self.quotas = quotas or Quotas()
         self.quotas.make_room = self._make_room
-        self._broker = Broker(hub)
+        linked = fleet is not None and fleet.peers is not None
+        self._broker = Broker(hub, ClientHomeFinder(hub, fleet) if linked and fleet is not None else None)
         self._ids = ids or SessionIds()
         if self._broker.homes is not None:
             self._broker.task_ids = TaskIds(lambda: self._ids.keys.material, self._broker.homes.long_tag)
@@ -155,7 +164,7 @@ class Front:
         )
         self._endpoints: dict[str | None, HttpSessions] = {}
         self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
-        if (fleet := hub.registry.fleet) is not None:
+        if fleet is not None:
             self.quotas.share(self._ids.keys.label)
             fleet.tell_use = self._tell_use
             fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))

@@ -25,12 +25,12 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from holdfast.access import ClientKey, Principal
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
 from holdfast.endpoint import ClientRequest, LivesElsewhere, McpServer, Message
+from holdfast.fleet import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 from holdfast.front.forwarded import ForwardedConnection
 from holdfast.front.http_session import HttpSession
 from holdfast.front.own_answers import UNKNOWN_QUESTION
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import tag_of_event
-from holdfast.hub import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 from holdfast.wire import RawObject
 
 __all__ = ["PeerRequests", "RequestOwner", "SessionsOfEndpoint"]

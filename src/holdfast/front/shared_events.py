@@ -18,9 +18,9 @@ import anyio
 import msgspec
 
 from holdfast.core import replica_tag
+from holdfast.fleet import EventStore, LogWrite, StoreUnavailable
 from holdfast.front.fleet_sessions import PURPOSE
 from holdfast.front.session_keys import SessionKeys
-from holdfast.hub import EventStore, LogWrite, StoreUnavailable
 
 __all__ = ["SharedEvent", "SharedEvents"]
 

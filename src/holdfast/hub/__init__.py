@@ -9,33 +9,8 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
+    from holdfast.hub.clock import Clock as Clock
     from holdfast.hub.explanation import explain as explain
-    from holdfast.hub.fleet.event_store import (
-        EventStore as EventStore,
-        LogWrite as LogWrite,
-        MemoryEvents as MemoryEvents,
-    )
-    from holdfast.hub.fleet.fleet import Fleet as Fleet
-    from holdfast.hub.fleet.local_store import (
-        LocalEvents as LocalEvents,
-        LocalStore as LocalStore,
-        serve_broker as serve_broker,
-    )
-    from holdfast.hub.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
-    from holdfast.hub.fleet.peer_address import PeerAddress as PeerAddress
-    from holdfast.hub.fleet.peers import (
-        PeerAnswer as PeerAnswer,
-        PeerFailed as PeerFailed,
-        PeerHandler as PeerHandler,
-        PeerRefused as PeerRefused,
-        PeerReply as PeerReply,
-        PeerRequest as PeerRequest,
-        Peers as Peers,
-        PeerUnreachable as PeerUnreachable,
-    )
-    from holdfast.hub.fleet.redis_events import RedisEvents as RedisEvents
-    from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
-    from holdfast.hub.fleet.replica_view import ReplicaView as ReplicaView
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
         changed_text as changed_text,
@@ -45,6 +20,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.lease import is_shown as is_shown
     from holdfast.hub.limits import DialLimit as DialLimit
+    from holdfast.hub.listing_text import listing_from as listing_from, listing_pieces as listing_pieces
     from holdfast.hub.loader import (
         Loader as Loader,
         call_tool as call_tool,
@@ -77,8 +53,9 @@ if TYPE_CHECKING:
         as_fields as as_fields,
     )
     from holdfast.hub.reload import Reloader as Reloader
+    from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import Slot as Slot
-    from holdfast.hub.state_store import default_state_file as default_state_file
+    from holdfast.hub.state_store import default_state_file as default_state_file, fingerprint as fingerprint
     from holdfast.hub.tracing import is_tracing as is_tracing
 
 __getattr__, __dir__ = lazy_exports(__name__)

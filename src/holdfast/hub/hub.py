@@ -19,10 +19,10 @@ from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, shown
 from holdfast.hub.approvals_lock import ApprovalsLock
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
 from holdfast.hub.registry import SlotRegistry, reconnect, switch
+from holdfast.hub.replica_link import Replicas
 from holdfast.hub.slot import Slot
 from holdfast.hub.state_store import default_state_file
 from holdfast.types import CallResult, ProgressFn, Tool
@@ -58,7 +58,7 @@ class Hub:
         chance: Callable[[], float] = random.random,
         logins: Logins | None = None,
         approvals: ApprovalMode | ApprovalsLock = "warn",
-        fleet: Fleet | None = None,
+        fleet: Replicas | None = None,
     ) -> None:
         """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says."""
         self.registry = SlotRegistry(
@@ -217,7 +217,7 @@ class Hub:
         slot = self._slot(name)
         self.registry.state_changed()
         if self.registry.fleet is not None:
-            self.registry.fleet.switched(name, disabled=not enabled)
+            self.registry.fleet.note_switch(name, not enabled)
         return await switch(slot, enabled=enabled)
 
     async def apply(self, config: Config) -> None:

@@ -43,13 +43,12 @@ from holdfast.hub.approvals import Approvals, approval_mode
 from holdfast.hub.approvals_lock import ApprovalsLock
 from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
-from holdfast.hub.fleet.fleet import Fleet
-from holdfast.hub.fleet.host import RegistryHost
 from holdfast.hub.journal import Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.polling import sleep_until_poll
 from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
+from holdfast.hub.replica_link import RegistryHost, Replicas
 from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.state_store import StateWriter, Store, written_prefixes
@@ -98,7 +97,7 @@ class SlotRegistry:
         chance: Callable[[], float],
         logins: Logins,
         approvals: ApprovalMode | ApprovalsLock = "warn",
-        fleet: Fleet | None = None,
+        fleet: Replicas | None = None,
     ) -> None:
         self.config = config
         self.fleet = fleet
@@ -409,7 +408,7 @@ class SlotRegistry:
 
     # For the state that other hubs share.
 
-    def _join(self, fleet: Fleet) -> None:
+    def _join(self, fleet: Replicas) -> None:
         fleet.open(RegistryHost(self), self.clock)
 
     async def scope(self, server: str) -> str:
@@ -417,8 +416,7 @@ class SlotRegistry:
 
         Empty for a hub that is alone. It waits for the other replicas, two seconds at most.
         """
-        fleet = self.fleet
-        return fleet.scope(await fleet.everywhere(fleet.tickets(server))) if fleet is not None else ""
+        return await self.fleet.scope(server) if self.fleet is not None else ""
 
     def review_again(self, server: str) -> None:
         """Publish the latest listing again: what the fleet approved has changed."""

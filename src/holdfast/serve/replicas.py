@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
-from holdfast.hub import (
+from holdfast.fleet import (
     Fleet,
     LocalEvents,
     LocalStore,
@@ -21,6 +20,7 @@ from holdfast.hub import (
     RedisStore,
     SignedStore,
 )
+from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
 
 if TYPE_CHECKING:
     from holdfast.serve.options import Serving

@@ -32,6 +32,7 @@ from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.endpoint import IDENTITY, Broker
+from holdfast.fleet import Fleet
 from holdfast.front import (
     ConnectionShares,
     Front,
@@ -89,13 +90,14 @@ async def _run_http(serving: Serving) -> None:
         hub = Hub(config, state_file=state_file, approvals=_approvals(options, serving.host), fleet=fleet)
         secrets = CallerSecrets(serving)
         tokens = secrets.policy()
-        admin = _control_server(hub, serving, tokens, notice=lambda: ids.keys.notice)
+        admin = _control_server(hub, serving, tokens, fleet, notice=lambda: ids.keys.notice)
         ids.keys.on_notice = admin.notice_changed
         web = create_app(
             hub,
             tokens=tokens,
             allowed_hosts=allowed_hosts(serving),
             beside=admin.routes(),
+            fleet=fleet,
             ids=ids,
             uids={os.geteuid(), *serving.uids} if tokens is None else None,
             client_certificates=tls is not None and tls.wants_client_certificate,
@@ -187,7 +189,7 @@ def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:
 
 
 def _control_server(
-    hub: Hub, serving: Serving, callers: TokenPolicy | None, *, notice: Callable[[], str]
+    hub: Hub, serving: Serving, callers: TokenPolicy | None, fleet: Fleet | None, *, notice: Callable[[], str]
 ) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
@@ -208,6 +210,7 @@ def _control_server(
         control_token=serving.control_token,
         metrics_for=known_to(callers) if callers is not None else None,
         sign_ins=SharedSignIns(worker.key.encode(), worker.codes) if worker is not None else None,
+        fleet=fleet,
     )
 
 

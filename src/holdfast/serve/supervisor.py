@@ -33,8 +33,9 @@ from holdfast.control import SharedSignIns
 from holdfast.core import typed_as
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
+from holdfast.fleet import serve_broker
 from holdfast.front import ConnectionShares
-from holdfast.hub import serve_broker, sleep_until_poll
+from holdfast.hub import sleep_until_poll
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal

@@ -18,8 +18,8 @@ from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from holdfast.control.server import ControlServer
 from holdfast.control.server.views import HubInfo
+from holdfast.fleet import Fleet
 from holdfast.front.http import create_app
-from holdfast.hub import Fleet
 from holdfast.hub.hub import Hub
 from holdfast.serve.run import known_to
 from tests.harness.web import serving
@@ -63,8 +63,9 @@ async def steered(
     config = config_from_mapping({"mcpServers": servers, "holdfast": options})
     hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
-    admin = ControlServer(hub, about, control_token=TOKEN, metrics_for=known_to(tokens) if tokens is not None else None)
-    app = create_app(hub, tokens=tokens, beside=admin.routes())
+    metrics_for = known_to(tokens) if tokens is not None else None
+    admin = ControlServer(hub, about, control_token=TOKEN, metrics_for=metrics_for, fleet=fleet)
+    app = create_app(hub, tokens=tokens, beside=admin.routes(), fleet=fleet)
     async with hub, serving(app) as base:
         assert await hub.ready(20)
         async with (

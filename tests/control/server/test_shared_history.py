@@ -11,7 +11,8 @@ import pytest
 from holdfast.control.server import shared_history
 from holdfast.control.server.history import History
 from holdfast.control.server.shared_history import SharedHistory
-from holdfast.hub import CallOutcome, PeerRequest
+from holdfast.fleet import PeerRequest
+from holdfast.hub import CallOutcome
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8", "HUB-5")]
 

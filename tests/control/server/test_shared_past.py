@@ -11,7 +11,8 @@ import pytest
 from holdfast.control.server.history import History
 from holdfast.control.server.shared_history import SharedHistory
 from holdfast.core import State, Transition
-from holdfast.hub import CallEnded, PeerRequest
+from holdfast.fleet import PeerRequest
+from holdfast.hub import CallEnded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 

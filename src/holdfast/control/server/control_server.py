@@ -28,7 +28,8 @@ from holdfast.control.server.sign_ins import SharedSignIns
 from holdfast.control.server.views import HubInfo, Views
 from holdfast.core import Transition
 from holdfast.errors import HoldfastError
-from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord, PeerReply, PeerRequest
+from holdfast.fleet import Fleet, PeerReply, PeerRequest
+from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
 
 __all__ = ["ControlServer", "MayRead"]
 
@@ -59,16 +60,18 @@ class ControlServer:
         control_token: str,
         metrics_for: MayRead | None = None,
         sign_ins: SharedSignIns | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self._hub = hub
+        self._fleet = fleet
         self._about = about
         self._history = History()
         self._logs = LogBuffer()
         self.sessions = BrowserSessions(control_token, shared=sign_ins)
-        self.views = Views(hub, self._history, about)
+        self.views = Views(hub, self._history, about, fleet)
         self._events = EventStream(self.views, wall=time.time)
         self._api = ControlApi(hub, self.views, self.sessions, events=self._events, logs=self._logs)
-        self._metrics = Metrics(hub)
+        self._metrics = Metrics(hub, fleet)
         about.loop_lag = self._loop_lag
         self._metrics_for = metrics_for
         self._group: WorkerGroup | None = None
@@ -77,14 +80,14 @@ class ControlServer:
         self._join_workers()
         self._fleet_told: FleetView | None = None
         self._probers_told: dict[str, str] = {}
-        if hub.registry.fleet is not None:
-            hub.registry.fleet.watch_peers(self._fleet_changed)
+        if fleet is not None:
+            fleet.watch_peers(self._fleet_changed)
         hub.registry.journal.add_sink(self._happened, calls=self._called)
         hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
 
     def _join_workers(self) -> None:
         """In a worker: answer together with the others."""
-        fleet = self._hub.registry.fleet
+        fleet = self._fleet
         if fleet is None or fleet.peers is None or not any(one.here and one.group for one in fleet.replicas):
             return
         group = self._group = WorkerGroup(fleet, fleet.peers)
@@ -109,7 +112,7 @@ class ControlServer:
 
     def _fleet_changed(self) -> None:
         """Tell the followers of what changed in the fleet, without the times and counts that always change."""
-        fleet, view = self._hub.registry.fleet, self.views.hub().fleet
+        fleet, view = self._fleet, self.views.hub().fleet
         if fleet is None or view is None:
             return
         said = view.model_copy(update={"events_lost": 0, "problem": ""})

@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.hub import Fleet, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable, ReplicaView
+from holdfast.fleet import Fleet, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable, ReplicaView
 
 __all__ = ["SpokenApi", "WorkerGroup"]
 

@@ -30,6 +30,7 @@ from holdfast._version import __version__
 from holdfast.access import RefusalKind
 from holdfast.control.server.group import WorkerGroup
 from holdfast.core import BreakerState, State, Tripped
+from holdfast.fleet import Fleet, PeerReply, PeerRequest, Peers
 from holdfast.hub import (
     AccessRefused,
     BreakerChanged,
@@ -41,9 +42,6 @@ from holdfast.hub import (
     HubRecord,
     Missed,
     OneClientRecord,
-    PeerReply,
-    PeerRequest,
-    Peers,
     RetryPlanned,
     Transition,
     next_poll,
@@ -403,8 +401,9 @@ LAG_WINDOW_SECONDS = 30.0
 class Metrics:
     """Counts records. Create it before the hub is entered, so that it misses none."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, fleet: Fleet | None = None) -> None:
         self._hub = hub
+        self._replicas = fleet
         self._servers: dict[str, Counts] = {}
         self._configs: Counter[str] = Counter(applied=0, refused=0)
         self._refused: Counter[str] = Counter(dict.fromkeys(get_args(RefusalKind), 0))
@@ -489,7 +488,7 @@ class Metrics:
         )
 
     def _fleet(self) -> FleetSample:
-        fleet = self._hub.registry.fleet
+        fleet = self._replicas
         if fleet is None:
             return FleetSample()
         return FleetSample(

@@ -20,7 +20,8 @@ from holdfast.control.server.group import GATHER_SECONDS, WorkerGroup
 from holdfast.control.server.history import History, ServerHistory
 from holdfast.control.server.logs import LogBuffer
 from holdfast.core import Redactor
-from holdfast.hub import Hub, PeerReply, PeerRequest, Peers
+from holdfast.fleet import PeerReply, PeerRequest, Peers
+from holdfast.hub import Hub
 
 __all__ = ["SharedHistory"]
 

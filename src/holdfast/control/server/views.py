@@ -56,6 +56,7 @@ from holdfast.core import (
     text_for,
 )
 from holdfast.errors import UnknownServer
+from holdfast.fleet import Fleet
 from holdfast.hub import Hub, Slot
 
 __all__ = ["AT_ONCE", "HubInfo", "Views"]
@@ -104,8 +105,17 @@ class HubInfo:
 class Views:
     """Builds the models of the API on request."""
 
-    def __init__(self, hub: Hub, history: History, about: HubInfo, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        history: History,
+        about: HubInfo,
+        fleet: Fleet | None = None,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._hub = hub
+        self._replicas = fleet
         self._history = history
         self._about = about
         self._wall = wall
@@ -135,13 +145,13 @@ class Views:
         )
 
     def _notice(self) -> str:
-        fleet = self._hub.registry.fleet
+        fleet = self._replicas
         ours = (fleet.config_notice, fleet.clock_notice) if fleet is not None else ()
         notices = (self._about.notice(), *ours)
         return ". ".join(filter(None, notices))
 
     def _fleet(self) -> FleetView | None:
-        fleet = self._hub.registry.fleet
+        fleet = self._replicas
         if fleet is None:
             return None
         return FleetView(
@@ -226,7 +236,7 @@ class Views:
         )
 
     def _prober(self, name: str) -> str:
-        fleet = self._hub.registry.fleet
+        fleet = self._replicas
         return fleet.prober_of(name) if fleet is not None else ""
 
     async def catalog(self) -> CatalogView:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.hub.fleet.event_store import KEPT_SECONDS, LogWrite
-from holdfast.hub.fleet.redis_store import RedisAddress, RedisClient
+from holdfast.fleet.event_store import KEPT_SECONDS, LogWrite
+from holdfast.fleet.redis_store import RedisAddress, RedisClient
 
 __all__ = ["RedisEvents"]
 

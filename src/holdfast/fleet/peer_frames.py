@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from holdfast.hub.fleet.peer_seal import LARGEST_FRAME, BadSeal, PeerSeal
+from holdfast.fleet.peer_seal import LARGEST_FRAME, BadSeal, PeerSeal
 
 __all__ = ["BODY", "LARGEST_HEAD", "LAST", "PIECE", "PeerFrames", "head_and_piece"]
 

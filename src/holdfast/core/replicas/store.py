@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from holdfast.core.fleet.records import FleetRecord
+from holdfast.core.replicas.records import FleetRecord
 
 __all__ = [
     "BATCH",

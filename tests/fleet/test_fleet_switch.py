@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core import FleetRecord, switch_key
-from holdfast.hub import Fleet
+from holdfast.fleet import Fleet
 
 
 def record_of(fleet: Fleet) -> FleetRecord:
@@ -21,12 +21,12 @@ def test_a_later_switch_wins_though_it_changed_nothing_where_it_was_made() -> No
     """The replica that was cut off brings its earlier switch: the later one was acknowledged, and stays."""
     time, store = [1000.0], object()
     cut_off, other = (Fleet(store_of(store), replica=name, wall=lambda: time[0]) for name in ("r0", "r1"))
-    other.switched("s", disabled=False)
+    other.note_switch("s", disabled=False)
     cut_off.member.book.merge(record_of(other))
     time[0] += 10
-    cut_off.switched("s", disabled=True)
+    cut_off.note_switch("s", disabled=True)
     time[0] += 10
-    other.switched("s", disabled=False)
+    other.note_switch("s", disabled=False)
     assert cut_off.member.book.merge(record_of(other))
     assert not other.member.book.merge(record_of(cut_off))
     assert record_of(other).value == '{"off":false}'

@@ -24,8 +24,8 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.core import FleetExchange, FleetReply, SharedStore
-from holdfast.hub.fleet.event_store import LogWrite, MemoryEvents
-from holdfast.hub.fleet.messages import StoreUnavailable, exchange_from, exchange_to, reply_from, reply_to
+from holdfast.fleet.event_store import LogWrite, MemoryEvents
+from holdfast.fleet.messages import StoreUnavailable, exchange_from, exchange_to, reply_from, reply_to
 
 __all__ = ["LocalEvents", "LocalStore", "serve_broker"]
 

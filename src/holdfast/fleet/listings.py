@@ -8,7 +8,7 @@ import json
 import zlib
 
 from holdfast.core import Listing
-from holdfast.hub.listing_text import listing_from, listing_pieces
+from holdfast.hub import listing_from, listing_pieces
 
 __all__ = ["packed", "unpacked"]
 

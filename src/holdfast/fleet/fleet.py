@@ -13,14 +13,13 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
 from holdfast._version import __version__
-from holdfast.config import ServerSpec
 from holdfast.core import (
     Alone,
     ConfigAgreement,
@@ -46,15 +45,15 @@ from holdfast.core import (
     record_value,
     switch_key,
 )
-from holdfast.hub.clock import Clock
-from holdfast.hub.fleet.config_digest import config_digests
-from holdfast.hub.fleet.event_store import EventStore
-from holdfast.hub.fleet.listings import packed, unpacked
-from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
-from holdfast.hub.fleet.peers import Peers
-from holdfast.hub.fleet.replica_view import ReplicaView, replica_view
+from holdfast.fleet.config_digest import config_digests
+from holdfast.fleet.event_store import EventStore
+from holdfast.fleet.listings import packed, unpacked
+from holdfast.fleet.messages import FleetStore, StoreUnavailable
+from holdfast.fleet.peers import Peers
+from holdfast.fleet.replica_view import ReplicaView, replica_view
+from holdfast.hub import Clock, ReplicaHost
 
-__all__ = ["Fleet", "FleetHost", "replica_name"]
+__all__ = ["Fleet", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
@@ -69,43 +68,6 @@ MOST_GROUPS = 3
 """How many of several different configurations a sentence names, and how many replicas of each."""
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
-
-
-class FleetHost(Protocol):
-    """The hub, as its fleet sees it."""
-
-    def definition_of(self, server: str) -> str | None:
-        """Identifies the definition of a configured server; None for another server."""
-
-    def servers(self) -> Mapping[str, ServerSpec]:
-        """The configuration that this hub runs; another object after each change."""
-
-    def handle(self, server: str, event: on.Event) -> None:
-        """Give an event to the slot of a server."""
-
-    def is_trying(self, server: str) -> bool:
-        """Whether the right to probe is in use."""
-
-    def follow_switch(self, server: str, disabled: bool) -> None:
-        """A peer enabled or disabled a server."""
-
-    def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
-        """The fleet's version of a tool."""
-
-    def follow_listing(self, listing: Listing) -> None:
-        """A peer's listing of a server that was not listed here."""
-
-    def needs_listing(self, server: str) -> bool:
-        """Whether a server was not listed here."""
-
-    def settled(self) -> None:
-        """The copy has what the fleet has: what is seen for the first time now is new."""
-
-    def alone(self) -> None:
-        """The store does not answer: what waits to hear of the fleet waits no more."""
-
-    def disabled_servers(self) -> Iterable[str]:
-        """The servers that an operator disabled."""
 
 
 def replica_name() -> str:
@@ -159,7 +121,7 @@ class Fleet:
         self.exchanges = 0
         self.failures = 0
         self._wall = wall
-        self._host: FleetHost | None = None
+        self._host: ReplicaHost | None = None
         self._clock: Clock | None = None
         self._wake = anyio.Event()
         self._changed = anyio.Event()
@@ -182,7 +144,7 @@ class Fleet:
         self.on_home_lost: Callable[[str], object] = lambda _: None
         """Told when another replica took over the connections of a client."""
 
-    def open(self, host: FleetHost, clock: Clock) -> None:
+    def open(self, host: ReplicaHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
         self._host, self._clock = host, clock
 
@@ -231,17 +193,13 @@ class Fleet:
         self._listings[listing.server] = listing
         self._wake.set()
 
-    def pinned(self, server: str, tool: str, text: Mapping[str, Any], *, approved: bool) -> Ticket | None:
-        """A tool was seen for the first time, or its change was approved."""
-        return self._write(pin_key(server, tool), {"text": text}, first=not approved)
-
     def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
-        """See ``pinned``; for ``Approvals``."""
-        self.pinned(server, tool, text, approved=approved)
+        """A tool was seen for the first time, or its change was approved."""
+        self._write(pin_key(server, tool), {"text": text}, first=not approved)
 
-    def switched(self, server: str, *, disabled: bool) -> Ticket | None:
+    def note_switch(self, server: str, disabled: bool) -> None:
         """An operator enabled or disabled a server here."""
-        return self._write(switch_key(server), {"off": disabled}, again=True)
+        self._write(switch_key(server), {"off": disabled}, again=True)
 
     def tickets(self, server: str) -> list[Ticket]:
         """The latest switch and approvals of a server."""
@@ -380,9 +338,9 @@ class Fleet:
             return {}
         return {name: peer.about.get("use") for name, peer in self.member.peers.items() if name != self.replica}
 
-    def scope(self, shared: bool) -> str:
-        """Where a decision holds, in words."""
-        if not shared:
+    async def scope(self, server: str) -> str:
+        """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
+        if not await self.everywhere(self.tickets(server)):
             return "this replica only"
         return f"all {len(self.member.peers)} replicas" if len(self.member.peers) > 1 else "the fleet"
 
@@ -542,7 +500,7 @@ class Fleet:
         """What was decided here before this hub joined, unless the fleet decided otherwise."""
         for server in self._hub().disabled_servers():
             if self.member.book.get(switch_key(server)) is None:
-                self.switched(server, disabled=True)
+                self.note_switch(server, disabled=True)
 
     def _apply(self, happened: Iterable[Happening]) -> None:
         host = self._hub()
@@ -578,7 +536,7 @@ class Fleet:
             log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
         self.not_shared_since = None
 
-    def _learn(self, host: FleetHost, record: FleetRecord) -> None:
+    def _learn(self, host: ReplicaHost, record: FleetRecord) -> None:
         kind, _, rest = record.key.partition("/")
         if (listener := self._listeners.get(kind)) is not None:
             listener(rest, record_value(record))
@@ -597,7 +555,7 @@ class Fleet:
         elif kind == "listing" and value.get("definition") == definition:
             self._learn_listing(host, server, value)
 
-    def _learn_listing(self, host: FleetHost, server: str, value: Mapping[str, Any]) -> None:
+    def _learn_listing(self, host: ReplicaHost, server: str, value: Mapping[str, Any]) -> None:
         if not host.needs_listing(server):
             if value.get("hash") != self._hashes.get(server):
                 host.handle(server, on.PeerPublished())
@@ -634,7 +592,7 @@ class Fleet:
     def _is_trying(self, server: str) -> bool:
         return self._host is not None and self._host.is_trying(server)
 
-    def _hub(self) -> FleetHost:
+    def _hub(self) -> ReplicaHost:
         assert self._host is not None  # noqa: S101 - see open()
         return self._host
 

@@ -17,7 +17,7 @@ import anyio
 
 from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
 from holdfast.errors import UsageError
-from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
+from holdfast.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
 __all__ = ["RedisAddress", "RedisClient", "RedisStore"]
 

@@ -16,11 +16,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import TypeAlias
 
-from holdfast.core.fleet.expiring import ExpiringKeys
-from holdfast.core.fleet.homes import ClientHomes, is_home_key, preferred
-from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
-from holdfast.core.fleet.sharing import evidence_key
-from holdfast.core.fleet.store import (
+from holdfast.core.replicas.expiring import ExpiringKeys
+from holdfast.core.replicas.homes import ClientHomes, is_home_key, preferred
+from holdfast.core.replicas.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
+from holdfast.core.replicas.sharing import evidence_key
+from holdfast.core.replicas.store import (
     BATCH,
     BATCH_BYTES,
     PRESENT_SECONDS,

@@ -17,9 +17,9 @@ import pytest
 from holdfast import Hub
 from holdfast.control.server.metrics import Metrics
 from holdfast.core import Claim, ClaimRelease, FleetExchange, FleetRecord, FleetReply, SharedStore, State
-from holdfast.core.fleet import agreement
+from holdfast.core.replicas import agreement
 from holdfast.errors import ToolHeld, UsageError
-from holdfast.hub import (
+from holdfast.fleet import (
     Fleet,
     LocalStore,
     LogWrite,
@@ -28,10 +28,11 @@ from holdfast.hub import (
     RedisStore,
     SignedStore,
     StoreUnavailable,
+    fleet as fleet_module,
+    local_store,
     serve_broker,
 )
-from holdfast.hub.fleet import fleet as fleet_module, local_store
-from holdfast.hub.fleet.redis_store import connect
+from holdfast.fleet.redis_store import connect
 from holdfast.testing import StdioServer
 from tests.harness.open_hubs import fleet_of, reaches, running
 from tests.harness.waiting import came_true
@@ -288,7 +289,7 @@ async def test_the_metrics_that_alerts_watch_show_three_configurations_a_wrong_c
         for fleet in fleets:
             fleet.keys = lambda: (KEY,)
             off = {fleet.replica: {"command": "x", "enabled": False}}
-            metrics.append(Metrics(await stack.enter_async_context(running(off, hub={"fleet": fleet}))))
+            metrics.append(Metrics(await stack.enter_async_context(running(off, hub={"fleet": fleet})), fleet))
         await came_true(lambda: all(len(fleet.different_configs) == 3 for fleet in fleets))
         await came_true(lambda: all([*fleet.wrong_clocks] == ["r3"] for fleet in fleets))
         shown = [(await one.text()).decode() for one in metrics]

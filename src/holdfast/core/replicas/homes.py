@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2s
 
-from holdfast.core.fleet.store import Claim, ClaimAnswer, ClaimRelease
+from holdfast.core.replicas.store import Claim, ClaimAnswer, ClaimRelease
 
 __all__ = [
     "ClientHomes",

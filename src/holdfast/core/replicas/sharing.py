@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from holdfast.core.fleet.records import FleetRecord
 from holdfast.core.lifecycle.events import Event, PeerRecovered, PeerTripped
+from holdfast.core.replicas.records import FleetRecord
 
 __all__ = [
     "evidence_event",

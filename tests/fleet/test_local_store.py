@@ -13,10 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from holdfast.core import FleetExchange, FleetRecord
-from holdfast.core.fleet.store import Claim
-from holdfast.hub import LocalEvents, LocalStore, LogWrite, serve_broker
-from holdfast.hub.fleet import local_store
-from holdfast.hub.fleet.messages import exchange_to
+from holdfast.core.replicas.store import Claim
+from holdfast.fleet import LocalEvents, LocalStore, LogWrite, local_store, serve_broker
+from holdfast.fleet.messages import exchange_to
 from tests.harness.open_hubs import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]

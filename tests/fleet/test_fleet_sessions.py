@@ -16,15 +16,7 @@ import pytest
 
 from holdfast.config.read import config_from_mapping
 from holdfast.core import FleetExchange, FleetReply, SharedStore
-from holdfast.front import requests, shared_events
-from holdfast.front.fleet_sessions import FleetSessions
-from holdfast.front.http import Front, create_app
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
-from holdfast.front.session_store import SessionRecord
-from holdfast.front.sessions import HttpSessions
-from holdfast.front.shared_events import SharedEvent, SharedEvents
-from holdfast.hub import (
+from holdfast.fleet import (
     EventStore,
     Fleet,
     LocalEvents,
@@ -36,8 +28,17 @@ from holdfast.hub import (
     StoreUnavailable,
     serve_broker,
 )
+from holdfast.front import requests, shared_events
+from holdfast.front.fleet_sessions import FleetSessions
+from holdfast.front.http import Front, create_app
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_keys import SessionKeys
+from holdfast.front.session_store import SessionRecord
+from holdfast.front.sessions import HttpSessions
+from holdfast.front.shared_events import SharedEvent, SharedEvents
 from holdfast.hub.hub import Hub
 from holdfast.serve.replicas import share_sessions
+from tests.harness.open_hubs import fleet_of
 from tests.harness.raw_session import Session
 from tests.harness.waiting import came_true
 from tests.harness.web import serving
@@ -123,7 +124,7 @@ async def replica(store: Shared, origin: Origin, *, shared: bool = True, ahead: 
     if shared:
         share_sessions(ids, fleet)
     hub = Hub(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}), fleet=fleet)
-    app = create_app(hub, ids=ids)
+    app = create_app(hub, ids=ids, fleet=fleet)
     async with hub, serving(app) as base, httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
         assert await hub.ready(PATIENCE)
         yield Replica(hub, app.state.front, base, http)
@@ -152,7 +153,7 @@ async def test_a_session_that_is_ended_on_one_replica_is_ended_on_all_and_on_a_f
                 assert [event async for event in notices if "list_changed" not in event["data"]] == []  # it ends
         assert (await second.ask(session, "ping")).status_code == 404
         async with replica(store, origin) as fresh:
-            await came_true(lambda: fresh.hub.registry.fleet is not None and fresh.hub.registry.fleet.member.synced)
+            await came_true(lambda: fleet_of(fresh.hub).member.synced)
             assert (await fresh.ask(session, "ping")).status_code == 404
 
 
@@ -165,7 +166,7 @@ async def test_a_replica_with_a_wrong_clock_serves_the_sessions_of_others_and_th
         replica(store, origin) as good,
         replica(store, origin, ahead=ahead) as wrong,
     ):
-        fleets = [fleet for one in (good, wrong) if (fleet := one.hub.registry.fleet) is not None]
+        fleets = [fleet_of(one.hub) for one in (good, wrong)]
         await came_true(lambda: all(len(fleet.wrong_clocks) == 1 and fleet.is_settled for fleet in fleets))
         assert fleets[0].wrong_clocks.keys() == {fleets[1].replica}
         for at, elsewhere in ((good, wrong), (wrong, good)):
@@ -174,7 +175,7 @@ async def test_a_replica_with_a_wrong_clock_serves_the_sessions_of_others_and_th
             assert (await elsewhere.ask(session, "ping")).status_code == 200
             await session.end()
             async with replica(store, origin) as fresh:
-                fleet = fresh.hub.registry.fleet
+                fleet = fleet_of(fresh.hub)
                 await came_true(lambda fleet=fleet: fleet.is_settled)  # type: ignore[misc]
                 assert (await fresh.ask(session, "ping")).status_code == 404
 
@@ -271,7 +272,7 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
             assert (await second.ask(session, "ping")).status_code == 200
             (told,) = await again.come_back(after=begun["id"])
         assert "is lost" in told["data"]
-        await came_true(lambda: second.hub.registry.fleet is not None and second.hub.registry.fleet.not_shared_since)
+        await came_true(lambda: fleet_of(second.hub).not_shared_since)
 
 
 # Sealing.

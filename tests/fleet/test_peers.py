@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.hub import PeerAddress, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
-from holdfast.hub.fleet.peer_frames import BODY, LAST, PeerFrames
-from holdfast.hub.fleet.peer_seal import BadSeal, PeerSeal, accept_dialer, answer_challenge, challenge
+from holdfast.fleet import PeerAddress, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
+from holdfast.fleet.peer_frames import BODY, LAST, PeerFrames
+from holdfast.fleet.peer_seal import BadSeal, PeerSeal, accept_dialer, answer_challenge, challenge
 from tests.harness.open_hubs import PATIENCE
 from tests.harness.waiting import came_true
 
@@ -125,7 +125,7 @@ async def test_an_asker_that_reads_slowly_holds_the_handler_up() -> None:
 
 
 async def test_the_listener_closes_a_connection_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.hub.fleet.peers.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.fleet.peers.IDLE_SECONDS", 0.05)
     async with replicas("a", "b") as (a, b):
         await a.ask("b", "echo", within=PATIENCE)
         await came_true(lambda: not b._open)
@@ -308,7 +308,7 @@ async def test_recorded_bytes_open_nothing_on_another_connection() -> None:
 
 
 async def test_strangers_cannot_occupy_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.hub.fleet.peers.MOST_UNKNOWN", 3)
+    monkeypatch.setattr("holdfast.fleet.peers.MOST_UNKNOWN", 3)
     async with replicas("a", "b") as (a, b):
         port = PeerAddress.parse(b.address).port
         waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
@@ -327,8 +327,8 @@ async def test_strangers_cannot_occupy_the_listener(monkeypatch: pytest.MonkeyPa
 async def test_a_replica_that_is_gone_without_a_word_is_given_up_and_a_slow_one_is_not(
     monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    monkeypatch.setattr("holdfast.hub.fleet.peer_watch.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("holdfast.hub.fleet.peers.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.fleet.peer_watch.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.fleet.peers.CONNECT_SECONDS", 0.3)
     greeted, asked, stopped = 0, anyio.Event(), anyio.Event()
     greet = Peers._greet
 

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.core.fleet import agreement
-from holdfast.hub import Fleet, LocalStore, serve_broker
-from holdfast.hub.fleet.config_digest import config_digests
+from holdfast.core.replicas import agreement
+from holdfast.fleet import Fleet, LocalStore, serve_broker
+from holdfast.fleet.config_digest import config_digests
 from tests.harness.open_hubs import config, fleet_of, running
 from tests.harness.waiting import came_true
 

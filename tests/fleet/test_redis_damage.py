@@ -15,8 +15,7 @@ import anyio
 import pytest
 
 from holdfast.core import Claim, FleetExchange, FleetRecord, FleetReply, State
-from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable
-from holdfast.hub.fleet import redis_store
+from holdfast.fleet import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore, StoreUnavailable, redis_store
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.harness.open_hubs import PATIENCE, reaches, running
 from tests.harness.waiting import came_true

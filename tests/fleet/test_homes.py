@@ -14,8 +14,10 @@ import pytest
 
 from holdfast.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
-from holdfast.core.fleet import homes, member
+from holdfast.core.replicas import homes, member
 from holdfast.endpoint.tasks import ServerTask, TaskIds
+from holdfast.fleet import Fleet, PeerAddress, Peers
+from holdfast.fleet.messages import exchange_from, exchange_to
 from holdfast.front import requests
 from holdfast.front.http import create_app
 from holdfast.front.peer_requests import MOST_TRIES
@@ -23,8 +25,7 @@ from holdfast.front.requests import Request
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.sessions import HttpSessions
-from holdfast.hub import Fleet, Hub, PeerAddress, Peers
-from holdfast.hub.fleet.messages import exchange_from, exchange_to
+from holdfast.hub import Hub
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.open_hubs import config
 from tests.harness.served_hub import Served
@@ -113,7 +114,7 @@ async def replicas(
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
             hub = Hub(config(servers, **settings), fleet=fleet)
             ids = SessionIds(SessionKeys([KEY], shared=True))
-            app = create_app(hub, tokens=tokens, ids=ids)
+            app = create_app(hub, tokens=tokens, ids=ids, fleet=fleet)
             await stack.enter_async_context(hub)
             base = await stack.enter_async_context(serving(app))
             found.append(Replica(Served(hub, app, base), fleet))

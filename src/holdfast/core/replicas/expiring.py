@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import json
 
-from holdfast.core.fleet.records import FleetRecord
+from holdfast.core.replicas.records import FleetRecord
 
 __all__ = ["EXPIRING_KINDS", "ExpiringKeys", "expires_at"]
 

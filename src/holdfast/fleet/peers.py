@@ -24,9 +24,9 @@ import anyio.lowlevel
 import msgspec
 
 from holdfast.errors import UsageError
-from holdfast.hub.fleet.peer_address import PeerAddress, bind_peer
-from holdfast.hub.fleet.peer_frames import BODY, LARGEST_HEAD, LAST, PIECE, PeerFrames, head_and_piece
-from holdfast.hub.fleet.peer_seal import (
+from holdfast.fleet.peer_address import PeerAddress, bind_peer
+from holdfast.fleet.peer_frames import BODY, LARGEST_HEAD, LAST, PIECE, PeerFrames, head_and_piece
+from holdfast.fleet.peer_seal import (
     CHALLENGE_BYTES,
     DIALED_BYTES,
     BadSeal,
@@ -35,7 +35,7 @@ from holdfast.hub.fleet.peer_seal import (
     challenge,
     fingerprint_bytes,
 )
-from holdfast.hub.fleet.peer_watch import PeerWatch
+from holdfast.fleet.peer_watch import PeerWatch
 
 __all__ = [
     "PeerAnswer",

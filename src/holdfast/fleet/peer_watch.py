@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from holdfast.hub.fleet.peer_frames import PeerFrames
+from holdfast.fleet.peer_frames import PeerFrames
 
 __all__ = ["PeerWatch"]
 

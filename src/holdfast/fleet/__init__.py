@@ -1,0 +1,42 @@
+"""More than one hub: what replicas share through a store, and the requests that they send on to each other.
+
+"Fleet" means replicas of one hub. The decisions are in ``core/replicas``; this package performs them. It stands above
+``hub/`` and ``endpoint/``, which know it by the small protocols that they define themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.fleet.event_store import (
+        EventStore as EventStore,
+        LogWrite as LogWrite,
+        MemoryEvents as MemoryEvents,
+    )
+    from holdfast.fleet.fleet import Fleet as Fleet
+    from holdfast.fleet.homes import ClientHomeFinder as ClientHomeFinder
+    from holdfast.fleet.local_store import (
+        LocalEvents as LocalEvents,
+        LocalStore as LocalStore,
+        serve_broker as serve_broker,
+    )
+    from holdfast.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
+    from holdfast.fleet.peer_address import PeerAddress as PeerAddress
+    from holdfast.fleet.peers import (
+        PeerAnswer as PeerAnswer,
+        PeerFailed as PeerFailed,
+        PeerHandler as PeerHandler,
+        PeerRefused as PeerRefused,
+        PeerReply as PeerReply,
+        PeerRequest as PeerRequest,
+        Peers as Peers,
+        PeerUnreachable as PeerUnreachable,
+    )
+    from holdfast.fleet.redis_events import RedisEvents as RedisEvents
+    from holdfast.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
+    from holdfast.fleet.replica_view import ReplicaView as ReplicaView
+
+__getattr__, __dir__ = lazy_exports(__name__)

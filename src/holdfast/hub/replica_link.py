@@ -1,0 +1,160 @@
+"""The other replicas of a hub, as the hub sees them, and the hub as they see it.
+
+A hub may be one of several. What it knows of that is here: two protocols, and the host that gives what others decided
+to the slots, the approvals and the catalog. ``fleet/`` implements ``Replicas``; the hub imports nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.config import ServerSpec
+from holdfast.core import Listing, events as on
+from holdfast.hub.clock import Clock
+from holdfast.hub.state_store import fingerprint
+
+if TYPE_CHECKING:
+    from holdfast.hub.registry import SlotRegistry
+
+__all__ = ["RegistryHost", "ReplicaHost", "Replicas"]
+
+
+class Replicas(Protocol):
+    """The other replicas. Nothing here waits for the store, except ``scope``."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first sight is one for all replicas."""
+
+    @property
+    def not_shared_since(self) -> float | None:
+        """Since when the store does not answer, in seconds since the epoch; None while it does."""
+
+    def open(self, host: ReplicaHost, clock: Clock) -> None:
+        """Begin for this hub; before ``run``."""
+
+    async def run(self) -> None:
+        """Share until cancelled; then tell the others that this replica leaves."""
+
+    def claim(self, server: str, at: float | None, number: int) -> None:
+        """A slot needs the right to probe at that time; None: it is not needed any more."""
+
+    def release(self, server: str, delay: float) -> None:
+        """A slot used its right to probe."""
+
+    def share(self, server: str, evidence: on.Event) -> None:
+        """A slot learned something about its server."""
+
+    def published(self, listing: Listing) -> None:
+        """This hub published a listing."""
+
+    def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
+        """A tool was seen for the first time, or its change was approved."""
+
+    def note_switch(self, server: str, disabled: bool) -> None:
+        """An operator enabled or disabled a server here."""
+
+    async def scope(self, server: str) -> str:
+        """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
+
+
+class ReplicaHost(Protocol):
+    """The hub, as the other replicas reach it."""
+
+    def definition_of(self, server: str) -> str | None:
+        """Identifies the definition of a configured server; None for another server."""
+
+    def servers(self) -> Mapping[str, ServerSpec]:
+        """The configuration that this hub runs; another object after each change."""
+
+    def handle(self, server: str, event: on.Event) -> None:
+        """Give an event to the slot of a server."""
+
+    def is_trying(self, server: str) -> bool:
+        """Whether the right to probe is in use."""
+
+    def follow_switch(self, server: str, disabled: bool) -> None:
+        """A peer enabled or disabled a server."""
+
+    def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
+        """The fleet's version of a tool."""
+
+    def follow_listing(self, listing: Listing) -> None:
+        """A peer's listing of a server that was not listed here."""
+
+    def needs_listing(self, server: str) -> bool:
+        """Whether a server was not listed here."""
+
+    def settled(self) -> None:
+        """The copy has what the fleet has: what is seen for the first time now is new."""
+
+    def alone(self) -> None:
+        """The store does not answer: what waits to hear of the fleet waits no more."""
+
+    def disabled_servers(self) -> Iterable[str]:
+        """The servers that an operator disabled."""
+
+
+class RegistryHost:
+    """``ReplicaHost`` for the slots of one hub."""
+
+    def __init__(self, registry: SlotRegistry) -> None:
+        self._registry = registry
+
+    def definition_of(self, server: str) -> str | None:
+        """See ``ReplicaHost``."""
+        slot = self._registry.slots.get(server)
+        if slot is None:
+            return None
+        return "" if slot.spec.problems else fingerprint(slot.spec)
+
+    def servers(self) -> Mapping[str, ServerSpec]:
+        """See ``ReplicaHost``."""
+        return self._registry.config.servers
+
+    def handle(self, server: str, event: on.Event) -> None:
+        """See ``ReplicaHost``."""
+        slot = self._registry.slots.get(server)
+        if slot is not None and not slot.machine.life.stopped:
+            slot.handle(event)
+
+    def is_trying(self, server: str) -> bool:
+        """See ``ReplicaHost``."""
+        slot = self._registry.slots.get(server)
+        return slot is not None and slot.machine.life.claim_used
+
+    def follow_switch(self, server: str, disabled: bool) -> None:
+        """See ``ReplicaHost``."""
+        self._registry.switched_elsewhere(server, disabled)
+        self._registry.state_changed()
+
+    def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
+        """See ``ReplicaHost``."""
+        if self._registry.approvals.take_pin(server, tool, text):
+            self._registry.review_again(server)
+
+    def follow_listing(self, listing: Listing) -> None:
+        """See ``ReplicaHost``."""
+        self._registry.show_unverified(listing)
+
+    def needs_listing(self, server: str) -> bool:
+        """See ``ReplicaHost``."""
+        source = self._registry.catalog.servers.get(server)
+        return source is not None and (source.listing is None or source.listing.generation == 0)
+
+    def settled(self) -> None:
+        """See ``ReplicaHost``."""
+        for server in list(self._registry.slots):
+            for key, text in self._registry.approvals.pins.of(server).items():
+                if self._registry.fleet is not None:
+                    self._registry.fleet.note_pin(server, key, text, False)
+            self._registry.review_again(server)
+
+    def alone(self) -> None:
+        """See ``ReplicaHost``."""
+        self._registry.approvals.tell_held()
+
+    def disabled_servers(self) -> Iterable[str]:
+        """See ``ReplicaHost``."""
+        return [name for name, slot in self._registry.slots.items() if slot.switched_off]
