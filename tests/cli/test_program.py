@@ -124,7 +124,7 @@ async def test_a_model_and_its_user_get_the_command_that_works(cli: Cli, monkeyp
             monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
             async with ControlClient(find_hub()) as control:
                 with pytest.raises(HubRefused) as refused:
-                    await control.reconnect("files")
+                    await control.act("files", "reconnect")
                 server = await control.server("files")
             told = (await hub.call("holdfast_status")).text
     command = f"holdfast login files --config {file}"

@@ -45,7 +45,7 @@ async def test_a_hub_that_serves_is_found_steered_and_forgotten(tmp_path: Path) 
             async with ControlClient(found) as control:
                 view = await control.hub()
                 assert (view.endpoint, view.config, view.demo) == (hub.url, str(file), False)
-                assert (await control.disable("one")).state == "disabled"
+                assert (await control.act("one", "disable")).state == "disabled"
                 with anyio.fail_after(30):
                     await _a_broken_edit_is_told(control, file)
                     await _a_new_session_key_is_told(control, home, hub.url)

@@ -171,7 +171,7 @@ async def test_the_bridge_routes_what_the_hub_serves_and_not_what_was_switched_o
             base = hub.url.removesuffix("/mcp")
             await hub.said("ready when:")
             async with ControlClient(RunningHub(url=base, token=CONTROL)) as control:
-                await control.disable("old")
+                await control.act("old", "disable")
             bridge = ["gateway", "bridge", "--gateway-version=1.4.1", f"--output={output}", "--no-watch", "--once"]
             ran = await to_thread.run_sync(
                 lambda: run(*bridge, f"--targets-url={base}/api/targets", home=tmp_path, HOLDFAST_TARGETS_TOKEN=CONTROL)

@@ -59,11 +59,11 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
         with anyio.fail_after(60):
             async with ControlClient(find_hub()) as control:
                 for name in ("both", "hub_only"):
-                    await control.reconnect(name)
+                    await control.act(name, "reconnect")
                 for name in ("neither", "here_only"):
                     with pytest.raises(HubRefused):
-                        await control.reconnect(name)
-                await control.disable("switched_off")
+                        await control.act(name, "reconnect")
+                await control.act("switched_off", "disable")
             report = await clinic.all()
     assert report.hub is not None
     assert report.hub.pid == hub.process.pid
@@ -208,7 +208,7 @@ async def test_a_server_whose_calls_the_hub_refuses_is_not_simply_well(
             monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
             with anyio.fail_after(60):
                 async with ControlClient(find_hub()) as control:
-                    await control.reconnect("server")
+                    await control.act("server", "reconnect")
                     await peer.stop()
                     while (await control.server("server")).breaker.state != "open":
                         await hub.call("server__echo")
@@ -230,7 +230,7 @@ async def test_the_waits_are_those_that_status_shows(clinic: Examination, monkey
             monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
             with anyio.fail_after(60):
                 async with ControlClient(find_hub()) as control:
-                    await control.reconnect("server")
+                    await control.act("server", "reconnect")
                     await peer.stop()
                     while (await control.server("server")).breaker.state != "open":
                         await hub.call("server__echo")

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, act_on, found_hub
-from holdfast.control import ControlClient
 
 __all__ = ["app"]
 
@@ -29,4 +28,4 @@ def disable(
     Exit code 0: all are disabled. 1: at least one is not, or no hub is running.
     """
     found = found_hub(url, config, hub)
-    raise typer.Exit(act_on(found, servers, ControlClient.disable, progress="disabling", as_json=as_json))
+    raise typer.Exit(act_on(found, servers, "disable", progress="disabling", as_json=as_json))

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, act_on, found_hub
-from holdfast.control import ControlClient
 
 __all__ = ["app"]
 
@@ -30,4 +29,4 @@ def reconnect(
     Exit code 0: all are connected. 1: at least one is not, or no hub is running.
     """
     found = found_hub(url, config, hub)
-    raise typer.Exit(act_on(found, servers, ControlClient.reconnect, progress="reconnecting", as_json=as_json))
+    raise typer.Exit(act_on(found, servers, "reconnect", progress="reconnecting", as_json=as_json))

@@ -17,10 +17,10 @@ from holdfast.cli.layout import GAP
 from holdfast.cli.output import data_console, print_error, print_json, working
 from holdfast.cli.status_view import STYLES, mark, one_line, state_words
 from holdfast.config import find_config
-from holdfast.control import ControlClient, RunningHub, Server, find_hub
+from holdfast.control import ControlClient, RunningHub, Server, ServerAction, find_hub
 from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
 
-__all__ = ["Act", "AsJson", "Config", "HubName", "Url", "act_on", "ask", "chosen", "found_hub", "near"]
+__all__ = ["AsJson", "Config", "HubName", "Url", "act_on", "ask", "chosen", "found_hub", "near"]
 
 Url: TypeAlias = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="The address of the hub [default: found automatically]")
@@ -83,9 +83,6 @@ def near(name: str, known: Sequence[str], otherwise: str) -> str:
     return f"known: {', '.join(known[:NAMED])}{more}"
 
 
-Act: TypeAlias = Callable[[ControlClient, str], Awaitable[Server]]
-
-
 @dataclass(frozen=True)
 class _Done:
     name: str
@@ -93,12 +90,12 @@ class _Done:
     error: HoldfastError | None = None
 
 
-def act_on(found: RunningHub, names: Sequence[str], act: Act, *, progress: str, as_json: bool) -> int:
+def act_on(found: RunningHub, names: Sequence[str], action: ServerAction, *, progress: str, as_json: bool) -> int:
     """Run the action. Returns the exit code: 0 if it succeeded for every server, else 1."""
 
     async def act_on_all(control: ControlClient) -> list[_Done]:
         wanted = chosen(names, (server.id for server in (await control.servers()).servers))
-        return await _at_once(control, wanted, act)
+        return await _at_once(control, wanted, action)
 
     with working(f"{progress} {', '.join(names)}"):
         done = ask(found, act_on_all)
@@ -110,12 +107,12 @@ def act_on(found: RunningHub, names: Sequence[str], act: Act, *, progress: str, 
     return 1 if any(one.error for one in done) else 0
 
 
-async def _at_once(control: ControlClient, names: Sequence[str], act: Act) -> list[_Done]:
+async def _at_once(control: ControlClient, names: Sequence[str], action: ServerAction) -> list[_Done]:
     done: dict[str, _Done] = {}
 
     async def one(name: str) -> None:
         try:
-            done[name] = _Done(name, server=await act(control, name))
+            done[name] = _Done(name, server=await control.act(name, action))
         except HoldfastError as exc:  # the other servers go on
             done[name] = _Done(name, error=exc)
 

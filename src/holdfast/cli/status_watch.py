@@ -46,7 +46,7 @@ from holdfast.cli.status_view import (
     wrapped_command,
 )
 from holdfast.cli.terminal import Screen
-from holdfast.control import Activity, ControlClient, HubView, RunningHub, Server, Servers
+from holdfast.control import Activity, ControlClient, HubView, RunningHub, Server, ServerAction, Servers
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, NoHub
 
@@ -186,7 +186,7 @@ def _breaker_text(data: Mapping[str, Any]) -> str:
     return f"breaker open for {span(float(data.get('retry_in') or 0))}{after}"
 
 
-ActionKind: TypeAlias = Literal["quit", "suspend", "redraw", "reconnect", "enable", "disable"]
+ActionKind: TypeAlias = Literal["quit", "suspend", "redraw"] | ServerAction
 
 LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  / find  q quit"
 CARD_KEYS = "up/down scroll  esc back  r reconnect  e enable  d disable  q quit"
@@ -561,15 +561,15 @@ class _WatchScreen:
             self._screen.suspend()
         elif action.kind == "redraw":
             self._screen.enter_full_screen()
-        else:
+        elif action.kind != "quit":
             self._state.message = f"{_PROGRESS[action.kind]} {one_line(action.server)} ..."
-            tasks.start_soon(self._act, action)
+            tasks.start_soon(self._act, action.server, action.kind)
 
-    async def _act(self, action: KeyAction) -> None:
+    async def _act(self, name: str, action: ServerAction) -> None:
         try:
-            server = await getattr(self._control, action.kind)(action.server)
+            server = await self._control.act(name, action)
         except HoldfastError as exc:
-            self._state.message = one_line(f"{action.server}: {exc.message}")
+            self._state.message = one_line(f"{name}: {exc.message}")
         else:
             self._fleet.learn(server, time.monotonic())
             self._state.message = one_line(server.summary)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.control.client import ControlClient as ControlClient
+    from holdfast.control.client import ControlClient as ControlClient, ServerAction as ServerAction
     from holdfast.control.find import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
         RunningHub as RunningHub,
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
         JsonFormatter as JsonFormatter,
         LogHandler as LogHandler,
     )
-    from holdfast.control.server.sign_ins import SharedSignIns as SharedSignIns
+    from holdfast.control.server.sign_ins import BrowserSessions as BrowserSessions
     from holdfast.control.server.views import HubInfo as HubInfo
+    from holdfast.control.server.workers import Worker as Worker, WorkerGroup as WorkerGroup
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -44,7 +44,7 @@ from holdfast.core import (
 from holdfast.errors import HubRefused, NoHub, ServerFailure
 from holdfast.wire import ApiClient, HttpAnswer
 
-__all__ = ["ControlClient", "HubEvent"]
+__all__ = ["ControlClient", "HubConnection", "HubEvent", "ServerAction"]
 
 ANSWER_SECONDS = 10.0
 """A hub on this machine answers in milliseconds; after this time it is stuck."""
@@ -58,6 +58,9 @@ SILENCE_SECONDS = 45.0
 _Model = TypeVar("_Model", bound=ApiModel)
 
 
+ServerAction: TypeAlias = Literal["reconnect", "enable", "disable"]
+
+
 class HubEvent(NamedTuple):
     """One event of the hub's stream: what happened, and its data as JSON."""
 
@@ -65,8 +68,8 @@ class HubEvent(NamedTuple):
     data: str
 
 
-class ControlClient:
-    """Use it as ``async with`` on the result of ``find_hub()``."""
+class HubConnection:
+    """Asks one hub, and explains every failure: ``NoHub`` if it cannot be reached, ``HubRefused`` with its reason."""
 
     def __init__(self, found: RunningHub) -> None:
         self._found = found
@@ -88,78 +91,8 @@ class ControlClient:
         """The hub's address, masked."""
         return mask_url(self._found.url)
 
-    # Read.
-
-    async def hub(self) -> HubView:
-        """Return the hub itself."""
-        return await self._ask(HubView, "GET", "/api/hub")
-
-    async def servers(self) -> Servers:
-        """Return all servers."""
-        return await self._ask(Servers, "GET", "/api/servers")
-
-    async def server(self, server: str) -> Server:
-        """Return one server."""
-        return await self._ask(Server, "GET", _of(server))
-
-    async def catalog(self) -> CatalogView:
-        """Return the published catalog."""
-        return await self._ask(CatalogView, "GET", "/api/catalog")
-
-    async def approvals(self) -> ApprovalList:
-        """Return every tool that changed since it was first seen."""
-        return await self._ask(ApprovalList, "GET", "/api/approvals")
-
-    async def approved(self) -> ApprovedTexts:
-        """Return what is approved, for a lock."""
-        return await self._ask(ApprovedTexts, "GET", "/api/approvals/approved")
-
-    async def targets(self) -> TargetsView:
-        """Return the hub's servers as targets of a gateway."""
-        return await self._ask(TargetsView, "GET", "/api/targets")
-
-    async def logs(self, server: str, *, lines: int = 200) -> Logs:
-        """Return the last log lines of a server."""
-        return await self._ask(Logs, "GET", f"{_of(server)}/logs?lines={lines}")
-
-    async def follow(self, server: str, *, lines: int = 0) -> AsyncGenerator[LogLine, None]:
-        """Yield the last log lines of a server and new ones, until the hub ends or the server is removed."""
-        first = f"?lines={lines}" if lines else ""
-        async with aclosing(self._events(f"{_of(server)}/logs/stream{first}")) as events:
-            async for event in events:
-                if event.name == "line":
-                    yield self._read(LogLine, event.data)
-
-    def events(self) -> AsyncGenerator[HubEvent, None]:
-        """Yield every event until the hub ends; the first one is ``hello``, with a ``HubView``.
-
-        Close it if you leave it sooner: ``async with aclosing(hub.events()) as events``.
-        """
-        return self._events("/api/events")
-
-    # Change.
-
-    async def reconnect(self, server: str) -> Server:
-        """Reconnect a server now."""
-        return await self._ask(Server, "POST", f"{_of(server)}/reconnect", within=RECONNECT_SECONDS)
-
-    async def enable(self, server: str) -> Server:
-        """Enable a server."""
-        return await self._ask(Server, "POST", f"{_of(server)}/enable")
-
-    async def disable(self, server: str) -> Server:
-        """Disable a server."""
-        return await self._ask(Server, "POST", f"{_of(server)}/disable", within=RECONNECT_SECONDS)
-
-    async def approve(
-        self, server: str, *, tool: str | None = None, mark: str | None = None, kind: ApprovalKind = "tool"
-    ) -> Server:
-        """Approve the change of one tool, or of all tools of a server."""
-        return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark, kind=kind))
-
-    async def code(self) -> SignInCode:
-        """Make a code that signs in one browser."""
-        return await self._ask(SignInCode, "POST", "/api/codes")
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
 
     async def _ask(
         self,
@@ -217,6 +150,75 @@ class ControlClient:
         verdict = classify_evidence(seen)
         hint = verdict.hint or f"check that it is still running; --url and {TOKEN_VARIABLE} choose the hub"
         return NoHub(f"the hub at {self.url} cannot be reached: {verdict.reason}", hint=hint)
+
+
+class ControlClient(HubConnection):
+    """All that commands ask a hub. Use it as ``async with`` on the result of ``find_hub()``."""
+
+    # Read.
+
+    async def hub(self) -> HubView:
+        """Return the hub itself."""
+        return await self._ask(HubView, "GET", "/api/hub")
+
+    async def servers(self) -> Servers:
+        """Return all servers."""
+        return await self._ask(Servers, "GET", "/api/servers")
+
+    async def server(self, server: str) -> Server:
+        """Return one server."""
+        return await self._ask(Server, "GET", _of(server))
+
+    async def catalog(self) -> CatalogView:
+        """Return the published catalog."""
+        return await self._ask(CatalogView, "GET", "/api/catalog")
+
+    async def approvals(self) -> ApprovalList:
+        """Return every tool that changed since it was first seen."""
+        return await self._ask(ApprovalList, "GET", "/api/approvals")
+
+    async def approved(self) -> ApprovedTexts:
+        """Return what is approved, for a lock."""
+        return await self._ask(ApprovedTexts, "GET", "/api/approvals/approved")
+
+    async def targets(self) -> TargetsView:
+        """Return the hub's servers as targets of a gateway."""
+        return await self._ask(TargetsView, "GET", "/api/targets")
+
+    async def logs(self, server: str, *, lines: int = 200) -> Logs:
+        """Return the last log lines of a server."""
+        return await self._ask(Logs, "GET", f"{_of(server)}/logs?lines={lines}")
+
+    async def follow(self, server: str, *, lines: int = 0) -> AsyncGenerator[LogLine, None]:
+        """Yield the last log lines of a server and new ones, until the hub ends or the server is removed."""
+        first = f"?lines={lines}" if lines else ""
+        async with aclosing(self._events(f"{_of(server)}/logs/stream{first}")) as events:
+            async for event in events:
+                if event.name == "line":
+                    yield self._read(LogLine, event.data)
+
+    def events(self) -> AsyncGenerator[HubEvent, None]:
+        """Yield every event until the hub ends; the first one is ``hello``, with a ``HubView``.
+
+        Close it if you leave it sooner: ``async with aclosing(hub.events()) as events``.
+        """
+        return self._events("/api/events")
+
+    # Change.
+
+    async def act(self, server: str, action: ServerAction) -> Server:
+        """Reconnect a server now, or switch it on or off. The answer comes when that is done."""
+        return await self._ask(Server, "POST", f"{_of(server)}/{action}", within=RECONNECT_SECONDS)
+
+    async def approve(
+        self, server: str, *, tool: str | None = None, mark: str | None = None, kind: ApprovalKind = "tool"
+    ) -> Server:
+        """Approve the change of one tool, or of all tools of a server."""
+        return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark, kind=kind))
+
+    async def code(self) -> SignInCode:
+        """Make a code that signs in one browser."""
+        return await self._ask(SignInCode, "POST", "/api/codes")
 
 
 def _trust(certificate: str) -> ssl.SSLContext | None:

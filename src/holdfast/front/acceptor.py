@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -156,6 +157,9 @@ class Acceptor:
 
     def _take(self, connection: socket.socket, name: object) -> None:
         uid, left = self._user_of(connection)
+        if connection.family == socket.AF_UNIX and uid != os.geteuid():
+            connection.close()  # our Unix sockets are private to the user
+            return
         admission = self._limits.enter(peer_at(name, uid, left=left))
         if admission is None:
             connection.close()

@@ -28,7 +28,7 @@ import anyio.abc
 
 from holdfast.access import LOOPBACK_HOSTS, TokenPolicy
 from holdfast.config import ApprovalMode, Config, load_config, state_folder
-from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
+from holdfast.control import BrowserSessions, ControlServer, HubInfo, MayRead, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.endpoint import IDENTITY, Broker
@@ -121,7 +121,7 @@ async def _run_http(serving: Serving) -> None:
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if worker is None else nullcontext():
-                    await server.serve([serving.listener])
+                    await server.serve([serving.listener, *_private_sockets(worker)])
             tasks.cancel_scope.cancel()
 
 
@@ -138,6 +138,16 @@ async def _offered(serving: Serving, leaving: Leaving) -> AsyncIterator[str]:
         tasks.start_soon(start_successors, os.environ)
         yield path
         tasks.cancel_scope.cancel()
+
+
+def _private_sockets(worker: WorkerLink | None) -> list[socket.socket]:
+    """In a worker: the socket at which the other workers reach it. The folder is private to the user."""
+    if worker is None:
+        return []
+    private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    private.bind(worker.task.socket)
+    private.listen()
+    return [private]
 
 
 def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
@@ -207,11 +217,20 @@ def _control_server(
     return ControlServer(
         hub,
         about,
-        control_token=serving.control_token,
+        sessions=BrowserSessions(
+            serving.control_token,
+            key=worker.key.encode() if worker is not None else b"",
+            used_in=worker.codes if worker is not None else None,
+        ),
         metrics_for=known_to(callers) if callers is not None else None,
-        sign_ins=SharedSignIns(worker.key.encode(), worker.codes) if worker is not None else None,
+        workers=_group(serving.worker) if serving.worker is not None else None,
         fleet=fleet,
     )
+
+
+def _group(link: WorkerLink) -> WorkerGroup:
+    own = Worker(link.task.number, link.task.socket)
+    return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.members])
 
 
 def known_to(callers: TokenPolicy) -> MayRead:

@@ -9,6 +9,7 @@ gone.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -29,7 +30,6 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast.config import Config, load_config, state_folder
-from holdfast.control import SharedSignIns
 from holdfast.core import typed_as
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
@@ -52,6 +52,7 @@ from holdfast.serve.worker_link import (
     IDLE,
     LEAVE,
     LISTENING,
+    MEMBERS,
     READY,
     REPORT_SECONDS,
     SUCCEED,
@@ -112,6 +113,7 @@ class _Worker:
     channel: socket.socket
     begun: float
     place: int
+    socket: str
     """Its place among the numbers of connections."""
     listening: anyio.Event = field(default_factory=anyio.Event)
     ready: anyio.Event = field(default_factory=anyio.Event)
@@ -267,7 +269,9 @@ class Supervisor:
         tell_addresses(self._serving, self._config, sign_in_code=self._sign_in_code)
 
     def _sign_in_code(self) -> str:
-        return SharedSignIns(self._key.encode(), self._folder / "codes").new_code(self._token)
+        from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
+
+        return BrowserSessions(self._token, key=self._key.encode(), used_in=self._folder / "codes").new_code()
 
     # Workers.
 
@@ -286,6 +290,7 @@ class Supervisor:
             token=self._token,
             key=self._key,
             started=self._began,
+            socket=str(self._folder / f"{number}.{self._started}.web.sock"),
             place=self._place(number),
             demo=self._demo,
             waits=waits,
@@ -301,7 +306,7 @@ class Supervisor:
                 env={**environ, WORKER_VARIABLE: str(theirs.fileno())},
                 pass_fds=(self._listener.fileno(), theirs.fileno(), hidden),
             )
-        worker = _Worker(number, process, ours, anyio.current_time(), task.place)
+        worker = _Worker(number, process, ours, anyio.current_time(), task.place, task.socket)
         if not candidate:
             self._workers[number] = worker
         self._all.add(worker)
@@ -322,6 +327,7 @@ class Supervisor:
         def heard(word: str) -> None:
             if word == LISTENING:
                 worker.listening.set()
+                self._tell_members()
             elif word == READY:
                 worker.ready.set()
             elif word == IDLE:
@@ -340,6 +346,7 @@ class Supervisor:
             self._shares.clear(worker.place)
         self._all.discard(worker)
         worker.ended.set()
+        self._tell_members()
         first = not worker.listening.is_set() and self._started == 1
         if worker.leaves or self._is_ending() or first or self._workers.get(worker.number) is not worker:
             return
@@ -405,6 +412,7 @@ class Supervisor:
             old, self._workers[number] = self._workers[number], new
             log.info("worker %d is replaced: the old one serves open connections until they close", number)
             old.tell(SUCCEED)
+            self._tell_members()
             await self._gone(old, 2 * self._serving.leave_seconds)
 
     async def _gone(self, worker: _Worker, seconds: float) -> None:
@@ -444,6 +452,14 @@ class Supervisor:
         self._tasks.start_soon(self._tell_when_idle, tuple(self._all))
         for worker in self._all:
             self._tasks.start_soon(self._gone, worker, seconds)
+
+    def _tell_members(self) -> None:
+        """Tell each worker which of them accept and stay. The oldest comes first: it answers the control API."""
+        stay = [one for one in self._all if one.listening.is_set() and not one.leaves and not one.ended.is_set()]
+        stay.sort(key=lambda one: one.begun)
+        text = MEMBERS + json.dumps([(one.number, one.socket) for one in stay])
+        for one in self._all:
+            tell(one.channel, text)
 
     def _is_ending(self) -> bool:
         return self._ending

@@ -67,20 +67,23 @@ class HubWebServer(uvicorn.Server):
         await super().startup([])  # it opens no listener of its own
         if self.should_exit:
             return
-        limits = ConnectionLimits()
-        self._acceptors = [
-            Acceptor(
-                *(one, self._made),
-                limits=limits,
-                uids=self._uids,
-                tls=self._tls,
-                shares=self._shares,
-                on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
-            )
-            for one in sockets or ()
-        ]
+        self._acceptors = [self._acceptor(one) for one in sockets or ()]
         self.servers = cast("list[asyncio.Server]", self._acceptors)
         self._on_listen()
+
+    def _acceptor(self, listener: socket.socket) -> Acceptor:
+        """A private socket has limits of its own: strangers at the port must not shut out the other workers."""
+        if listener.family == socket.AF_UNIX:
+            return Acceptor(listener, self._made, limits=ConnectionLimits())
+        return Acceptor(
+            listener,
+            self._made,
+            limits=ConnectionLimits(),
+            uids=self._uids,
+            tls=self._tls,
+            shares=self._shares,
+            on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
+        )
 
     def _made(self) -> HttpConnection:
         return HttpConnection(self.config, self.server_state, self.lifespan.state)

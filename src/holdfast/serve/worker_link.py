@@ -3,8 +3,9 @@
 The supervisor sends one JSON object with what the worker needs; then single words: ``leave`` (serve the calls in
 flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they close) and
 ``end`` (now). ``all`` comes before the first two if every worker of the supervisor leaves. The worker answers
-``listening``, and then ``alive`` once a second, because its event loop turns. Workers that start together say ``ready``
-when their servers have an outcome, and hear it when all of them said it. Workers that leave together say ``idle`` when
+``listening``, and then ``alive`` once a second, because its event loop turns. ``members`` says which
+workers accept and stay. Workers that start together say ``ready`` when their servers have an outcome, and hear it when
+all of them said it. Workers that leave together say ``idle`` when
 they serve no client any more, and hear it too: until then their servers run for all.
 
 The socket closes when the supervisor is gone, however it went. Then the worker ends at once, without waiting for its
@@ -38,6 +39,7 @@ __all__ = [
     "IDLE",
     "LEAVE",
     "LISTENING",
+    "MEMBERS",
     "READY",
     "REPORT_SECONDS",
     "SUCCEED",
@@ -54,6 +56,8 @@ WORKER_VARIABLE = "HOLDFAST_WORKER"
 
 LEAVE, SUCCEED, END, LISTENING, ALIVE, READY = "leave", "succeed", "end", "listening", "alive", "ready"
 ALL, IDLE = "all", "idle"
+MEMBERS = "members "
+"""Before the list of workers, as JSON."""
 REPORT_SECONDS = 1.0
 """How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
@@ -80,6 +84,8 @@ class WorkerTask:
     """Signs what only the workers of this supervisor accept: sign-ins of pages, and sessions if no key can be kept."""
     started: float = 0.0
     """When the supervisor began."""
+    socket: str = ""
+    """The path of the private Unix socket at which the other workers reach the web server of this one."""
     place: int = 0
     """Its place in the file that says how many connections each worker holds."""
     demo: str = ""
@@ -128,6 +134,8 @@ class WorkerLink:
         self.all_leave = anyio.Event()
         """Set when every worker of the supervisor leaves."""
         self.all_idle = anyio.Event()
+        self.members: tuple[tuple[int, str], ...] = ()
+        """Number and private socket of the workers that accept and stay, the oldest first."""
         self.is_orphan = False
         """Whether the supervisor is gone."""
 
@@ -172,7 +180,9 @@ class WorkerLink:
         async with anyio.create_task_group() as tasks:
 
             def heard(word: str) -> None:
-                if word == SUCCEED:
+                if word.startswith(MEMBERS):
+                    self.members = tuple((number, path) for number, path in json.loads(word[len(MEMBERS) :]))
+                elif word == SUCCEED:
                     tasks.start_soon(succeeded)
                 elif word in flags:
                     flags[word].set()

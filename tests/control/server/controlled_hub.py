@@ -17,6 +17,7 @@ from holdfast.config import config_from_mapping
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from holdfast.control.server import ControlServer
+from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo
 from holdfast.fleet import Fleet
 from holdfast.front.http import create_app
@@ -64,8 +65,8 @@ async def steered(
     hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
     metrics_for = known_to(tokens) if tokens is not None else None
-    admin = ControlServer(hub, about, control_token=TOKEN, metrics_for=metrics_for, fleet=fleet)
-    app = create_app(hub, tokens=tokens, beside=admin.routes(), fleet=fleet)
+    admin = ControlServer(hub, about, sessions=BrowserSessions(TOKEN), metrics_for=metrics_for, fleet=fleet)
+    app = create_app(hub, tokens=tokens, beside=admin.routes())
     async with hub, serving(app) as base:
         assert await hub.ready(20)
         async with (

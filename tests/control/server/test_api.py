@@ -52,13 +52,13 @@ async def test_every_server_is_told_with_its_state_its_reason_and_what_to_do() -
 @pytest.mark.requirement("HUB-5")
 async def test_servers_are_switched_off_and_on_and_made_anew() -> None:
     async with HttpServer({"a": "one"}) as up, steered({"up": up.definition}) as hub:
-        assert (await hub.control.disable("up")).state == "disabled"
+        assert (await hub.control.act("up", "disable")).state == "disabled"
         with pytest.raises(HubRefused) as refused:
-            await hub.control.reconnect("up")
+            await hub.control.act("up", "reconnect")
         assert refused.value.status == 409
-        assert (await hub.control.enable("up")).state in ("connecting", "connected")
-        before = await hub.control.reconnect("up")
-        again = await hub.control.reconnect("up")
+        assert (await hub.control.act("up", "enable")).state in ("connecting", "connected")
+        before = await hub.control.act("up", "reconnect")
+        again = await hub.control.act("up", "reconnect")
         assert (before.state, again.state) == ("connected", "connected")
         assert 1 < (before.generation or 0) < (again.generation or 0)
         assert again.reconnects_total == before.reconnects_total + 1
@@ -183,7 +183,7 @@ async def test_a_gateway_is_told_the_addresses_that_it_can_route_to() -> None:
         HttpServer({"b": "two"}) as off,
         steered({"up": up.definition, "off": off.definition, "local": MISSING}) as hub,
     ):
-        await hub.control.disable("off")
+        await hub.control.act("off", "disable")
         targets = await hub.control.targets()
         source = HttpSource(url=f"{hub.base}/api/targets", token=lambda: TOKEN)
         read = await source.read()

@@ -46,7 +46,7 @@ async def test_a_death_and_a_recovery_are_told_step_by_step() -> None:
 async def test_everyone_who_follows_is_told_the_same() -> None:
     async with HttpServer({"a": "one"}) as up, steered({"up": up.definition}) as hub:
         async with following(hub.control) as first, following(hub.control) as second:
-            await hub.control.disable("up")
+            await hub.control.act("up", "disable")
             for seen in (first, second):
                 await seen.until("server", lambda data: data["state"] == "disabled")
         steps = [

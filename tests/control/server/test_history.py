@@ -13,12 +13,20 @@ from holdfast.core.redact import Redactor
 from holdfast.hub.records import CallEnded, CallOutcome
 
 
+def ended(tally: Tally, at: float, seconds: float) -> None:
+    step = tally.step(at)
+    step.calls += 1
+    step.times.append(seconds)
+
+
 @pytest.mark.requirement("HUB-5")
 def test_calls_fall_into_the_step_in_which_they_ended() -> None:
     tally = Tally()
     for at, seconds in ((0.1, 0.010), (0.2, 0.030), (0.3, 0.020), (STEP_SECONDS + 0.1, 0.5)):
-        tally.add(at, 1, 0, (seconds,))
-    tally.add(STEP_SECONDS + 0.2, 1, 1, ())
+        ended(tally, at, seconds)
+    failed = tally.step(STEP_SECONDS + 0.2)
+    failed.calls += 1
+    failed.errors += 1
     picture = tally.activity(STEP_SECONDS + 1)
     assert picture is not None
     assert (picture.calls[-2:], picture.errors[-2:]) == ((3, 2), (0, 1))
@@ -30,9 +38,9 @@ def test_calls_fall_into_the_step_in_which_they_ended() -> None:
 @pytest.mark.requirement("HUB-5")
 def test_the_step_that_runs_is_drawn_anew_with_each_call() -> None:
     tally = Tally()
-    tally.add(0.1, 1, 0, (0.010,))
+    ended(tally, 0.1, 0.010)
     first = tally.activity(1.0)
-    tally.add(0.2, 1, 0, (0.030,))
+    ended(tally, 0.2, 0.030)
     second = tally.activity(1.0)
     assert first is not None
     assert second is not None
@@ -43,7 +51,7 @@ def test_the_step_that_runs_is_drawn_anew_with_each_call() -> None:
 def test_what_is_long_past_is_not_drawn() -> None:
     tally = Tally()
     assert tally.activity(0.0) is None
-    tally.add(1.0, 1, 0, (0.1,))
+    ended(tally, 1.0, 0.1)
     assert tally.activity(1.0 + (STEPS - 1) * STEP_SECONDS) is not None
     assert tally.activity(1.0 + STEPS * STEP_SECONDS) is None
 

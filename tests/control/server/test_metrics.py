@@ -245,7 +245,7 @@ async def test_beyond_loopback_they_are_read_with_a_token_alone(headers: dict[st
         return token == "right"
 
     async with counted({}, clock=FakeClock()) as (_, metrics):
-        answer = await _get(metrics_route(metrics, read_by=read_by), headers)
+        answer = await _get(metrics_route(metrics, None, read_by=read_by), headers)
         assert answer.status_code == status
         assert ("holdfast_build_info" in answer.text) == (status == 200)
 
@@ -253,7 +253,7 @@ async def test_beyond_loopback_they_are_read_with_a_token_alone(headers: dict[st
 @pytest.mark.requirement("HUB-5")
 async def test_they_are_open_where_no_token_is_asked_for_and_say_what_they_are() -> None:
     async with counted({}, clock=FakeClock()) as (_, metrics):
-        answer = await _get(metrics_route(metrics), {"accept": "application/openmetrics-text;version=nonsense"})
+        answer = await _get(metrics_route(metrics, None), {"accept": "application/openmetrics-text;version=nonsense"})
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 

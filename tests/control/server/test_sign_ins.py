@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.control.server.api import BrowserSessions
-from holdfast.control.server.sign_ins import CODE_SECONDS, SharedSignIns
+from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions
 
 pytestmark = pytest.mark.requirement("FLEET-8", "SEC-2")
 
@@ -23,7 +22,7 @@ class Wall:
 
 
 def worker(folder: Path, wall: Wall, key: bytes = KEY) -> BrowserSessions:
-    return BrowserSessions(TOKEN, shared=SharedSignIns(key, folder / "codes", wall=wall), clock=lambda: 5.0)
+    return BrowserSessions(TOKEN, key=key, used_in=folder / "codes", wall=wall)
 
 
 def test_a_code_of_one_worker_signs_in_at_another_one_once(tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ def test_codes_and_tokens_expire_and_a_new_control_token_ends_them(tmp_path: Pat
 
 @pytest.mark.parametrize("forged", ["", "x", "é", "A" * 76, "=" * 8])
 def test_what_was_not_signed_here_is_not_accepted(forged: str, tmp_path: Path) -> None:
-    one, stranger = worker(tmp_path, Wall()), worker(tmp_path, Wall(), b"another key")
+    one, stranger = worker(tmp_path, Wall()), worker(tmp_path, Wall(), b"another key that no worker here has")
     token = stranger.sign_in(stranger.new_code())
     assert token is not None
     for bad in (forged, token, token[:-1] + "A", one.new_code()):

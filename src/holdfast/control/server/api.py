@@ -8,14 +8,11 @@ work, and when the control token is changed.
 
 from __future__ import annotations
 
-import hmac
 import math
-import secrets
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from itertools import count
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -23,26 +20,19 @@ import anyio.lowlevel
 import anyio.to_thread
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.control.models import (
     ApiError,
     ApiModel,
-    Approve,
-    LoginAnswer,
-    Logs,
-    Server,
-    Session,
-    SignIn,
-    SignInCode,
 )
-from holdfast.control.server.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
-from holdfast.control.server.login import LoginResponse, PendingLogins
+from holdfast.control.server.events import EventStream
+from holdfast.control.server.login import PendingLogins
 from holdfast.control.server.logs import LogBuffer
-from holdfast.control.server.openapi import MOST_LINES, OPERATIONS, Operation, document, look_up
+from holdfast.control.server.openapi import Operation, look_up
 from holdfast.control.server.page import sign_in_command
-from holdfast.control.server.sign_ins import CODE_SECONDS, SharedSignIns
+from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import Views
 from holdfast.core import classify_evidence, command_line
 from holdfast.errors import (
@@ -56,113 +46,7 @@ from holdfast.errors import (
 )
 from holdfast.hub import Hub
 
-__all__ = ["HEADERS", "Access", "ApiRefused", "BrowserSessions", "ControlApi", "TooManyGuesses"]
-
-Access: TypeAlias = Literal["control", "session"]
-
-SESSION_SECONDS = 12 * 3600.0
-"""How long a signed-in page may read and act: a working day. Then it must sign in again."""
-
-MOST_CODES = 16
-MOST_SESSIONS = 64
-"""Over either limit, the oldest one ends."""
-
-GUESSES, GUESS_SECONDS = 20, 60.0
-"""After this many wrong codes in this time, the answer to a wrong code says so: a person who types one needs fewer."""
-
-
-class TooManyGuesses(Exception):
-    """Too many wrong codes came within the last minute."""
-
-
-class BrowserSessions:
-    """The codes and browser tokens of one run of the hub. With ``shared``, other workers accept them too."""
-
-    def __init__(
-        self,
-        control_token: str,
-        *,
-        clock: Callable[[], float] = anyio.current_time,
-        shared: SharedSignIns | None = None,
-    ) -> None:
-        self._control_token = control_token
-        self._shared = shared
-        self._clock = clock
-        self._codes: dict[str, float] = {}
-        self._tokens: dict[str, float] = {}
-        """Each token of a page, and when it expires."""
-        self._wrong: deque[float] = deque(maxlen=GUESSES)
-
-    def use_control_token(self, token: str) -> None:
-        """Accept another control token from now on; pages that signed in with the old one are signed out."""
-        self._control_token = token
-        self._tokens.clear()
-        self._codes.clear()
-
-    def access(self, token: str) -> Access | None:
-        """Return the access that a bearer token gives; None if it is unknown."""
-        if _same(token, self._control_token):
-            return "control"
-        return "session" if self.expires(token) is not None else None
-
-    def expires(self, token: str) -> float | None:
-        """Return when the token of a signed-in page expires; None if it is unknown or expired."""
-        if self._shared is not None:
-            left = self._shared.left("token", token, self._control_token)
-            return self._clock() + left if left is not None else None
-        found = [until for known, until in self._tokens.items() if _same(token, known)]
-        return found[0] if found and found[0] > self._clock() else None
-
-    def new_code(self) -> str:
-        """Make a code that signs in one browser."""
-        if self._shared is not None:
-            return self._shared.new_code(self._control_token)
-        self._forget_old()
-        while len(self._codes) >= MOST_CODES:
-            del self._codes[next(iter(self._codes))]
-        code = secrets.token_urlsafe(24)
-        self._codes[code] = self._clock() + CODE_SECONDS
-        return code
-
-    def sign_in(self, code: str) -> str | None:
-        """Exchange a code for a token; None if the code is not valid. A code works once."""
-        now = self._clock()
-        self._forget_old()
-        shared = self._shared
-        if shared is not None:
-            found = [code] if self._is_fresh(shared, code) else []
-        else:
-            found = [known for known in self._codes if _same(code, known)]
-        if not found:
-            # A valid code works all the same: a stranger's guesses lock no one out.
-            if len(self._wrong) == GUESSES and now - self._wrong[0] < GUESS_SECONDS:
-                raise TooManyGuesses
-            self._wrong.append(now)
-            return None
-        if shared is not None:
-            return shared.make("token", SESSION_SECONDS, self._control_token)
-        del self._codes[found[0]]
-        token = secrets.token_urlsafe(32)
-        while len(self._tokens) >= MOST_SESSIONS:
-            del self._tokens[next(iter(self._tokens))]
-        self._tokens[token] = now + SESSION_SECONDS
-        return token
-
-    def _is_fresh(self, shared: SharedSignIns, code: str) -> bool:
-        return shared.left("code", code, self._control_token) is not None and shared.use(code)
-
-    def _forget_old(self) -> None:
-        now = self._clock()
-        self._codes = {code: until for code, until in self._codes.items() if until > now}
-        self._tokens = {token: until for token, until in self._tokens.items() if until > now}
-
-    def __repr__(self) -> str:
-        return f"<BrowserSessions of {len(self._tokens)} browsers>"
-
-
-def _same(given: str, known: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), known.encode())
-
+__all__ = ["HEADERS", "ApiContext", "ApiRefused", "ApiRequest", "ControlApi", "FrameStream", "Handler"]
 
 HEADERS = {
     "cache-control": "no-store",
@@ -222,24 +106,32 @@ class ApiRequest:
         return int(text)
 
 
-Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiModel | Response]]
+@dataclass(frozen=True)
+class ApiContext:
+    """What the operations work on."""
+
+    hub: Hub
+    views: Views
+    sessions: BrowserSessions
+    events: EventStream
+    logs: LogBuffer
+    reconnect: Callable[[str], Awaitable[None]]
+    """Reconnects a server, in every worker."""
+    logins: PendingLogins = field(default_factory=PendingLogins)
+
+
+Handler: TypeAlias = Callable[[ApiContext, ApiRequest], Awaitable[ApiModel | Response]]
 
 
 class ControlApi:
     """An ASGI application for everything below ``/api``."""
 
-    def __init__(
-        self, hub: Hub, views: Views, sessions: BrowserSessions, *, events: EventStream, logs: LogBuffer
-    ) -> None:
-        self._hub = hub
-        self._views = views
-        self._sessions = sessions
-        self._events = events
-        self._logs = logs
-        self._logins = PendingLogins()
-        self.reconnect_elsewhere: Callable[[str], Awaitable[object]] | None = None
-        """Reconnects a server in the other workers too."""
-        self._handlers: dict[str, Handler] = {one.name: getattr(self, f"_{one.name}") for one in OPERATIONS}
+    def __init__(self, context: ApiContext, handlers: Mapping[str, Handler]) -> None:
+        self._context = context
+        self._handlers = handlers
+
+    def __repr__(self) -> str:
+        return f"<ControlApi of {len(self._handlers)} operations>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -262,7 +154,7 @@ class ControlApi:
         until = self._check_token(found.operation, request)
         body = await _body(found.operation, request)
         result = await self._handlers[found.operation.name](
-            ApiRequest(found.operation, found.parameters, request, body, until=until)
+            self._context, ApiRequest(found.operation, found.parameters, request, body, until=until)
         )
         return result if isinstance(result, Response) else await _json_in_turns(result)
 
@@ -271,7 +163,7 @@ class ControlApi:
         if operation.needs == "nothing":
             return None
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        access = self._sessions.access(token.strip()) if kind.lower() == "bearer" else None
+        access = self._context.sessions.access(token.strip()) if kind.lower() == "bearer" else None
         if access is None:
             raise ApiRefused(
                 401,
@@ -282,107 +174,8 @@ class ControlApi:
             )
         if operation.needs == "control" and access != "control":
             raise ApiRefused(403, "this needs the control token itself", hint=f"`{sign_in_command(request)}` uses it")
-        return self._sessions.expires(token.strip()) if access == "session" else None
-
-    # One method for each operation.
-
-    async def _get_hub(self, request: ApiRequest) -> ApiModel:
-        return self._views.hub()
-
-    async def _list_servers(self, request: ApiRequest) -> ApiModel:
-        return await self._views.servers()
-
-    async def _get_server(self, request: ApiRequest) -> Server:
-        return self._views.server(request.server)
-
-    async def _reconnect(self, request: ApiRequest) -> Server:
-        try:
-            await self._hub.reconnect(request.server)
-        finally:
-            if self.reconnect_elsewhere is not None:
-                await self.reconnect_elsewhere(request.server)
-        return self._views.server(request.server)
-
-    async def _enable(self, request: ApiRequest) -> Server:
-        await self._hub.toggle(request.server, True)
-        return await self._with_scope(request.server)
-
-    async def _disable(self, request: ApiRequest) -> Server:
-        await self._hub.toggle(request.server, False)
-        return await self._with_scope(request.server)
-
-    async def _with_scope(self, server: str) -> Server:
-        scope = await self._hub.registry.scope(server)
-        return self._views.server(server).model_copy(update={"scope": scope})
-
-    async def _approve(self, request: ApiRequest) -> Server:
-        assert isinstance(request.body, Approve)  # noqa: S101 - the table says so
-        body = request.body
-        self._hub.approve(request.server, body.tool, mark=body.mark, kind=body.kind)
-        self._events.touched(request.server)
-        return await self._with_scope(request.server)
-
-    async def _login(self, request: ApiRequest) -> Response:
-        spec = self._hub.registry.slot(request.server).spec
-        helps, scope = self._views.login_scope(request.server)
-        if not helps or spec.problems:
-            hint = f"its row says what it needs; `{command_line('login')}` in a terminal logs in to any server"
-            raise ApiRefused(409, f"`{request.server}` does not ask for a login", hint=hint)
-        return LoginResponse(self._hub, spec, self._logins, scope=scope, headers=HEADERS)
-
-    async def _answer_login(self, request: ApiRequest) -> Server:
-        assert isinstance(request.body, LoginAnswer)  # noqa: S101 - the table says so
-        if not self._logins.answer(request.server, request.body.address):
-            raise ApiRefused(409, f"no login of `{request.server}` waits for an answer", hint="log in again")
-        return self._views.server(request.server)
-
-    async def _list_approvals(self, request: ApiRequest) -> ApiModel:
-        return await self._views.approvals()
-
-    async def _get_approved(self, request: ApiRequest) -> ApiModel:
-        return await self._views.approved()
-
-    async def _get_catalog(self, request: ApiRequest) -> ApiModel:
-        return await self._views.catalog()
-
-    async def _get_logs(self, request: ApiRequest) -> ApiModel:
-        self._hub.registry.slot(request.server)
-        most = request.number("lines", default=200, most=MOST_LINES)
-        return Logs(server=request.server, lines=await self._logs.last(request.server, most))
-
-    async def _follow_logs(self, request: ApiRequest) -> Response:
-        self._hub.registry.slot(request.server)
-        last = request.number("lines", default=0, most=MOST_LINES)
-        return _StreamResponse(self._log_frames(request.server, last), until=request.until)
-
-    async def _log_frames(self, server: str, last: int) -> AsyncGenerator[bytes, None]:
-        numbers = count(1)
-        async with aclosing(self._logs.follow(server, silence=KEEP_ALIVE_SECONDS, last=last)) as news:
-            async for lines in news:
-                yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
-
-    async def _follow_events(self, request: ApiRequest) -> Response:
-        return _StreamResponse(self._events.follow(), until=request.until)
-
-    async def _get_targets(self, request: ApiRequest) -> ApiModel:
-        return self._views.targets()
-
-    async def _get_openapi(self, request: ApiRequest) -> Response:
-        return JSONResponse(document(), headers=HEADERS)
-
-    async def _new_code(self, request: ApiRequest) -> ApiModel:
-        return SignInCode(code=self._sessions.new_code(), expires_in=CODE_SECONDS)
-
-    async def _sign_in(self, request: ApiRequest) -> ApiModel:
-        assert isinstance(request.body, SignIn)  # noqa: S101 - the table says so
-        again = f"`{request.sign_in}` makes a new one"
-        try:
-            token = self._sessions.sign_in(request.body.code)
-        except TooManyGuesses:
-            raise ApiRefused(403, "too many wrong codes in the last minute", hint="wait a minute") from None
-        if token is None:
-            raise ApiRefused(401, "this code is not valid: it was used already, or it expired", hint=again)
-        return Session(token=token)
+        left = self._context.sessions.left(token.strip()) if access == "session" else None
+        return anyio.current_time() + left if left is not None else None
 
 
 def _raw_path(scope: Scope) -> str:
@@ -430,7 +223,7 @@ async def _body(operation: Operation, request: Request) -> ApiModel | None:
         raise ApiRefused(422, f"the body is not valid: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
-class _StreamResponse(StreamingResponse):
+class FrameStream(StreamingResponse):
     """Streams frames; it closes the generator as soon as the client disconnects, not at garbage collection.
 
     It ends when the access of its reader ends.
@@ -442,6 +235,7 @@ class _StreamResponse(StreamingResponse):
         self._until = math.inf if until is None else until
 
     async def stream_response(self, send: Send) -> None:
+        """Write the frames until the generator, the reader or the access ends."""
         async with aclosing(self._frames):
             with anyio.CancelScope(deadline=self._until) as access:
                 await super().stream_response(send)

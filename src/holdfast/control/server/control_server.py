@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import TypeAlias
+from urllib.parse import quote
 
 import anyio
 from starlette.routing import BaseRoute, Mount
-from starlette.types import ASGIApp
 
 from holdfast.control.models import FleetView
-from holdfast.control.server.api import BrowserSessions, ControlApi
+from holdfast.control.server.api import ApiContext, ControlApi
 from holdfast.control.server.events import EventStream
-from holdfast.control.server.group import SpokenApi, WorkerGroup
 from holdfast.control.server.history import History
 from holdfast.control.server.logs import LOGGED_OUTCOMES, LogBuffer
 from holdfast.control.server.metrics import Metrics, metrics_route
+from holdfast.control.server.operations import HANDLERS
 from holdfast.control.server.page import page_routes
-from holdfast.control.server.shared_history import SharedHistory
-from holdfast.control.server.sign_ins import SharedSignIns
+from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo, Views
+from holdfast.control.server.workers import SharedTotals, SpokenApi, WorkerGroup, worker_routes
 from holdfast.core import Transition
-from holdfast.errors import HoldfastError
-from holdfast.fleet import Fleet, PeerReply, PeerRequest
+from holdfast.fleet import Fleet
 from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
 
 __all__ = ["ControlServer", "MayRead"]
@@ -41,15 +38,11 @@ RECONNECT_SECONDS = 10.0
 """How long the answer to a reconnect waits for the other workers."""
 
 
-async def _reconnect_elsewhere(group: WorkerGroup, server: str) -> None:
-    await group.ask_all("reconnect", {"server": server}, within=RECONNECT_SECONDS)
-
-
 class ControlServer:
     """Create it before the hub is entered, so that it receives every record.
 
     The metrics need no token unless ``metrics_for`` is given. Then they need a token that it accepts, or one of the
-    control API.
+    control API. In a worker, ``workers`` are those that answer as one hub.
     """
 
     def __init__(
@@ -57,9 +50,9 @@ class ControlServer:
         hub: Hub,
         about: HubInfo,
         *,
-        control_token: str,
+        sessions: BrowserSessions,
         metrics_for: MayRead | None = None,
-        sign_ins: SharedSignIns | None = None,
+        workers: WorkerGroup | None = None,
         fleet: Fleet | None = None,
     ) -> None:
         self._hub = hub
@@ -67,17 +60,15 @@ class ControlServer:
         self._about = about
         self._history = History()
         self._logs = LogBuffer()
-        self.sessions = BrowserSessions(control_token, shared=sign_ins)
-        self.views = Views(hub, self._history, about, fleet)
-        self._events = EventStream(self.views, wall=time.time)
-        self._api = ControlApi(hub, self.views, self.sessions, events=self._events, logs=self._logs)
+        self.sessions = sessions
         self._metrics = Metrics(hub, fleet)
-        about.loop_lag = self._loop_lag
+        self.views = Views(hub, self._history, about, fleet, loop_lag=self._loop_lag)
+        self._events = EventStream(self.views, wall=time.time)
+        context = ApiContext(hub, self.views, sessions, self._events, self._logs, self._reconnect)
+        self._api = ControlApi(context, HANDLERS)
         self._metrics_for = metrics_for
-        self._group: WorkerGroup | None = None
-        self._shared: SharedHistory | None = None
-        self._served: ASGIApp = self._api
-        self._join_workers()
+        self._workers = workers
+        self._totals = SharedTotals(hub, workers, self._history, self._events.called) if workers is not None else None
         self._fleet_told: FleetView | None = None
         self._probers_told: dict[str, str] = {}
         if fleet is not None:
@@ -85,30 +76,26 @@ class ControlServer:
         hub.registry.journal.add_sink(self._happened, calls=self._called)
         hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
 
-    def _join_workers(self) -> None:
-        """In a worker: answer together with the others."""
-        fleet = self._fleet
-        if fleet is None or fleet.peers is None or not any(one.here and one.group for one in fleet.replicas):
-            return
-        group = self._group = WorkerGroup(fleet, fleet.peers)
-        self._served = SpokenApi(self._api, group, fleet.peers)
-        self._metrics.join(group, fleet.peers)
-        self._api.reconnect_elsewhere = partial(_reconnect_elsewhere, group)
-        fleet.peers.handle("reconnect", self._reconnect)
-        self._shared = SharedHistory(
-            self._hub, group, fleet.peers, history=self._history, logs=self._logs, called=self._events.called
-        )
-        self._hub.registry.journal.add_stderr_reader(self._shared.add_stderr)
+    def __repr__(self) -> str:
+        return f"<ControlServer of {len(self._hub.config.servers)} servers, {self._workers or 'alone'}>"
 
-    async def _reconnect(self, request: PeerRequest, _: PeerReply) -> None:
-        """Another worker reconnects a server, and this one does too."""
-        with suppress(HoldfastError):
-            await self._hub.reconnect(str(request.about.get("server", "")))
+    async def _reconnect(self, server: str) -> None:
+        """Reconnect a server here, and in the other workers: each has a connection of its own."""
+        try:
+            await self._hub.reconnect(server)
+        finally:
+            if self._workers is not None:
+                target = f"/workers/reconnect?server={quote(server, safe='')}"
+                await self._workers.ask_others("POST", target, within=RECONNECT_SECONDS)
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
         read_by = self._may_read_metrics if self._metrics_for is not None else None
-        return (Mount("/api", app=self._served), metrics_route(self._metrics, read_by=read_by), *page_routes())
+        metrics = metrics_route(self._metrics, self._workers, read_by=read_by)
+        if self._workers is None or self._totals is None:
+            return (Mount("/api", app=self._api), metrics, *page_routes())
+        api = Mount("/api", app=SpokenApi(self._api, self._workers))
+        return (api, metrics, worker_routes(self._totals, self._hub.reconnect), *page_routes())
 
     def _fleet_changed(self) -> None:
         """Tell the followers of what changed in the fleet, without the times and counts that always change."""
@@ -125,10 +112,10 @@ class ControlServer:
                 self._events.touched(server)
 
     async def run(self) -> None:
-        """Measure the event loop, and tell other workers about the calls here, until cancelled."""
+        """Measure the event loop, and ask other workers for their calls, until cancelled."""
         async with anyio.create_task_group() as tasks:
-            if self._shared is not None:
-                tasks.start_soon(self._shared.run)
+            if self._totals is not None:
+                tasks.start_soon(self._totals.run)
             await self._metrics.loop.run()
 
     def _loop_lag(self) -> float | None:
@@ -153,8 +140,6 @@ class ControlServer:
 
     def close(self) -> None:
         """End every stream, so that a shutdown does not wait for readers."""
-        if self._group is not None:
-            self._group.leave()
         self._events.close()
         self._logs.close()
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
 
 from holdfast.control.models import Activity, Change, LastError
 from holdfast.core import State, Transition
@@ -24,21 +23,16 @@ STEPS = 60
 SAMPLES = 64
 """Durations kept for each step; more would not visibly change its median."""
 
-TOLD_SAMPLES = 8
-"""Durations of a step that a new worker is told."""
-
 
 class ActivityStep:
     """One step of time."""
 
-    __slots__ = ("_middle", "_taken_at", "calls", "elsewhere", "errors", "number", "times")
+    __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.calls = self.errors = 0
         self.times: deque[float] = deque(maxlen=SAMPLES)
-        self.elsewhere: deque[float] = deque(maxlen=SAMPLES)
-        """Durations of calls of other workers."""
         self._middle: float | None = None
         self._taken_at = 0
 
@@ -46,8 +40,7 @@ class ActivityStep:
         """Return the median; it is computed again only after a new call."""
         if self._taken_at != self.calls:
             self._taken_at = self.calls
-            times = [*self.times, *self.elsewhere]
-            self._middle = round(median(times) * 1000, 2) if times else None
+            self._middle = round(median(self.times) * 1000, 2) if self.times else None
         return self._middle
 
 
@@ -63,36 +56,6 @@ class Tally:
         if not self._steps or self._steps[-1].number < number:
             self._steps.append(ActivityStep(number))
         return self._steps[-1]
-
-    def add(self, at: float, calls: int, errors: int, times: Iterable[float]) -> None:
-        """Count calls of other workers that ended at this time, with the durations of some of them."""
-        step = self.step(at)
-        step.calls += calls
-        step.errors += errors
-        step.elsewhere.extend(times)
-
-    def latest_times(self, count: int) -> list[float]:
-        """Return the durations of the latest calls here, at most those of the latest step."""
-        return list(self._steps[-1].times)[-count:] if self._steps and count > 0 else []
-
-    def told(self) -> list[list[Any]]:
-        """What a new worker needs to go on with it."""
-        return [
-            [one.number, one.calls, one.errors, [*one.times, *one.elsewhere][-TOLD_SAMPLES:]] for one in self._steps
-        ]
-
-    def inherit(self, told: Iterable[Sequence[Any]]) -> None:
-        """Go on with the steps of another worker.
-
-        Either side may have been told of calls of the other one, so a step that both have keeps the larger numbers.
-        """
-        steps = {one.number: one for one in self._steps}
-        for number, calls, errors, times in told:
-            step = steps.setdefault(int(number), ActivityStep(int(number)))
-            step.calls = max(step.calls, int(calls))
-            step.errors = max(step.errors, int(errors))
-            step.elsewhere.extend(map(float, times))
-        self._steps = deque((steps[number] for number in sorted(steps)), maxlen=STEPS)
 
     def activity(self, now: float) -> Activity | None:
         """Return the recent activity; None if there were no calls."""
@@ -141,8 +104,8 @@ class ServerHistory:
         self.timeline: deque[Change] = deque(maxlen=KEPT)
         self.last_error: LastError | None = None
         self.calls = self.errors = self.reconnects = 0
-        self.calls_elsewhere = self.errors_elsewhere = 0
-        """How many of these were calls of other workers."""
+        self.own_calls = self.own_errors = 0
+        """How many of these were calls here, and not in another worker."""
         self.own_error = ""
         """The reason of the last error of a call here."""
         self.tally = Tally()
@@ -165,52 +128,27 @@ class ServerHistory:
         step = self.tally.step(at)
         step.calls += 1
         self.calls += 1
+        self.own_calls += 1
         if record.outcome in _ANSWERED:
             step.times.append(record.seconds)
             return
         error, _, reason = counts_as(record)
         step.errors += error
         self.errors += error
+        self.own_errors += error
         if reason:
             self.own_error = reason
             self.last_error = LastError(at=at, text=reason)
 
-    def called_elsewhere(self, at: float, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
+    def called_elsewhere(self, at: float, calls: int, errors: int, *, error: str) -> None:
         """Take calls of another worker."""
+        step = self.tally.step(at)
+        step.calls += calls
+        step.errors += errors
         self.calls += calls
         self.errors += errors
-        self.calls_elsewhere += calls
-        self.errors_elsewhere += errors
-        self.tally.add(at, calls, errors, times)
-        if error and (self.last_error is None or self.last_error.text != error):
+        if error and errors and (self.last_error is None or self.last_error.text != error):
             self.last_error = LastError(at=at, text=error)
-
-    def told(self) -> dict[str, Any]:
-        """What a new worker needs to go on with it."""
-        return {
-            "calls": self.calls,
-            "errors": self.errors,
-            "reconnects": self.reconnects,
-            "timeline": [change.model_dump() for change in self.timeline],
-            "last_error": self.last_error.model_dump() if self.last_error is not None else None,
-            "steps": self.tally.told(),
-        }
-
-    def inherit(self, told: Mapping[str, Any], *, calls_here: int = 0, errors_here: int = 0) -> None:
-        """Go on with the history of another worker; it counts in place of what this one was told of others so far.
-
-        It may have some calls of this worker too: so many.
-        """
-        calls, errors = int(told["calls"]) - calls_here, int(told["errors"]) - errors_here
-        self.calls += calls - self.calls_elsewhere
-        self.errors += errors - self.errors_elsewhere
-        self.calls_elsewhere, self.errors_elsewhere = calls, errors
-        self.reconnects += int(told["reconnects"])
-        before = [Change.model_validate(change) for change in told["timeline"]]
-        self.timeline = deque([*before, *self.timeline], maxlen=KEPT)
-        if self.last_error is None and told["last_error"] is not None:
-            self.last_error = LastError.model_validate(told["last_error"])
-        self.tally.inherit(told["steps"])
 
 
 class History:
@@ -220,8 +158,8 @@ class History:
         self._wall = wall
         self._began = wall()
         self._servers: dict[str, ServerHistory] = {}
-        self.elsewhere: Callable[[str], int] = lambda _: 0
-        """How many calls of a server are under way in other workers."""
+        self.in_flight_elsewhere: Mapping[str, int] = {}
+        """How many calls of each server are under way in other workers."""
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
@@ -234,9 +172,9 @@ class History:
         """Take the end of a call."""
         (self._servers.get(record.server) or self.of(record.server)).called(record, self._wall())
 
-    def called_elsewhere(self, server: str, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
+    def called_elsewhere(self, server: str, calls: int, errors: int, *, error: str) -> None:
         """Take calls of another worker."""
-        self.of(server).called_elsewhere(self._wall(), calls, errors, times=times, error=error)
+        self.of(server).called_elsewhere(self._wall(), calls, errors, error=error)
 
     def of(self, server: str) -> ServerHistory:
         """Return a server's history; an empty one if there is no record of it."""

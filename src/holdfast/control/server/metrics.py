@@ -28,9 +28,9 @@ from starlette.routing import Route
 
 from holdfast._version import __version__
 from holdfast.access import RefusalKind
-from holdfast.control.server.group import WorkerGroup
+from holdfast.control.server.workers import WorkerGroup, is_from_worker
 from holdfast.core import BreakerState, State, Tripped
-from holdfast.fleet import Fleet, PeerReply, PeerRequest, Peers
+from holdfast.fleet import Fleet
 from holdfast.hub import (
     AccessRefused,
     BreakerChanged,
@@ -408,7 +408,6 @@ class Metrics:
         self._configs: Counter[str] = Counter(applied=0, refused=0)
         self._refused: Counter[str] = Counter(dict.fromkeys(get_args(RefusalKind), 0))
         self._missed = 0
-        self._group: WorkerGroup | None = None
         self.loop = LoopLag()
         self._process = ProcessCollector(registry=None)
         hub.registry.journal.add_sink(self._take, calls=self._count_call)
@@ -416,27 +415,6 @@ class Metrics:
     async def text(self) -> bytes:
         """Return the text: the sample is one short step, and the writing runs in a thread."""
         return await anyio.to_thread.run_sync(metrics_text, self._sample(), self._process)
-
-    def join(self, group: WorkerGroup, peers: Peers) -> None:
-        """Answer other workers, and show theirs too."""
-        self._group = group
-
-        async def asked(_: PeerRequest, reply: PeerReply) -> None:
-            reply.begin()
-            reply.write(await self.text())
-
-        peers.handle("metrics", asked)
-
-    async def whole_text(self) -> bytes:
-        """Return the text of all workers, each sample with the label ``worker``; of a hub alone without it."""
-        group = self._group
-        if group is None:
-            return await self.text()
-        numbers = {one.replica: one.worker for one in group.members}
-        texts = {numbers[name]: text for name, text in (await group.ask_all("metrics")).items()}
-        if group.number not in texts and not group.leaving:
-            texts[group.number] = await self.text()
-        return await anyio.to_thread.run_sync(labelled, texts)
 
     # Counters.
 
@@ -528,15 +506,28 @@ class Metrics:
         }
 
 
-def metrics_route(metrics: Metrics, *, read_by: ReadBy | None = None) -> Route:
-    """Return the route ``/metrics``; with ``read_by`` it needs a bearer token that the function accepts."""
+def metrics_route(metrics: Metrics, group: WorkerGroup | None, *, read_by: ReadBy | None = None) -> Route:
+    """Return the route ``/metrics``; with ``read_by`` it needs a bearer token that the function accepts.
+
+    In a worker the text has the samples of all workers, each with the label ``worker``. Another worker that asks gets
+    those of this one alone.
+    """
 
     async def show(request: Request) -> Response:
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        authorization = request.headers.get("authorization", "")
+        kind, _, token = authorization.partition(" ")
         if read_by is not None and not (kind.lower() == "bearer" and await read_by(token.strip())):
             challenge = {"www-authenticate": "Bearer"}
             return PlainTextResponse("a valid bearer token is required\n", status_code=401, headers=challenge)
-        return Response(await metrics.whole_text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+        text = await metrics.text()
+        if group is not None and not is_from_worker(request.scope):
+            headers = [("authorization", authorization)] if authorization else []
+            told = await group.ask_others("GET", "/metrics", headers)
+            texts = {worker.number: text for worker, text in told.items()}
+            if group.is_member or not texts:
+                texts[group.own.number] = text
+            text = await anyio.to_thread.run_sync(labelled, texts)
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return Route("/metrics", show, methods=["GET"])
 

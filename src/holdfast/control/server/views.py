@@ -76,10 +76,6 @@ LONGEST_DESCRIPTION = 1_000
 """Characters; a client's list has the whole description."""
 
 
-def _not_measured() -> float | None:
-    return None
-
-
 @dataclass(kw_only=True)
 class HubInfo:
     """What only the serving process knows about the hub."""
@@ -98,8 +94,6 @@ class HubInfo:
     """When the supervisor began, if there is one."""
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
-    loop_lag: Callable[[], float | None] = _not_measured
-    """Returns the largest delay of the event loop in the last minute, in seconds."""
 
 
 class Views:
@@ -112,12 +106,15 @@ class Views:
         about: HubInfo,
         fleet: Fleet | None = None,
         *,
+        loop_lag: Callable[[], float | None] = lambda: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``loop_lag`` returns the largest delay of the event loop in the last minute, in seconds."""
         self._hub = hub
         self._replicas = fleet
         self._history = history
         self._about = about
+        self._loop_lag = loop_lag
         self._wall = wall
         self._started = wall()
 
@@ -140,7 +137,7 @@ class Views:
             catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
-            loop_lag=about.loop_lag(),
+            loop_lag=self._loop_lag(),
             fleet=self._fleet(),
         )
 
@@ -218,7 +215,7 @@ class Views:
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
             breaker=BreakerView(state=health.breaker.value, retry_in=health.breaker_retry_in),
             retry_in=health.next_try,
-            in_flight=health.calls + self._history.elsewhere(name),
+            in_flight=health.calls + self._history.in_flight_elsewhere.get(name, 0),
             tools=listed[Kind.TOOL],
             prompts=listed[Kind.PROMPT],
             resources=listed[Kind.RESOURCE],

@@ -1,0 +1,343 @@
+"""The workers of one supervisor, as one of them sees the others: one of them answers the control API for all.
+
+A request comes to any worker, and each of them has its own connections, counters and logs. So that an answer does not
+depend on the connection that a request came on, the oldest worker speaks: the others send requests on to it, as they
+came, over its private Unix socket. The supervisor says who is there. If the speaker cannot be reached, a worker answers
+for itself; a change whose outcome is unknown is an error.
+
+What came over a private socket is answered here and goes no further, so a request cannot run in circles. Only workers
+reach that socket: the kernel says who is at the other end.
+
+The speaker asks the others once a second for their totals, so that its pages count the calls of all. A worker that ends
+leaves its totals to the speaker, so that they go on when all workers are replaced. Timelines and durations are the
+speaker's own: they begin again with the next one, as after a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.control.server.history import History
+from holdfast.errors import HoldfastError
+from holdfast.hub import Hub
+from holdfast.wire import HttpOrigin, Pool
+
+__all__ = ["SharedTotals", "SpokenApi", "Worker", "WorkerGroup", "is_from_worker", "worker_routes"]
+
+log = logging.getLogger("holdfast.control")
+
+ANSWER_SECONDS: Final = 660.0
+"""How long the head of an answer may take: a login waits for a person."""
+GATHER_SECONDS: Final = 1.0
+"""How long the others may take to answer a question to all of them."""
+LARGEST_BODY: Final = 16 * 1024
+LARGEST_ANSWER: Final = 64 * 1024 * 1024
+TOTALS_SECONDS: Final = 1.0
+LAST_SECONDS: Final = 0.5
+"""How long a worker that ends may take to leave its totals."""
+_PER_CONNECTION: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade"})
+
+
+class Worker(NamedTuple):
+    """One worker: its number, and its private socket."""
+
+    number: int
+    socket: str
+
+
+class WorkerGroup:
+    """The workers that are present and stay. ``members`` returns them, the oldest first, this one included."""
+
+    def __init__(self, own: Worker, members: Callable[[], Sequence[Worker]]) -> None:
+        self.own = own
+        self._members = members
+
+    def __repr__(self) -> str:
+        return f"<WorkerGroup {self.own.number} of {[one.number for one in self._members()]}>"
+
+    @property
+    def others(self) -> tuple[Worker, ...]:
+        """The other members."""
+        return tuple(one for one in self._members() if one != self.own)
+
+    @property
+    def speaker(self) -> Worker | None:
+        """The worker that answers for all; None if it is this one, or if this one is alone."""
+        oldest = next(iter(self._members()), self.own)
+        return None if oldest == self.own else oldest
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this worker counts: it is not leaving."""
+        return self.own in self._members()
+
+    async def ask_others(
+        self, method: str, target: str, headers: Sequence[tuple[str, str]] = (), *, within: float = GATHER_SECONDS
+    ) -> dict[Worker, bytes]:
+        """Ask all other members at once; what came within the time, of those that answered with 200."""
+        answers: dict[Worker, bytes] = {}
+
+        async def ask(worker: Worker) -> None:
+            answer = await asked(worker, method, target, headers, within=within)
+            if answer is not None:
+                answers[worker] = answer
+
+        async with anyio.create_task_group() as tasks:
+            for worker in self.others:
+                tasks.start_soon(ask, worker)
+        return answers
+
+
+async def asked(
+    worker: Worker,
+    method: str,
+    target: str,
+    headers: Sequence[tuple[str, str]] = (),
+    body: bytes | None = None,
+    *,
+    within: float,
+) -> bytes | None:
+    """The answer of one worker; None if it does not answer in time, or not with 200."""
+    pool = _pool(worker)
+    try:
+        with anyio.move_on_after(within):
+            answer = await pool.request(method, target, headers, body)
+            read = await answer.read(LARGEST_ANSWER)
+            return bytes(read) if answer.status == 200 and read is not None else None
+    except OSError as exc:
+        log.debug("worker %d did not answer %s: %s", worker.number, target, exc)
+    finally:
+        await pool.aclose()
+    return None
+
+
+def _pool(worker: Worker) -> Pool:
+    return Pool(HttpOrigin("localhost", 80, tls=False, unix=worker.socket))
+
+
+def is_from_worker(scope: Scope) -> bool:
+    """Whether a request came over the private socket: only a TCP client has an address."""
+    return scope.get("client") is None
+
+
+class SpokenApi:
+    """The control API of a worker: an ASGI application that lets the speaker answer."""
+
+    def __init__(self, api: ASGIApp, group: WorkerGroup) -> None:
+        self._api = api
+        self._group = group
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        speaker = self._group.speaker
+        if speaker is None or scope["type"] != "http" or is_from_worker(scope):
+            await self._api(scope, receive, send)
+            return
+        body = await _body(receive)
+        if body is None:
+            return
+        begun = _Begun(send)
+        try:
+            await _send_on(speaker, scope, body, receive, begun)
+        except OSError as exc:
+            log.debug("worker %d, which answers for all, does not: %r", speaker.number, exc)
+            if begun.yes:
+                return
+            # A connection that was refused sent nothing; after that, only a question may be asked again.
+            if scope["method"] in ("GET", "HEAD") or isinstance(exc, ConnectionRefusedError | FileNotFoundError):
+                await self._api(scope, _Replayed(body, receive), send)
+            else:
+                failed = {"error": "the worker that answers for all ended meanwhile"}
+                hint = {"hint": "look at the state, then try again"}
+                headers = {"cache-control": "no-store"}
+                await JSONResponse({**failed, **hint}, 502, headers)(scope, receive, send)
+
+
+async def _send_on(worker: Worker, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """Send a request on, and stream the answer back until its reader leaves."""
+    failure: OSError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
+        try:
+            await _relay(worker, scope, body, send)
+        except OSError as exc:  # a task group would wrap it
+            failure = exc
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _relay(worker: Worker, scope: Scope, body: bytes, send: Send) -> None:
+    target = (scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")).decode("latin-1")
+    sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    pool = _pool(worker)
+    try:
+        with anyio.fail_after(ANSWER_SECONDS):
+            answer = await pool.request(
+                scope["method"], target, [one for one in sent if one[0] not in _PER_CONNECTION], body or None
+            )
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in answer.headers.items()
+            if name not in _PER_CONNECTION
+        ]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        async for piece in answer.chunks():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        await pool.aclose()
+
+
+class _Begun:
+    """Passes messages on, and knows whether an answer began."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.yes = False
+
+    async def __call__(self, message: Message) -> None:
+        self.yes = True
+        await self._send(message)
+
+
+class _Replayed:
+    """Gives a body that was read already; then what comes after it."""
+
+    def __init__(self, body: bytes, rest: Receive) -> None:
+        self._body: bytes | None = body
+        self._rest = rest
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._rest()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The body, up to a byte more than the API takes; None if the client left."""
+    data = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        data += message.get("body", b"")
+        if not message.get("more_body") or len(data) > LARGEST_BODY:
+            return bytes(data[: LARGEST_BODY + 1])
+
+
+async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    with suppress(OSError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    scope.cancel()
+
+
+# What workers ask each other.
+
+
+class SharedTotals:
+    """The calls of this worker for the others, and those of the others for this one while it speaks."""
+
+    def __init__(self, hub: Hub, group: WorkerGroup, history: History, called: Callable[[str], None]) -> None:
+        self._hub = hub
+        self._group = group
+        self._history = history
+        self._called = called
+        self._known: dict[Worker, dict[str, tuple[int, int]]] = {}
+        """Calls and errors of each other worker and server, as it told them last."""
+
+    def own(self) -> dict[str, tuple[int, int, int, str]]:
+        """Calls, errors, calls under way and the last error of each server that was called here."""
+        slots = self._hub.registry.slots
+        return {
+            name: (seen.own_calls, seen.own_errors, slots[name].machine.life.calls, seen.own_error)
+            for name, seen in self._history.servers.items()
+            if name in slots and seen.own_calls
+        }
+
+    async def run(self) -> None:
+        """Ask the others while this worker speaks, until cancelled; then leave the totals to the one that stays."""
+        try:
+            while True:
+                await anyio.sleep(TOTALS_SECONDS)
+                if self._group.speaker is None and self._group.others:
+                    answers = await self._group.ask_others("GET", "/workers/totals")
+                    self._take({worker: json.loads(answer) for worker, answer in answers.items()})
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._leave_totals()
+
+    async def _leave_totals(self) -> None:
+        """Tell the speaker what is known of this worker, and of those that ended before."""
+        speaker = self._group.speaker
+        if speaker is None or self._group.is_member:
+            return
+        present = {*self._group.others}
+        ended = [(one, known) for one, known in self._known.items() if one not in present]
+        told = [(one, {server: (*counts, 0, "") for server, counts in known.items()}) for one, known in ended]
+        body = json.dumps([*told, (self._group.own, self.own())]).encode()
+        await asked(speaker, "POST", "/workers/ended", body=body, within=LAST_SECONDS)
+
+    def worker_ended(self, body: bytes) -> None:
+        """A worker that leaves told its totals."""
+        self._take({Worker(*worker): totals for worker, totals in json.loads(body)})
+
+    def _take(self, answers: Mapping[Worker, Mapping[str, Sequence[Any]]]) -> None:
+        in_flight: dict[str, int] = {}
+        for worker, totals in answers.items():
+            known = self._known.setdefault(worker, {})
+            for server, (calls, errors, open_calls, error) in totals.items():
+                if server not in self._hub.config.servers:
+                    continue
+                in_flight[server] = in_flight.get(server, 0) + open_calls
+                before = known.get(server, (0, 0))
+                if calls < before[0]:
+                    before = (0, 0)  # the server was removed there meanwhile, and added again
+                known[server] = (calls, errors)
+                if calls > before[0]:
+                    self._history.called_elsewhere(server, calls - before[0], errors - before[1], error=error)
+                    self._called(server)
+        for server, count in self._history.in_flight_elsewhere.items():
+            if count and not in_flight.get(server):
+                self._called(server)  # its readers see that it is at rest
+        self._history.in_flight_elsewhere = in_flight
+
+
+def worker_routes(totals: SharedTotals, reconnect: Callable[[str], Awaitable[object]]) -> Mount:
+    """What the other workers ask; a client gets 404."""
+
+    async def told(request: Request) -> Response:
+        return JSONResponse(totals.own()) if is_from_worker(request.scope) else _not_found()
+
+    async def reconnected(request: Request) -> Response:
+        if not is_from_worker(request.scope):
+            return _not_found()
+        with suppress(HoldfastError):
+            await reconnect(request.query_params.get("server", ""))
+        return JSONResponse({})
+
+    async def ended(request: Request) -> Response:
+        if not is_from_worker(request.scope):
+            return _not_found()
+        totals.worker_ended(await request.body())
+        return JSONResponse({})
+
+    posts = [Route(path, serve, methods=["POST"]) for path, serve in (("/reconnect", reconnected), ("/ended", ended))]
+    return Mount("/workers", routes=[Route("/totals", told), *posts])
+
+
+def _not_found() -> Response:
+    answer: dict[str, Any] = {"error": "there is nothing at this path"}
+    return JSONResponse(answer, status_code=404)

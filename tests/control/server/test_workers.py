@@ -1,0 +1,101 @@
+"""What the worker that answers for all knows of the others: totals that count each call once."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.control.server.history import History
+from holdfast.control.server.workers import SharedTotals, Worker, WorkerGroup
+from holdfast.hub import CallOutcome
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8", "HUB-5")]
+
+ONE, OTHER = Worker(1, "1.sock"), Worker(2, "2.sock")
+
+
+class Counting:
+    """One of two workers."""
+
+    def __init__(self, own: Worker) -> None:
+        self.own = own
+        self.history = History(wall=lambda: 1.0)
+        self.slot = SimpleNamespace(machine=SimpleNamespace(life=SimpleNamespace(calls=0)))
+        hub: Any = SimpleNamespace(
+            registry=SimpleNamespace(slots={"x": self.slot}), config=SimpleNamespace(servers={"x": None})
+        )
+        self.touched: list[str] = []
+        self.totals = SharedTotals(hub, WorkerGroup(own, lambda: (ONE, OTHER)), self.history, self.touched.append)
+
+    def calls(self, outcome: CallOutcome, *seconds: float, reason: str = "") -> None:
+        for each in seconds:
+            ended: Any = SimpleNamespace(server="x", outcome=outcome, seconds=each, reason=reason)
+            self.history.called(ended)
+
+    def learns_from(self, other: Counting) -> None:
+        self.totals._take({other.own: other.totals.own()})
+
+    @property
+    def total(self) -> tuple[int, int]:
+        seen = self.history.of("x")
+        return seen.calls, seen.errors
+
+
+async def test_the_calls_of_another_worker_count_once_and_are_not_told_as_its_own() -> None:
+    one, other = Counting(ONE), Counting(OTHER)
+    one.calls("completed", 0.1, 0.2)
+    other.calls("failed", 0.3, reason="it broke")
+    for _ in range(2):
+        one.learns_from(other)
+    assert one.total == (3, 1)
+    assert one.totals.own()["x"][:2] == (2, 0), "what it was told is not its own"
+    assert one.touched == ["x"]
+    error = one.history.of("x").last_error
+    assert error is not None
+    assert error.text == "it broke"
+    other.calls("completed", 0.4)
+    one.learns_from(other)
+    assert one.total == (4, 1)
+
+
+async def test_calls_under_way_elsewhere_are_shown_until_they_are_at_rest() -> None:
+    one, other = Counting(ONE), Counting(OTHER)
+    other.calls("completed", 0.1)
+    other.slot.machine.life.calls = 2
+    one.learns_from(other)
+    assert one.history.in_flight_elsewhere == {"x": 2}
+    other.slot.machine.life.calls = 0
+    one.learns_from(other)
+    assert one.history.in_flight_elsewhere == {"x": 0}
+    assert one.touched == ["x", "x"], "its readers are told when it is at rest"
+
+
+async def test_a_server_that_was_removed_and_added_in_another_worker_counts_from_its_beginning() -> None:
+    one, before, after = Counting(ONE), Counting(OTHER), Counting(OTHER)
+    before.calls("completed", 0.1, 0.1, 0.1)
+    one.learns_from(before)
+    after.calls("completed", 0.1)
+    one.learns_from(after)
+    assert one.total == (4, 0)
+
+
+async def test_what_an_ended_worker_left_counts_once() -> None:
+    one, other = Counting(ONE), Counting(OTHER)
+    other.calls("completed", 0.1)
+    one.learns_from(other)
+    other.calls("failed", 0.1)
+    for _ in range(2):
+        one.totals.worker_ended(json.dumps([(OTHER, other.totals.own())]).encode())
+    assert one.total == (2, 1)
+
+
+async def test_the_oldest_worker_speaks_and_one_that_leaves_does_not_count() -> None:
+    assert WorkerGroup(ONE, lambda: (ONE, OTHER)).speaker is None
+    assert WorkerGroup(OTHER, lambda: (ONE, OTHER)).speaker == ONE
+    leaving = WorkerGroup(ONE, lambda: (OTHER,))
+    assert (leaving.speaker, leaving.is_member) == (OTHER, False)
+    assert WorkerGroup(ONE, lambda: ()).speaker is None, "alone, it answers for itself"
+    assert repr(leaving) == "<WorkerGroup 1 of [2]>"
