@@ -61,7 +61,7 @@ class Visitor:
         """Connect, and use everything once; or make just these calls."""
         await self._hub.ready()
         while self._hub.server_health(SERVER).state is State.DENIED and self._logins < MOST_LOGINS:
-            await self._log_in(self._hub.registry.slots[SERVER].failed_dials)
+            await self._log_in(self._hub.registry.slots[SERVER].leases.failed_dials)
         listing = self._hub.catalog.servers[SERVER].listing
         if listing is None:
             raise NotServed(self._hub.server_health(SERVER).reason)

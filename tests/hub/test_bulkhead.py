@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from holdfast.config import CallPolicy
 from holdfast.errors import ServerBusy
 from holdfast.hub.hub import Hub
 from holdfast.hub.limits import Bulkhead, BulkheadFull
@@ -70,7 +71,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_its_place_to_the
 
 @pytest.mark.requirement("HUB-12")
 async def test_no_call_waits_for_its_turn_without_end() -> None:
-    bulkhead = Bulkhead(1, 5, patience=0.01)
+    bulkhead = Bulkhead(CallPolicy(concurrency=1, queue=5, timeout=0.01))
     await bulkhead.enter()
     with pytest.raises(BulkheadFull):
         await bulkhead.enter()

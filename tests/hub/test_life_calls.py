@@ -121,7 +121,7 @@ async def test_a_servers_own_limit_holds_for_its_calls_and_for_no_other_server()
 async def test_a_timeout_counts_once_the_server_does_not_answer_a_sign_of_life_either(
     era: str, stdio_peer: MakePeer, brisk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.hub.slot.PING_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.hub.lease.PING_SECONDS", 0.2)
     peer = stdio_peer("--stop-reading", "--era", era)
     async with running({"a": peer}, call={"timeout": "200ms"}, reconnect={"failures": 2}) as hub:
         await hub.ready()

@@ -18,8 +18,8 @@ from holdfast.core.lifecycle.effects import CloseFailed, RetryPlanned
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
 from holdfast.hub import slot as slots
+from holdfast.hub.address_checks import is_listening
 from holdfast.hub.hub import Hub
-from holdfast.hub.slot import is_listening
 from holdfast.testing import FakeClock
 from holdfast.wire.process import Child
 from tests.harness.open_hubs import reaches, records, retries, running, settled, states, until

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from holdfast.core.breaker import BreakerState
+from holdfast.core.lifecycle.events import Tick
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import BreakerOpen, CallFailed, HoldfastError, ServerUnavailable
 from holdfast.hub.hub import Hub
@@ -240,6 +241,6 @@ async def test_a_call_that_waits_for_a_connection_is_judged_again_when_one_stand
                     await anyio.wait_all_tasks_blocked()
                     go_on.set()
                     await until(hub, "a", lambda: hub.server_health("a").breaker is BreakerState.OPEN)
-                slot._note()
+                slot.handle(Tick())
         assert sorted(outcomes) == ["BreakerOpen", *["CallFailed"] * 3]
         assert peer.methods.count("tools/call") == 3

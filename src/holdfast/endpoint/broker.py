@@ -353,7 +353,8 @@ class Broker:
             for server in view.servers:
                 source = self.hub.catalog.servers.get(server)
                 if source is not None and source.listing is None:
-                    await self.hub.registry.slot(server).outcome(within)
+                    slot = self.hub.registry.slot(server)
+                    await self.hub.registry.clock.wait(slot.has_outcome, slot.begun + within)
 
     # Subscriptions and log levels.
 

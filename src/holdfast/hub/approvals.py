@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import ApprovalMode, Config
-from holdfast.core import ApprovalKind, CatalogEntry, ChangedTool, Listing, command_line, key_of, kind_of
+from holdfast.core import ApprovalKind, CatalogEntry, ChangedTool, command_line, key_of, kind_of
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.hub.approvals_lock import ApprovalsLock, write_lock
 from holdfast.hub.journal import Journal
 from holdfast.hub.pins import Pins
 from holdfast.hub.records import ToolApproved
-from holdfast.hub.review import ALONE, INSTRUCTIONS, ListingReview, SharedPins, at_once, in_turns
+from holdfast.hub.review import ALONE, INSTRUCTIONS, ListingReview, SharedPins
 
 __all__ = ["UNVERIFIED", "Approvals", "approval_mode", "shown"]
 
@@ -68,7 +68,7 @@ class Approvals:
         self.pins = Pins(file, lock.servers if lock is not None else None)
         self._journal = journal
         self._shared = shared
-        self._review = ListingReview(
+        self.listings = ListingReview(
             self.pins, mode=self._mode, journal=journal, shared=shared, locked=lock is not None
         )
 
@@ -98,10 +98,6 @@ class Approvals:
         was = seen.get(key, {})
         return ChangedTool(server=server, tool=name, kind=kind, new=key not in seen, held=held, was=was, now=now)
 
-    def latest(self, server: str) -> Listing | None:
-        """The latest listing of a server in this run, as the server sent it."""
-        return self._review.latest.get(server)
-
     # What is held.
 
     def held(self, server: str) -> tuple[str, ...]:
@@ -129,23 +125,9 @@ class Approvals:
         pinned = self.pins.of(server).get(INSTRUCTIONS)
         return str(pinned.get("instructions", "")) if pinned is not None else ""
 
-    # Listings come, servers go.
-
-    def review(self, listing: Listing) -> Listing:
-        """Compare a new listing with the pins; returns it as it may be published."""
-        return at_once(self._review.steps(listing))
-
-    async def review_in_turns(self, listing: Listing) -> Listing:
-        """Review a listing of many items, with turns for other tasks in between."""
-        return await in_turns(self._review.steps(listing))
-
-    def tell_held(self) -> None:
-        """It will not be known soon what the fleet has seen: report what is held meanwhile."""
-        self._review.tell_held()
-
     def forget(self, server: str) -> None:
         """Drop everything about a removed server; a lock keeps what it has."""
-        self._review.forget(server)
+        self.listings.forget(server)
         if self.lock is None:
             self.pins.forget(server)
         else:
@@ -199,7 +181,7 @@ class Approvals:
             for key, text in texts.items():
                 if self.pins.of(server).get(key, {}) == text:
                     self._approved(server, key)
-        return tuple(self._review.latest)
+        return tuple(self.listings.latest)
 
     def _approved(self, server: str, key: str) -> None:
         self.pins.changed.get(server, {}).pop(key, None)

@@ -58,6 +58,7 @@ from holdfast.core import (
     TokenNotRenewed,
     Unexpected,
     classify_evidence,
+    events as on,
     for_caller,
     masked,
     span,
@@ -231,7 +232,10 @@ class SlotCall:
         """The live connection; waits for a dial that is under way, and for nothing else."""
         slot = self._slot
         asked_at = self._asked_at if self._asked_at is not None else self._context.clock.now()
-        until = asked_at + slot.ready_within
+        settings = self._context.settings
+        # The first call of one client's slot waits for its first dial.
+        first = self._context.one_client and not slot.machine.life.ever_connected
+        until = asked_at + (settings.load.attempt_timeout if first else settings.call.ready_timeout)
         while (lease := slot.lease) is None:
             if slot.machine.dialing is None and slot.state in _HOPELESS:
                 kind, words = _HOPELESS[slot.state]
@@ -376,7 +380,7 @@ class _Attempt:
         if self._uses_other_era and lease.other is not None and self._connection is not None:
             lease.other.drop(self._connection)
         else:
-            self._slot.session_expired(lease.generation)
+            self._slot.handle(on.SessionExpired(lease.generation))
 
     @property
     def _uses_other_era(self) -> bool:

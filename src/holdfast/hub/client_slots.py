@@ -68,10 +68,10 @@ class ClientSlots:
         own = self._own.get((owner, spec.id))
         if own is not None and own.slot.spec == spec:
             return own.slot
-        if own is not None and spec.connects_like(own.slot.spec):
-            own.slot.reconfigure(spec)
-            return own.slot
         assert self._context is not None  # noqa: S101 - the hub is open
+        if own is not None and spec.connects_like(own.slot.spec):
+            own.slot.adopt(spec, self._context.settings)
+            return own.slot
         if own is not None:
             own.slot.handle(on.RemoveRequested())
         else:

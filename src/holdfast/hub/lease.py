@@ -7,14 +7,16 @@ function ends with an event that says what happened. A cache remembers the proto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
+import anyio.abc
 
-from holdfast.config import LoadPolicy, ServerSpec, Settings, ToolFilter
+from holdfast.config import Limits, LoadPolicy, ServerSpec, Settings, ToolFilter
 from holdfast.core import (
     BadConfig,
     Evidence,
@@ -22,6 +24,7 @@ from holdfast.core import (
     Item,
     Kind,
     Listing,
+    Machine,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -62,6 +65,7 @@ __all__ = [
     "FailedDial",
     "FindRelay",
     "Lease",
+    "Leases",
     "ServerCache",
     "bad_definition",
     "is_shown",
@@ -79,6 +83,9 @@ OTHER_PROCESS_SECONDS = 30.0
 
 ASKABLE = frozenset({"elicitation", "sampling", "roots"})
 """The capabilities of a client that let a server ask it something."""
+
+PING_SECONDS = 5.0
+"""How long a connection may take to answer a ping after a call on it timed out."""
 
 CACHE_SIZE = 4096
 """How many servers are remembered; the least recently used is dropped first."""
@@ -241,6 +248,123 @@ class OtherEra:
         self._not_before = anyio.current_time() + OTHER_ERA_PAUSE
 
 
+class Leases:
+    """All connections of one slot: the one that stands, the one that is dialed, and those that are being closed.
+
+    Each lives in one task, from dial to close, because the task that enters a session must leave it. The slot starts
+    and ends them; everything that they find out comes back to it as an event with their generation.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        connector: Connector,
+        tasks: anyio.abc.TaskGroup,
+        relay: FindRelay,
+        desired: DesiredState,
+        handle: Callable[[on.Event], object],
+    ) -> None:
+        self._machine = machine
+        self._connector = connector
+        self._tasks = tasks
+        self._relay = relay
+        self._desired = desired
+        self._handle = handle
+        self._leases: dict[int, Lease] = {}
+        self.latest: Lease | None = None
+        """The one that stood last, open or closed."""
+        self.failed_dials: dict[int, FailedDial] = {}
+        """The failure of the latest dial, for the caller that requested it."""
+
+    def __bool__(self) -> bool:
+        return bool(self._leases)
+
+    def __repr__(self) -> str:
+        return f"<Leases of {self._machine.life.server!r}: {', '.join(map(repr, self._leases.values())) or 'none'}>"
+
+    def get(self, generation: int | None) -> Lease | None:
+        """The lease of a generation, if there is one."""
+        return self._leases.get(generation) if generation is not None else None
+
+    def dial(self, spec: ServerSpec, generation: int) -> None:
+        """Begin a new connection."""
+        lease = self._leases[generation] = Lease(generation, relay=self._relay, desired=self._desired)
+        self._tasks.start_soon(self._live, spec, lease, name=f"{spec.id} connection {generation}")
+
+    def close(self, generation: int, cut: str | None) -> None:
+        """End a connection; ``cut`` is the reason for the calls in flight if the hub itself ends it (LIFE-29)."""
+        lease = self._leases.get(generation)
+        if lease is None:
+            return
+        lease.cut = cut or lease.cut
+        if lease.drains and lease.connection is not None:
+            self._tasks.start_soon(_drain, lease, lease.connection, name=f"drain {generation}")
+        else:
+            lease.scope.cancel()
+
+    def let_drain(self, generation: int) -> None:
+        """Its session expired: the server may refuse the requests in flight, so that they can be repeated."""
+        if (lease := self._leases.get(generation)) is not None:
+            lease.drains = True
+
+    def refresh(self, spec: ServerSpec, generation: int) -> None:
+        """List everything again."""
+        if (lease := self._leases.get(generation)) is not None:
+            self._tasks.start_soon(self._report, partial(self._connector.refresh, spec, lease), name="refresh")
+
+    def check(self, generation: int) -> None:
+        """Find out whether a connection still answers."""
+        if (lease := self._leases.get(generation)) is not None:
+            self._tasks.start_soon(self._report, partial(self._connector.check, lease), name="liveness")
+
+    def adopt(self, limits: Limits) -> None:
+        """Use other limits for the connections that stand."""
+        for lease in self._leases.values():
+            if lease.connection is not None:
+                lease.connection.adopt(limits)
+
+    async def _report(self, look: Callable[[], Awaitable[on.Event]]) -> None:
+        self._handle(await look())
+
+    async def _live(self, spec: ServerSpec, lease: Lease) -> None:
+        failed: FailedDial | None = None
+        generation, machine = lease.generation, self._machine
+
+        def stands(listing: Listing) -> None:
+            self.latest = lease
+            self.failed_dials = {}  # a remedy for an older failure would mislead
+            self._handle(on.DialSucceeded(generation, listing))
+
+        try:
+            with lease.scope:
+                failed = await self._connector.live(
+                    spec,
+                    lease,
+                    ever_connected=machine.life.ever_connected,
+                    stands=stands,
+                    changed=lambda: self._handle(on.ListChanged(generation)),
+                    gone=self._handle,
+                )
+        finally:
+            del self._leases[generation]
+            lease.attempt = None  # it refers to the lease
+        if failed is not None and machine.dialing == generation:
+            self.failed_dials = {generation: failed}
+            self._handle(failed.event)
+            return
+        if machine.connection == generation:
+            # It ended by an unexpected fault: the machine must not take a lost connection for a live one.
+            self._handle(on.TransportLost(generation, lease.close_error))
+        self._handle(on.Closed(generation, lease.close_error))
+
+
+async def _drain(lease: Lease, connection: Connection) -> None:
+    """Let the server refuse the requests in flight on an expired session."""
+    await connection.drain()
+    lease.scope.cancel()
+
+
 class FailedDial(NamedTuple):
     """A failed dial: the event, and the evidence behind it."""
 
@@ -323,11 +447,11 @@ class Connector:
         lease.listing = listing
         return on.RefreshSucceeded(generation, listing)
 
-    async def check(self, lease: Lease, *, within: float) -> on.Event:
+    async def check(self, lease: Lease) -> on.Event:
         """Check whether a connection still answers."""
         try:
             if lease.connection is not None:
-                await lease.connection.ping(within=within)
+                await lease.connection.ping(within=PING_SECONDS)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = evidence_in(exc)
             if session_expired(seen) or _is_refused(seen):

@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from holdfast.config import CallPolicy
 from holdfast.hub.clock import Clock, RealClock
 
 __all__ = ["HOLD_SECONDS", "Bulkhead", "BulkheadFull", "DialLimit", "Semaphore"]
@@ -177,17 +178,15 @@ class BulkheadFull(Exception):
 class Bulkhead(Semaphore):
     """The places of one server, and the queue before them."""
 
-    def __init__(self, places: int, queue: int, *, patience: float) -> None:
-        super().__init__(places)
-        self._queue = queue
-        self._patience = patience
+    def __init__(self, policy: CallPolicy) -> None:
+        super().__init__(policy.concurrency)
+        self._policy = policy
         self.waiting = 0
 
-    def adopt(self, places: int, queue: int, *, patience: float) -> None:
-        """Use other numbers from now on; calls in flight or waiting keep the old ones."""
-        self.resize(places)
-        self._queue = queue
-        self._patience = patience
+    def adopt(self, policy: CallPolicy) -> None:
+        """Use another policy from now on; calls in flight or waiting keep the old one."""
+        self.resize(policy.concurrency)
+        self._policy = policy
 
     async def enter(self) -> bool:
         """Take a place until ``release``; returns whether the caller waited for it.
@@ -196,11 +195,11 @@ class Bulkhead(Semaphore):
         """
         if self.try_acquire():
             return False
-        if self.waiting >= self._queue:
+        if self.waiting >= self._policy.queue:
             raise BulkheadFull
         self.waiting += 1
         try:
-            with anyio.fail_after(self._patience):
+            with anyio.fail_after(self._policy.timeout):
                 await self.acquire()
         except TimeoutError:
             raise BulkheadFull from None

@@ -381,12 +381,13 @@ class SlotRegistry:
         """Tell the slots, in turns. Each of them is told, also if the caller no longer waits."""
         config, adopting = self.config, list[Slot]()
         if other_settings and self._context is not None:
-            self._context = self._context.adopting(config.settings)
+            self._context.connector.adopt(config.settings)
+            self._context = replace(self._context, settings=config.settings)
             self.clients.adopt(config.settings)
             adopting = [slot for slot in self._all_slots() if slot.id not in applied.added]
         slots = self.slots
         steps: list[Callable[[], object]] = [
-            *(partial(slot.adopt, config.settings) for slot in adopting),
+            *(partial(slot.adopt, slot.spec, config.settings) for slot in adopting),
             *(partial(slot.handle, on.RemoveRequested()) for slot in gone),
             *(partial(self._start, slots[name]) for name in applied.added),
             *(partial(self._reconfigure, slots[name], config.servers[name]) for name in applied.changed),
@@ -400,7 +401,7 @@ class SlotRegistry:
         """Approve the pending changes of a server, one or all."""
         self.slot(server)
         approved = self.approvals.approve(server, tool, mark=mark, kind=kind)
-        listing = self.approvals.latest(server)
+        listing = self.approvals.listings.latest.get(server)
         if listing is not None and not self.catalog.servers[server].withdrawn:
             self.publish(listing)
         self.state_changed()
@@ -420,7 +421,7 @@ class SlotRegistry:
 
     def review_again(self, server: str) -> None:
         """Publish the latest listing again: what the fleet approved has changed."""
-        listing = self.approvals.latest(server)
+        listing = self.approvals.listings.latest.get(server)
         if listing is not None and server in self.slots and not self.catalog.servers[server].withdrawn:
             self.publish(listing)
         self.state_changed()
@@ -442,7 +443,7 @@ class SlotRegistry:
 
     def _approved_elsewhere(self) -> None:
         for server in self.approvals.follow():
-            listing = self.approvals.latest(server)
+            listing = self.approvals.listings.latest.get(server)
             if server in self.slots and listing is not None and not self.catalog.servers[server].withdrawn:
                 self.publish(listing)
 
@@ -461,7 +462,7 @@ class SlotRegistry:
                 self._publishing = True
                 self._tasks.start_soon(self._publish_large, name="publisher")
             return
-        reviewed = self.approvals.review(listing)
+        reviewed = self.approvals.listings.review(listing)
         self._show(self.catalog.publish(reviewed))
         self._published((reviewed,))
 
@@ -470,7 +471,7 @@ class SlotRegistry:
         try:
             while self._unpublished:
                 taken = dict(self._unpublished)
-                reviewed = [await self.approvals.review_in_turns(listing) for listing in taken.values()]
+                reviewed = [await self.approvals.listings.review_in_turns(listing) for listing in taken.values()]
                 before = self.catalog
                 made, changes = await anyio.to_thread.run_sync(_made, before, reviewed)
                 newer = any(self._unpublished.get(server) is not listing for server, listing in taken.items())
@@ -567,7 +568,7 @@ class SlotRegistry:
         if slot.machine.life.stopped:
             return
         was_enabled = slot.spec.enabled
-        slot.reconfigure(server)
+        slot.adopt(server, self.config.settings)
         if server.enabled != was_enabled:
             slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
 
@@ -649,7 +650,7 @@ async def reconnect(slot: Slot) -> Health:
         await slot.changed()
     if slot.machine.life.stopped or slot.switched_off:
         raise _refusal(slot)  # meanwhile
-    failure = slot.failed_dials.get(generation) if generation is not None else None
+    failure = slot.leases.failed_dials.get(generation) if generation is not None else None
     if failure is not None:
         raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
     return slot.health()

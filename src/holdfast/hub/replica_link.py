@@ -153,7 +153,7 @@ class RegistryHost:
 
     def alone(self) -> None:
         """See ``ReplicaHost``."""
-        self._registry.approvals.tell_held()
+        self._registry.approvals.listings.tell_held()
 
     def disabled_servers(self) -> Iterable[str]:
         """See ``ReplicaHost``."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from holdfast.config import ApprovalMode
 from holdfast.core import WATCHED, ApprovalKind, Item, Kind, Listing, key_of, kind_of, said
@@ -28,7 +28,7 @@ from holdfast.hub.journal import Journal
 from holdfast.hub.pins import Pins, ToolTexts
 from holdfast.hub.records import ToolChanged
 
-__all__ = ["ALONE", "HELD", "INSTRUCTIONS", "ListingReview", "SharedPins", "at_once", "in_turns"]
+__all__ = ["ALONE", "HELD", "INSTRUCTIONS", "ListingReview", "SharedPins"]
 
 HELD = "holdfast/held"
 """The key in ``_meta`` of a held tool."""
@@ -111,7 +111,28 @@ class ListingReview:
     def __repr__(self) -> str:
         return f"<ListingReview of {len(self.latest)} listings, {len(self._waiting)} waiting for the fleet>"
 
-    def steps(self, listing: Listing) -> Generator[None, None, Listing]:
+    def review(self, listing: Listing) -> Listing:
+        """Compare a new listing with the pins; returns it as it may be published."""
+        steps = self._steps(listing)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                reviewed: Listing = done.value
+                return reviewed
+
+    async def review_in_turns(self, listing: Listing) -> Listing:
+        """Review a listing of many items, with turns for other tasks between the steps."""
+        steps = self._steps(listing)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                reviewed: Listing = done.value
+                return reviewed
+            await asyncio.sleep(0)
+
+    def _steps(self, listing: Listing) -> Generator[None, None, Listing]:
         """Compare a new listing with the pins, in steps; returns it as it may be published."""
         self.latest[listing.server] = listing
         if self._pins.unread:
@@ -217,30 +238,6 @@ class ListingReview:
         (kind, name), at = kind_of(key), self._journal.clock.now()
         new, held = key not in self._pins.of(server), self._mode(server) == "hold"
         self._journal.write(ToolChanged(server=server, tool=name, kind=kind, new=new, held=held, at=at))
-
-
-T = TypeVar("T")
-
-
-def at_once(steps: Generator[None, None, T]) -> T:
-    """Take all steps now; the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-
-async def in_turns(steps: Generator[None, None, T]) -> T:
-    """Take all steps, with turns for other tasks between them; the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        await asyncio.sleep(0)
 
 
 def _watched(listing: Listing) -> ToolTexts:

@@ -1,8 +1,23 @@
 """The slot of one server: it exists for as long as the server is configured.
 
-The machine decides, the slot acts. Each event is one synchronous step: the machine changes its state and returns
-effects, and the slot starts them in tasks that report back as events. The slot never waits for I/O before the next
-event, so a hung dial, a hung close or a flood of notifications delays nothing else.
+Theory of operation. The machine decides, the slot acts (``core.machine``). Everything that happens to a server is an
+event: a dial that succeeded or failed, a lost connection, a request of an operator, a timer. Each event is one
+synchronous step::
+
+    handle(event) -> machine.handle(event, now) -> effects -> each effect is done, or started in a task of its own
+                                                              tasks end with an event of their own
+
+What must never happen:
+
+* The slot waits for I/O between two events. A hung dial, a hung close or a flood of notifications would delay
+  everything else about the server, so all of them run in tasks, and carry the generation of the connection that they
+  belong to. An event of an older generation changes nothing: the machine drops it (LIFE-3).
+* A connection is entered by one task and left by another. ``Leases`` runs each in one task, from dial to close.
+* A reader finds no slot, or a slot without a state. The slot is there before the first dial and until all its leases
+  are closed; ``lease`` is None while there is no connection.
+
+Calls do not go through events. They ask ``admit``, use the current lease and report with ``settle`` (call.py), and the
+machine learns from that what it must.
 """
 
 from __future__ import annotations
@@ -11,8 +26,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import anyio.abc
@@ -33,80 +46,19 @@ from holdfast.core import (
     effects as do,
     events as on,
 )
+from holdfast.hub.address_checks import AddressChecks, watch_address
 from holdfast.hub.call import SlotCall
 from holdfast.hub.clock import Clock
 from holdfast.hub.journal import Journal
-from holdfast.hub.lease import Connector, FailedDial, FindRelay, Lease
+from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead
 from holdfast.hub.records import OneClientRecord
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, DesiredState, Fields, RawObject, Starting
+from holdfast.wire import Caller, DesiredState, Fields, RawObject
 
-__all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "is_listening", "lifecycle_policy", "watch_address"]
-
-
-def breaker_policy(settings: Settings) -> BreakerPolicy:
-    """The policy of a server's breaker."""
-    written = settings.breaker
-    return BreakerPolicy(
-        threshold=written.threshold,
-        window=written.window,
-        cooldown=written.cooldown,
-        growth=written.growth,
-        max_cooldown=written.max_cooldown,
-    )
-
-
-def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:
-    """The policy of a server's lifecycle; ``claims`` if several replicas use it."""
-    written = settings.reconnect
-    return LifecyclePolicy(
-        failures=written.failures,
-        backoff=written.backoff,
-        standing=written.standing,
-        self_probe=written.self_probe,
-        parked=settings.breaker.cooldown,
-        refresh=settings.refresh,
-        lazy=server.lazy,
-        idle_after=settings.idle,
-        watchable=watch_address(server) is not None,
-        claims=claims,
-    )
-
-
-def watch_address(server: ServerSpec) -> tuple[str, int] | None:
-    """The address for a bare TCP connect; None behind a proxy, and for a child process."""
-    if server.transport == "stdio":
-        return None
-    url = urlsplit(server.url)
-    try:
-        port = url.port or {"http": 80, "https": 443}[url.scheme]
-    except (KeyError, ValueError):
-        return None
-    if url.hostname is None or (url.scheme in getproxies() and not proxy_bypass(url.hostname)):
-        return None
-    return url.hostname, port
-
-
-ADDRESS_CHECK_SECONDS = 1.0
-"""A host that takes longer to accept a connection is not listening yet."""
-
-
-async def is_listening(host: str, port: int) -> bool:
-    """Whether a connection was accepted."""
-    try:
-        with anyio.fail_after(ADDRESS_CHECK_SECONDS):
-            stream = await anyio.connect_tcp(host, port, happy_eyeballs_delay=0.1)
-    except (OSError, TimeoutError, ValueError):  # ValueError: a host name that no resolver accepts
-        return False
-    await anyio.aclose_forcefully(stream)
-    return True
-
+__all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "lifecycle_policy"]
 
 log = logging.getLogger("holdfast.hub")
-
-PING_SECONDS = 5.0
-"""How long a connection may take to answer a ping after a call on it timed out."""
 
 
 CUTS: Mapping[type[on.Event], str] = {
@@ -170,14 +122,9 @@ class SlotContext:
     """Whether its slots belong to one client each."""
     fleet: FleetLink | None = None
 
-    def adopting(self, settings: Settings) -> SlotContext:
-        """The same with other settings."""
-        self.connector.adopt(settings)
-        return replace(self, settings=settings)
-
 
 class Slot:
-    """One server: its machine, its leases, and the tasks that wait for it."""
+    """One server: its machine, its leases, and the callers that wait for it."""
 
     def __init__(self, spec: ServerSpec, context: SlotContext, *, listed: bool = False) -> None:
         self.id = spec.id
@@ -191,21 +138,28 @@ class Slot:
             listed=listed,
         )
         self.desired_state = DesiredState()
-        call = context.settings.call.of(spec)
-        self.bulkhead = Bulkhead(call.concurrency, call.queue, patience=call.timeout)
-        self._leases: dict[int, Lease] = {}
-        self._latest: Lease | None = None
-        self._address_checks: dict[int, anyio.CancelScope] = {}
+        """What clients want of the server: subscriptions and the log level. It outlives connections."""
+        self.leases = Leases(
+            self.machine,
+            connector=context.connector,
+            tasks=context.tasks,
+            relay=context.relay,
+            desired=self.desired_state,
+            handle=self.handle,
+        )
+        self.bulkhead = Bulkhead(context.settings.call.of(spec))
+        self.begun = context.clock.now()
+        """When the slot was made."""
+        self.has_outcome = anyio.Event()
+        """Set when the first attempt has an outcome, or when there will be no attempt."""
+        self.closed = anyio.Event()
+        """Set when the slot is stopped and all its leases are closed."""
+        self._addresses = AddressChecks(context.tasks, handle=self.handle)
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
-        self._begun = context.clock.now()
-        self.has_outcome = anyio.Event()
-        """Set when the first attempt has an outcome, or when there will be no attempt."""
-        self.failed_dials: dict[int, FailedDial] = {}
-        """The failure of the latest dial, for the caller that requested it."""
-        self.closed = anyio.Event()
-        """Set when the slot is stopped and all its leases are closed."""
+
+    # What readers see.
 
     @property
     def state(self) -> State:
@@ -220,59 +174,33 @@ class Slot:
     @property
     def redactor(self) -> Redactor:
         """Masks the server's secrets, also those that its latest connection learned, open or closed."""
-        return self._latest.redactor if self._latest is not None else Redactor(self.spec.secrets)
+        latest = self.leases.latest
+        return latest.redactor if latest is not None else Redactor(self.spec.secrets)
 
     @property
     def lease(self) -> Lease | None:
         """The live connection for new calls, if there is one."""
-        if (stands := self.machine.life.lease) is None:
-            return None
-        return self._leases.get(stands.generation)
-
-    @property
-    def standing(self) -> Lease | None:
-        """The live connection, also if new calls wait for another one."""
         stands = self.machine.life.lease
-        return self._leases.get(stands.generation) if stands is not None else None
+        return self.leases.get(stands.generation) if stands is not None else None
 
     def health(self) -> Health:
         """The health of the server now.
 
         While its process starts, the reason says why the one before ended, for how long this one starts, and its last
-        line.
+        line (LOAD-13).
         """
         health = self.machine.health(self._context.clock.now())
-        starting = self.starting
+        dialing = self.leases.get(self.machine.dialing)
+        starting = dialing.starting if dialing is not None else None
         if starting is None:
             return health
         return replace(health, reason=f"{health.reason}; {starting.words}" if health.reason else starting.words)
 
-    @property
-    def starting(self) -> Starting | None:
-        """How the start of its process goes, if one starts (LOAD-13)."""
-        dialing = self.machine.dialing
-        lease = self._leases.get(dialing) if dialing is not None else None
-        return lease.starting if lease is not None else None
+    async def changed(self, until: float | None = None) -> bool:
+        """Wait until anything about the server changes; False if the time is reached first."""
+        return await self._context.clock.wait(self._changed, until)
 
-    # Events in, effects out.
-
-    def handle(self, event: on.Event, *, cut: str = "") -> tuple[do.Effect, ...]:
-        """Handle an event and start its effects, in one synchronous step; ``cut`` is why calls in flight end."""
-        try:
-            effects = self.machine.handle(event, self._context.clock.now(), chance=self._context.chance())
-        except IllegalTransition as exc:
-            log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
-            return ()
-        self._note_cuts(type(event), effects, cut)
-        self._perform(effects)
-        self._note()
-        return effects
-
-    def _note_cuts(self, cause: type[on.Event], effects: tuple[do.Effect, ...], cut: str) -> None:
-        """Note why the hub itself ends a connection: the calls that it cuts are told so (LIFE-29)."""
-        for effect in effects:
-            if isinstance(effect, do.Close) and (lease := self._leases.get(effect.generation)) is not None:
-                lease.cut = cut or CUTS.get(cause, lease.cut)
+    # Calls.
 
     async def call(
         self,
@@ -292,25 +220,11 @@ class Slot:
         )
         return await call.run()
 
-    @property
-    def ready_within(self) -> float:
-        """How long a call waits for a connection; the first call of one client's slot waits for its first dial."""
-        settings = self._context.settings
-        first = self._context.one_client and not self.machine.life.ever_connected
-        return settings.load.attempt_timeout if first else settings.call.ready_timeout
-
-    def session_expired(self, generation: int) -> None:
-        """The server refused a request because the session of this connection expired."""
-        if (lease := self._leases.get(generation)) is not None:
-            lease.drains = True
-        self.handle(on.SessionExpired(generation))
-
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""
         decision, effects = self.machine.admit(self._context.clock.now())
         if effects:
             self._perform(effects)
-            self._note()
         return decision
 
     def settle(self, permit: Permit, outcome: Outcome, reason: str = "") -> None:
@@ -319,20 +233,24 @@ class Slot:
         effects = self.machine.settle(permit, outcome, context.clock.now(), chance=context.chance(), reason=reason)
         if effects:
             self._perform(effects)
-            self._note()
 
-    async def outcome(self, within: float) -> None:
-        """Wait for the outcome of the first attempt, at most ``within`` seconds after the start of the slot."""
-        if not self.has_outcome.is_set():
-            await self._context.clock.wait(self.has_outcome, self._begun + within)
+    # Events in, effects out.
 
-    async def changed(self, until: float | None = None) -> bool:
-        """Wait until anything about the server changes; False if the time is reached first."""
-        return await self._context.clock.wait(self._changed, until)
+    def handle(self, event: on.Event) -> tuple[do.Effect, ...]:
+        """Handle an event and start its effects, in one synchronous step."""
+        try:
+            effects = self.machine.handle(event, self._context.clock.now(), chance=self._context.chance())
+        except IllegalTransition as exc:
+            log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
+            return ()
+        if isinstance(event, on.SessionExpired):
+            self.leases.let_drain(event.generation)
+        self._perform(effects, cut=CUTS.get(type(event)))
+        return effects
 
     async def run(self) -> None:
         """The loop of the owner task: wake when the machine asks for it, until everything is closed."""
-        while not (self.machine.life.stopped and not self._leases):
+        while not (self.machine.life.stopped and not self.leases):
             self._poked = anyio.Event()
             poked = await self._context.clock.wait(self._poked, self._wake_at)
             if not poked and not self.machine.life.stopped:
@@ -340,164 +258,101 @@ class Slot:
                 self.handle(on.Tick())
         self.closed.set()
 
-    def reconfigure(self, spec: ServerSpec) -> None:
-        """Use a new definition of the server. How long its calls may take concerns no connection."""
+    def adopt(self, spec: ServerSpec, settings: Settings) -> None:
+        """Use this definition and these settings.
+
+        Settings touch no connection and no call in flight, and neither does a definition that differs only in how long
+        calls may take. Any other change of the definition ends the connection.
+        """
         before, self.spec = self.spec, spec
-        self._adopt_call_policy()
-        if before.connects_like(spec):
-            return
-        policy = lifecycle_policy(spec, self._context.settings)
-        self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))
+        if settings != self._context.settings:
+            context = self._context = replace(self._context, settings=settings)
+            lifecycle = lifecycle_policy(spec, settings, claims=context.fleet is not None)
+            self.leases.adopt(settings.limits)
+            self._perform(
+                self.machine.adopt(breaker_policy(settings), lifecycle, context.clock.now(), chance=context.chance())
+            )
+        self.bulkhead.adopt(settings.call.of(spec))
+        if not before.connects_like(spec):
+            self.handle(on.ConfigChanged(lazy=spec.lazy, watchable=watch_address(spec) is not None))
 
-    def _adopt_call_policy(self) -> None:
-        call = self._context.settings.call.of(self.spec)
-        self.bulkhead.adopt(call.concurrency, call.queue, patience=call.timeout)
-
-    def adopt(self, settings: Settings) -> None:
-        """Use new settings; connections and calls in flight are not touched."""
-        context = self._context = replace(self._context, settings=settings)
-        lifecycle = lifecycle_policy(self.spec, settings, claims=context.fleet is not None)
-        policies = breaker_policy(settings), lifecycle
-        self._adopt_call_policy()
-        for lease in self._leases.values():
-            if lease.connection is not None:
-                lease.connection.adopt(settings.limits)
-        self._perform(self.machine.adopt(*policies, context.clock.now(), chance=context.chance()))
-        self._note()
-
-    def _perform(self, effects: tuple[do.Effect, ...]) -> None:
+    def _perform(self, effects: tuple[do.Effect, ...], cut: str | None = None) -> None:  # noqa: PLR0912 - one arm each
+        """Do or start each effect, then wake all that wait; ``cut`` says why the hub itself ends a connection."""
+        context, fleet = self._context, self._context.fleet
         for effect in effects:
-            self._do(effect)
-
-    def _do(self, effect: do.Effect) -> None:  # noqa: PLR0912 - one arm for each kind of effect
-        context, start = self._context, self._context.tasks.start_soon
-        match effect:
-            case do.Dial(generation=generation):
-                lease = Lease(generation, relay=context.relay, desired=self.desired_state)
-                self._leases[generation] = lease
-                start(self._live, lease, name=f"{self.id} connection {generation}")
-            case do.Close(generation=generation):
-                self._close(generation)
-            case do.WakeAt(at=at):
-                self._wake_at = at
-                self._poked.set()
-            case do.Publish(listing=listing):
-                context.host.publish(listing)
-            case do.Withdraw(removed=removed):
-                context.host.withdraw(self.id, removed=removed)
-            case do.Reinstate():
-                context.host.reinstate(self.id)
-            case do.CheckAddress(number=number):
-                start(self._check_address, number, name=f"{self.id} address check {number}")
-            case do.StopAddressCheck(number=number):
-                if (scope := self._address_checks.get(number)) is not None:
-                    scope.cancel()
-            case do.RefreshNow(generation=generation):
-                start(self._refresh, generation, name=f"{self.id} refresh")
-            case do.CheckLiveness(generation=generation):
-                start(self._check, generation, name=f"{self.id} liveness")
-            case do.Emit(record=record):
-                # What one client's connection does says nothing about the server's state for others.
-                own = context.one_client
-                context.journal.write(OneClientRecord(server=self.id, record=record) if own else record)
-            case do.ClaimProbe() | do.ReleaseProbe() | do.ShareEvidence():
-                self._tell_fleet(effect)
-            case do.Reject():
-                pass  # the caller of handle() finds it among the effects
-
-    def _tell_fleet(self, effect: do.ClaimProbe | do.ReleaseProbe | do.ShareEvidence) -> None:
-        fleet = self._context.fleet
-        if fleet is None:
-            return
-        match effect:
-            case do.ClaimProbe(at=at, round=number):
-                fleet.claim(self.id, at, number)
-            case do.ReleaseProbe(delay=delay):
-                fleet.release(self.id, delay)
-            case do.ShareEvidence(evidence=evidence):
-                fleet.share(self.id, evidence)
-
-    def _note(self) -> None:
-        """Wake the tasks that wait for the server, and the owner task once the machine has stopped."""
+            match effect:
+                case do.Dial(generation=generation):
+                    self.leases.dial(self.spec, generation)
+                case do.Close(generation=generation):
+                    self.leases.close(generation, cut)
+                case do.RefreshNow(generation=generation):
+                    self.leases.refresh(self.spec, generation)
+                case do.CheckLiveness(generation=generation):
+                    self.leases.check(generation)
+                case do.WakeAt(at=at):
+                    self._wake_at = at
+                    self._poked.set()
+                case do.Publish(listing=listing):
+                    context.host.publish(listing)
+                case do.Withdraw(removed=removed):
+                    context.host.withdraw(self.id, removed=removed)
+                case do.Reinstate():
+                    context.host.reinstate(self.id)
+                case do.CheckAddress(number=number):
+                    self._addresses.start(self.spec, number)
+                case do.StopAddressCheck(number=number):
+                    self._addresses.stop(number)
+                case do.Emit(record=record):
+                    # What one client's connection does says nothing about the server's state for others.
+                    own = context.one_client
+                    context.journal.write(OneClientRecord(server=self.id, record=record) if own else record)
+                case do.ClaimProbe(at=at, round=number) if fleet is not None:
+                    fleet.claim(self.id, at, number)
+                case do.ReleaseProbe(delay=delay) if fleet is not None:
+                    fleet.release(self.id, delay)
+                case do.ShareEvidence(evidence=evidence) if fleet is not None:
+                    fleet.share(self.id, evidence)
+                case _:
+                    pass  # a Reject is for the caller of handle(); a hub that is alone shares nothing
         stopped = self.machine.life.stopped
         if stopped or self.state not in (State.DISCONNECTED, State.CONNECTING, State.DISABLING):
             self.has_outcome.set()
         if stopped:
-            self._poked.set()
+            self._poked.set()  # the owner task looks whether everything is closed
         self._changed.set()
         self._changed = anyio.Event()
-
-    # What the effects start. Each ends with an event.
-
-    async def _live(self, lease: Lease) -> None:
-        """One connection from dial to close, in one task: the task that enters a session must leave it."""
-        failed: FailedDial | None = None
-        try:
-            with lease.scope:
-                failed = await self._context.connector.live(
-                    self.spec,
-                    lease,
-                    ever_connected=self.machine.life.ever_connected,
-                    stands=lambda listing: self._stands(lease, listing),
-                    changed=lambda: self.handle(on.ListChanged(lease.generation)),
-                    gone=self._handle_connection_event,
-                )
-        finally:
-            del self._leases[lease.generation]
-            lease.attempt = None  # it refers to the lease
-        if failed is not None and self.machine.dialing == lease.generation:
-            self.failed_dials = {lease.generation: failed}
-            self.handle(failed.event)
-            return
-        if self.machine.connection == lease.generation:
-            # It ended by an unexpected fault: the machine must not take a lost connection for a live one.
-            self.handle(on.TransportLost(lease.generation, lease.close_error))
-        self.handle(on.Closed(lease.generation, lease.close_error))
-
-    def _stands(self, lease: Lease, listing: Listing) -> None:
-        self._latest = lease
-        self.failed_dials = {}  # a remedy for an older failure would mislead
-        self.handle(on.DialSucceeded(lease.generation, listing))
-
-    def _handle_connection_event(self, event: on.Event) -> None:
-        """Handle an event from the connector."""
-        if isinstance(event, on.SessionExpired):
-            self.session_expired(event.generation)
-        else:
-            self.handle(event)
-
-    def _close(self, generation: int) -> None:
-        lease = self._leases.get(generation)
-        if lease is None:
-            return
-        if lease.drains and lease.connection is not None:
-            self._context.tasks.start_soon(self._drain, lease, lease.connection, name=f"{self.id} drain {generation}")
-        else:
-            lease.scope.cancel()
-
-    async def _drain(self, lease: Lease, connection: Connection) -> None:
-        """Let the server refuse the requests in flight on an expired session, so that they can be repeated."""
-        await connection.drain()
-        lease.scope.cancel()
-
-    async def _check_address(self, number: int) -> None:
-        address = watch_address(self.spec)
-        with anyio.CancelScope() as scope:
-            self._address_checks[number] = scope
-            listening = address is not None and await is_listening(*address)
-            self.handle(on.AddressChecked(number, listening))
-        self._address_checks.pop(number, None)
-
-    async def _refresh(self, generation: int) -> None:
-        if (lease := self._leases.get(generation)) is not None:
-            self._handle_connection_event(await self._context.connector.refresh(self.spec, lease))
-
-    async def _check(self, generation: int) -> None:
-        if (lease := self._leases.get(generation)) is not None:
-            self._handle_connection_event(await self._context.connector.check(lease, within=PING_SECONDS))
 
     def __repr__(self) -> str:
         health = self.health()
         attempt = f" attempt={health.attempts}" if health.attempts else ""
         later = f" next={health.retry_in:.1f}s" if health.retry_in is not None else ""
         return f"<Slot {self.id!r} {health.state.value}{attempt}{later} gen={self.machine.life.generation}>"
+
+
+def breaker_policy(settings: Settings) -> BreakerPolicy:
+    """The policy of a server's breaker."""
+    written = settings.breaker
+    return BreakerPolicy(
+        threshold=written.threshold,
+        window=written.window,
+        cooldown=written.cooldown,
+        growth=written.growth,
+        max_cooldown=written.max_cooldown,
+    )
+
+
+def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:
+    """The policy of a server's lifecycle; ``claims`` if several replicas use it."""
+    written = settings.reconnect
+    return LifecyclePolicy(
+        failures=written.failures,
+        backoff=written.backoff,
+        standing=written.standing,
+        self_probe=written.self_probe,
+        parked=settings.breaker.cooldown,
+        refresh=settings.refresh,
+        lazy=server.lazy,
+        idle_after=settings.idle,
+        watchable=watch_address(server) is not None,
+        claims=claims,
+    )

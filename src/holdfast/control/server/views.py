@@ -329,7 +329,7 @@ def _counted(entries: Iterable[CatalogEntry]) -> dict[Kind, int]:
 
 
 def _remedy(slot: Slot) -> FailureRemedy:
-    seen = next(iter(slot.failed_dials.values())).evidence if slot.failed_dials else None
+    seen = next(iter(slot.leases.failed_dials.values())).evidence if slot.leases.failed_dials else None
     return remedy_of(seen, connected_before=slot.machine.life.ever_connected)
 
 
