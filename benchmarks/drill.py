@@ -20,7 +20,8 @@ import anyio
 from benchmarks.cpu_wait import Moment
 from benchmarks.report import Check, Report, Row, median
 from holdfast.config.read import config_from_mapping
-from holdfast.config.spec import Config, Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import Config, ServerSpec
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from holdfast.config.definition import keys_of
 from holdfast.config.fields import TRANSPORTS
-from holdfast.config.models import ConfigFile, HoldfastSettings, OAuthFile, ServerFile, ToolsFile
+from holdfast.config.models import ConfigFile, OAuthFile, ServerFile, SettingsFile, ToolsFile
 from holdfast.config.provenance import report_config
 from holdfast.config.read import parse_config
 
@@ -31,7 +31,7 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
 
 
-@pytest.mark.parametrize("model", [ConfigFile, ServerFile, ToolsFile, OAuthFile, HoldfastSettings])
+@pytest.mark.parametrize("model", [ConfigFile, ServerFile, ToolsFile, OAuthFile, SettingsFile])
 def test_every_key_is_mentioned(model: type[BaseModel]) -> None:
     missing = [key for key in keys_of(model) if not re.search(rf"[`.\"]{re.escape(key)}[`.\"]", TEXT)]
     assert not missing

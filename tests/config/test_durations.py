@@ -17,7 +17,8 @@ from holdfast.config.fields import (
     read_bare_timeout,
 )
 from holdfast.config.read import config_from_mapping, read_file
-from holdfast.config.spec import CallPolicy, ServerSpec
+from holdfast.config.settings import CallPolicy
+from holdfast.config.spec import ServerSpec
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,7 @@ from hypothesis import given, strategies as st
 
 from holdfast.config.models import TOP_KEYS
 from holdfast.config.read import config_from_mapping, load_config, parse_config
-from holdfast.config.spec import (
-    BreakerSettings,
-    CallPolicy,
-    Limits,
-    LoadPolicy,
-    ReconnectSettings,
-    Settings,
-)
+from holdfast.config.settings import BreakerSettings, CallPolicy, Limits, LoadPolicy, ReconnectSettings, Settings
 from holdfast.core.breaker import BreakerPolicy
 from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.errors import ConfigError

@@ -184,7 +184,6 @@ def test_every_code_is_found_by_a_check_and_every_check_names_its_codes() -> Non
         "HF-CONFIG",
         "HF-CHECK-TIME",
         "HF-CHECK-CRASHED",
-        "HF-HUB-ADVERTISE",
         "HF-HUB-CLOCK",
         "HF-HUB-CONFIGS",
         "HF-HUB-SILENT",

@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 
 from holdfast.config.read import spec_from_connection
-from holdfast.config.spec import Config, Limits, LoadPolicy, Settings
+from holdfast.config.settings import Limits, LoadPolicy, Settings
+from holdfast.config.spec import Config
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.types import LoadResult, MCPServerLoadOutcome

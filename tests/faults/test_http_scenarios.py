@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.spec import Limits
+from holdfast.config.settings import Limits
 from holdfast.core.messages import FailureStatus
 from tests.faults.outcomes import observe
 from tests.peers.authz import AuthzService

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.spec import Limits
+from holdfast.config.settings import Limits
 from holdfast.core.messages import FailureStatus
 from holdfast.wire.process import Child
 from tests.faults.outcomes import observe

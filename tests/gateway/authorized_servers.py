@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from holdfast.config.fields import parse_duration
-from holdfast.config.spec import Config, LoadPolicy, ServerSpec, Settings
+from holdfast.config.settings import LoadPolicy, Settings
+from holdfast.config.spec import Config, ServerSpec
 from holdfast.gateway.model import EXT_AUTH_TIMEOUT, OUTAGE_STATUS
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader

@@ -21,14 +21,8 @@ import anyio
 import anyio.abc
 
 from holdfast.config.read import config_from_mapping
-from holdfast.config.spec import (
-    BreakerSettings,
-    CallPolicy,
-    Config,
-    LoadPolicy,
-    ReconnectSettings,
-    Settings,
-)
+from holdfast.config.settings import BreakerSettings, CallPolicy, LoadPolicy, ReconnectSettings, Settings
+from holdfast.config.spec import Config
 from holdfast.core.catalog import Catalog
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError

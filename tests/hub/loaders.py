@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.config.read import spec_from_connection
-from holdfast.config.spec import Config, LoadPolicy, Settings
+from holdfast.config.settings import LoadPolicy, Settings
+from holdfast.config.spec import Config
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from tests.peers.http_fault import Exchange

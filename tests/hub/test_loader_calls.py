@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from holdfast import CallFailed, Hub, call_tool, get_tools_with_resilience
-from holdfast.config.spec import CallPolicy, Config, LoadPolicy, ServerSpec, Settings
+from holdfast.config.settings import CallPolicy, LoadPolicy, Settings
+from holdfast.config.spec import Config, ServerSpec
 from holdfast.errors import ServerDisabled, UnknownTool
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader

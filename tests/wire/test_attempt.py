@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from holdfast.config.spec import Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import NetworkFailure, NetworkFault, TimedOut, Unexpected
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure

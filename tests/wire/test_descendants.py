@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.config.spec import Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import ServerSpec
 from holdfast.core.redact import Redactor
 from holdfast.wire import process
 from holdfast.wire.dial import Dialer

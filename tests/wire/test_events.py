@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.config.spec import Limits
+from holdfast.config.settings import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, OverBound
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.client import read_events

@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.config.spec import Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import HttpStatus, NotMcp, NotMcpFault, ProcessExit, RpcError, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure

@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 import holdfast.wire.http.client as client_room
-from holdfast.config.spec import Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import ServerSpec
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp
 from holdfast.core.redact import MASK, Redactor

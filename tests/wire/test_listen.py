@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from holdfast.config.read import spec_from_connection
-from holdfast.config.spec import Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.wire import listen

@@ -18,7 +18,8 @@ import anyio.lowlevel
 import pytest
 
 import holdfast.wire.process as room
-from holdfast.config.spec import Limits, ServerSpec
+from holdfast.config.settings import Limits
+from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import BadConfig, CommandFault, CommandUnusable, ProcessExit
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions
 
-from holdfast.config.spec import Limits
+from holdfast.config.settings import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import DuplexDispatcher

@@ -59,17 +59,19 @@ if TYPE_CHECKING:
         read_file as read_file,
         spec_from_connection as spec_from_connection,
     )
-    from holdfast.config.spec import (
+    from holdfast.config.settings import (
         ApprovalMode as ApprovalMode,
         CallPolicy as CallPolicy,
-        Config as Config,
-        HeaderSource as HeaderSource,
         Limits as Limits,
         LoadPolicy as LoadPolicy,
-        OAuthSettings as OAuthSettings,
         QuotaSettings as QuotaSettings,
-        ServerSpec as ServerSpec,
         Settings as Settings,
+    )
+    from holdfast.config.spec import (
+        Config as Config,
+        HeaderSource as HeaderSource,
+        OAuthSettings as OAuthSettings,
+        ServerSpec as ServerSpec,
         Target as Target,
         Targets as Targets,
         ToolFilter as ToolFilter,

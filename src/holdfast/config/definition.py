@@ -26,8 +26,8 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
+from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
-    ApprovalMode,
     EraChoice,
     ServerSpec,
     Sharing,

@@ -1,66 +1,56 @@
 """Pydantic models of the file, frozen, with unknown keys forbidden, and the keys of other clients that are ignored.
 
-``definition.py`` turns a ``ServerFile`` into a ``spec.ServerSpec``. The published JSON Schema is
+``definition.py`` turns a ``ServerFile`` into a ``spec.ServerSpec``. The model of the ``holdfast`` section is made from
+the classes of ``settings.py``, which say what it means. The published JSON Schema is
 generated from these models. Editors show the descriptions, so they are whole sentences.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 from pydantic.alias_generators import to_camel
 
+from holdfast.config import fields
 from holdfast.config.fields import (
     ApprovalName,
     CallTimeout,
-    Count,
-    Duration,
     EnvName,
     EraName,
-    Factor,
     Flag,
     HeaderName,
     HeaderValue,
     InvalidValue,
-    NameLength,
-    Pauses,
-    Period,
     PlacementField,
     Port,
     Prefix,
     Scalar,
     SharingName,
-    Size,
     Text,
     Timeout,
     TransportName,
     Url,
-    WholeNumber,
     kind_of,
 )
-from holdfast.config.spec import OAuthSettings, ServerSpec, Settings
+from holdfast.config.settings import Settings
+from holdfast.config.spec import OAuthSettings, ServerSpec
 
 __all__ = [
     "CONNECTION_KEYS",
     "SERVER_KEYS",
     "TOP_KEYS",
-    "BreakerFile",
-    "CallSettings",
     "ConfigFile",
-    "HoldfastSettings",
-    "LimitSettings",
-    "LoadSettings",
     "OAuth",
     "OAuthFile",
-    "PerClientFile",
-    "QuotasFile",
-    "ReconnectFile",
     "ServerFile",
+    "SettingsFile",
     "ToolsFile",
     "is_oauth_key",
+    "meaning",
     "oauth_settings",
 ]
 
@@ -201,12 +191,6 @@ def oauth_settings(file: OAuthFile) -> OAuthSettings:
     )
 
 
-_DEFAULTS = Settings()
-_LOAD, _CALL, _LIMITS = _DEFAULTS.load, _DEFAULTS.call, _DEFAULTS.limits
-_BREAKER, _RECONNECT = _DEFAULTS.breaker, _DEFAULTS.reconnect
-_PER_CLIENT, _QUOTAS = _DEFAULTS.per_client, _DEFAULTS.quotas
-
-
 def _listed(value: object) -> object:
     if isinstance(value, str):
         raise InvalidValue(
@@ -332,174 +316,35 @@ class ServerFile(_FileModel):
     oauth: OAuth = Field(default=OAuthFile(), description="How to log in to it, if the server does not announce it.")
 
 
-class LoadSettings(_FileModel):
-    """Attempts, waits and deadlines of a load."""
-
-    attempts: Count = Field(
-        default=_LOAD.attempts, description="How many attempts a server gets that fails transiently."
-    )
-    backoff: Duration = Field(
-        default=_LOAD.backoff, description="The wait before the second attempt; it doubles with each further attempt."
-    )
-    attempt_timeout: Timeout = Field(default=_LOAD.attempt_timeout, description="How long one attempt may take.")
-    total_timeout: Timeout = Field(
-        default=_LOAD.total_timeout, description="How long all attempts at a server may take together."
-    )
-    concurrency: Count = Field(
-        default=_LOAD.concurrency,
-        description="How many servers are loaded at the same time. Each worker and each replica loads so many.",
-    )
+def _section(name: str, settings: type[Any]) -> type[BaseModel]:
+    """The model of one section: every setting of the class that is described for the file, and its sections."""
+    made: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        if one.metadata:
+            kind = getattr(fields, one.metadata["kind"])
+            written = kind | None if one.default is None else kind
+            made[one.name] = written, Field(default=one.default, description=one.metadata["description"])
+        elif dataclasses.is_dataclass(one.default):
+            section = _section(to_camel(one.name), type(one.default))
+            words = (section.__doc__ or "").partition(". ")[0].removesuffix(".")
+            made[one.name] = section, Field(default=section(), description=f"{words}.")
+    model: type[BaseModel] = create_model(name, __base__=_FileModel, __doc__=settings.__doc__, **made)
+    return model
 
 
-class CallSettings(_FileModel):
-    """How long a call may take, and how many calls may run at the same time."""
+SettingsFile = _section("holdfast", Settings)
+"""The model of the ``holdfast`` section, made from the classes of ``settings.py``."""
 
-    timeout: Timeout = Field(default=_CALL.timeout, description="How long a call may go without an answer or progress.")
-    hard_timeout: Timeout = Field(default=_CALL.hard_timeout, description="How long a call may take in total.")
-    ready_timeout: Timeout = Field(
-        default=_CALL.ready_timeout, description="How long a call waits for a server that is starting or reconnecting."
-    )
-    concurrency: Count = Field(
-        default=_CALL.concurrency,
-        description="How many calls to one server may run at the same time. It holds for each worker and each replica.",
-    )
-    queue: WholeNumber = Field(
-        default=_CALL.queue,
-        description="How many more calls to one server may wait for their turn, at each worker and each replica.",
-    )
+_Meaning = TypeVar("_Meaning")
 
 
-class BreakerFile(_FileModel):
-    """When calls to a failing server stop, and for how long."""
-
-    threshold: Count = Field(
-        default=_BREAKER.threshold, description="How many failures in a row, all within `window`, open the breaker."
-    )
-    window: Timeout = Field(default=_BREAKER.window, description="The time within which those failures count.")
-    cooldown: Timeout = Field(
-        default=_BREAKER.cooldown, description="How long calls are refused before one of them may try again."
-    )
-    growth: Factor = Field(
-        default=_BREAKER.growth,
-        description="What each time in a row that the breaker opens multiplies the cooldown by; 1 keeps it as it is.",
-    )
-    max_cooldown: Timeout = Field(
-        default=_BREAKER.max_cooldown, description="The longest that a growing cooldown becomes."
-    )
-
-
-class ReconnectFile(_FileModel):
-    """How a lost connection is restored."""
-
-    failures: Count = Field(
-        default=_RECONNECT.failures,
-        description="How many consecutive failures on a live connection cause a reconnect.",
-    )
-    backoff: Pauses = Field(
-        default=_RECONNECT.backoff,
-        description="The wait before each attempt. The number of waits is the number of attempts.",
-    )
-    self_probe: Period = Field(
-        default=_RECONNECT.self_probe,
-        description="How often a server is tried again after all attempts failed; `off` for never.",
-    )
-    standing: Timeout = Field(
-        default=_RECONNECT.standing,
-        description="How long a new connection must last before earlier failures no longer count.",
-    )
-
-
-class PerClientFile(_FileModel):
-    """Connections of a server with `sharing: per-client`: one for each client."""
-
-    connections: Count = Field(
-        default=_PER_CLIENT.connections,
-        description="How many clients may have their own connection to the same server at the same time. It holds for "
-        "each worker and each replica.",
-    )
-    idle: Timeout = Field(
-        default=_PER_CLIENT.idle,
-        description="How long such a connection may be idle if its client has no session (2026-07-28 over HTTP).",
-    )
-
-
-class QuotasFile(_FileModel):
-    """What one principal may use at a time. A hub that asks for no credentials has one principal, `local`."""
-
-    sessions: Count = Field(
-        default=_QUOTAS.sessions,
-        description="The most sessions of one principal in memory, of all workers and replicas together; idle ones "
-        "give way.",
-    )
-    connections: Count = Field(
-        default=_QUOTAS.connections,
-        description="The most connections of one principal, at each worker and each replica.",
-    )
-    body_bytes: Size = Field(
-        default=_QUOTAS.body_bytes,
-        description="How much the bodies of one principal's requests may hold while they are under way, at all workers "
-        "of a replica together; a single one always has room.",
-    )
-    calls_in_flight: Count = Field(
-        default=_QUOTAS.calls_in_flight,
-        description="The most requests of one principal that run at the same time, at all workers and replicas "
-        "together.",
-    )
-    calls_per_minute: Count = Field(
-        default=_QUOTAS.calls_per_minute,
-        description="The most requests of one principal in a minute, at all workers and replicas together; not for "
-        "`local`.",
-    )
-    client_connections: Count = Field(
-        default=_QUOTAS.client_connections,
-        description="The most connections of one principal to one `per-client` server, at each worker and each "
-        "replica; not for `local`.",
-    )
-
-
-class LimitSettings(_FileModel):
-    """Limits on what a server sends. A server that exceeds one fails with a message that names the limit."""
-
-    message_bytes: Size = Field(default=_LIMITS.message_bytes, description="The largest single message.")
-    catalog_items: Count = Field(default=_LIMITS.catalog_items, description="The most tools, prompts or resources.")
-    catalog_bytes: Size = Field(default=_LIMITS.catalog_bytes, description="The largest whole listing.")
-    pages: Count = Field(default=_LIMITS.pages, description="The most pages of one listing.")
-    stderr_bytes: Size = Field(default=_LIMITS.stderr_bytes, description="How much of a process's stderr is kept.")
-    notifications_per_second: Count = Field(
-        default=_LIMITS.notifications_per_second, description="The most notifications in one second."
-    )
-
-
-class HoldfastSettings(_FileModel):
-    """Holdfast's own settings; all optional."""
-
-    load: LoadSettings = Field(default=LoadSettings(), description="Attempts, waits and deadlines of a load.")
-    call: CallSettings = Field(
-        default=CallSettings(), description="How long a call may take, and how many calls may run at the same time."
-    )
-    limits: LimitSettings = Field(default=LimitSettings(), description="Limits on what a server sends.")
-    breaker: BreakerFile = Field(default=BreakerFile(), description="When calls to a failing server stop.")
-    reconnect: ReconnectFile = Field(default=ReconnectFile(), description="How a lost connection is restored.")
-    per_client: PerClientFile = Field(default=PerClientFile(), description="Connections that belong to one client.")
-    quotas: QuotasFile = Field(default=QuotasFile(), description="What one principal may use at a time.")
-    refresh: Period = Field(
-        default=_DEFAULTS.refresh,
-        description="How often each server is listed again; `off` for only when it announces a change.",
-    )
-    approvals: ApprovalName | None = Field(
-        default=None,
-        description="What happens when a server changes what a model reads: `off`, `warn` or `hold`. A server's own "
-        "`approvals` wins. Left out, it is `warn` for a hub on loopback and `hold` for one beyond it.",
-    )
-    idle: Timeout = Field(
-        default=_DEFAULTS.idle, description="How long a `lazy` server may be idle before it is stopped."
-    )
-    name_length: NameLength = Field(
-        default=_DEFAULTS.name_length,
-        description="The most characters of a tool's or a prompt's name at `/mcp`. A longer name is shortened and gets "
-        "a hash. The default leaves room for the prefix that a client puts before it. Names given out at another "
-        "length stay callable.",
-    )
+def meaning(kind: type[_Meaning], section: BaseModel) -> _Meaning:
+    """The settings that a section of the file means."""
+    values: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        values[name] = meaning(type(getattr(kind, name)), value) if isinstance(value, BaseModel) else value
+    return kind(**values)
 
 
 class ConfigFile(_FileModel):
@@ -507,7 +352,7 @@ class ConfigFile(_FileModel):
 
     mcp_servers: dict[str, ServerFile] = Field(default={}, description="The servers, by their names.")
     servers: dict[str, ServerFile] = Field(default={}, description="Another spelling of `mcpServers` (VS Code).")
-    holdfast: HoldfastSettings = Field(default=HoldfastSettings(), description="Holdfast's own settings.")
+    holdfast: SettingsFile = Field(default=SettingsFile(), description="Holdfast's own settings.")  # type: ignore[valid-type]  # made above
 
 
 _NOTE = "a note to people"

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from holdfast.config.definition import Definition, Ignored
 from holdfast.config.expand import Expansion
 from holdfast.config.fields import format_duration, format_size, read_bare_timeout
 from holdfast.config.find import find_config, search_places
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
-from holdfast.config.models import HoldfastSettings, is_oauth_key
+from holdfast.config.models import is_oauth_key
 from holdfast.config.read import ConfigReading, read_file
 from holdfast.config.spec import ServerSpec, is_key_text
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
@@ -235,20 +235,18 @@ class _ServerValues:
 
 
 def _settings(reading: ConfigReading) -> Iterator[Value]:
-    model = HoldfastSettings.model_validate(reading.settings)
-    for path, name, value in _leaves(model):
+    for path, name, value in _leaves(reading.config.settings):
         yield Value(key=joined(path), value=_spelled(name, value), origin=_setting_origin(reading, path))
 
 
-def _leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, object]]:
-    """Every setting in ``model``: its path in the file, its field name, its value."""
-    for name, setting in type(model).model_fields.items():
-        value = getattr(model, name)
-        inside = (*path, setting.alias or name)
-        if isinstance(value, BaseModel):
+def _leaves(settings: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, object]]:
+    """Every setting that the file can have: its path there, its field name, its value."""
+    for one in fields(settings):
+        value, inside = getattr(settings, one.name), (*path, to_camel(one.name))
+        if is_dataclass(value):
             yield from _leaves(value, inside)
-        else:
-            yield inside, name, value
+        elif one.metadata:
+            yield inside, one.name, value
 
 
 def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:

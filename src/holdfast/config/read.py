@@ -27,21 +27,9 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.find import find_config, is_named, project_folder, read_config, user_folders
 from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
-from holdfast.config.models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, HoldfastSettings
-from holdfast.config.spec import (
-    ApprovalMode,
-    BreakerSettings,
-    CallPolicy,
-    Config,
-    HeaderSource,
-    Limits,
-    LoadPolicy,
-    PerClientSettings,
-    QuotaSettings,
-    ReconnectSettings,
-    ServerSpec,
-    Settings,
-)
+from holdfast.config.models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
+from holdfast.config.settings import Settings
+from holdfast.config.spec import Config, HeaderSource, ServerSpec
 from holdfast.config.trust import require_trust
 from holdfast.errors import ConfigError, Problem
 
@@ -277,13 +265,13 @@ class _DocumentReader:
 
     def _settings(self, written: dict[str, object]) -> Settings:
         try:
-            model = HoldfastSettings.model_validate(written)
+            model = SettingsFile.model_validate(written)
         except ValidationError as error:
             self._problems += validation_problems(
-                error, HoldfastSettings, (_HOLDFAST,), self._source_map, known=self._expansion
+                error, SettingsFile, (_HOLDFAST,), self._source_map, known=self._expansion
             )
             return Settings()
-        settings = _meant(model)
+        settings = meaning(Settings, model)
         self._check_orders(settings)
         return settings
 
@@ -301,22 +289,6 @@ class _DocumentReader:
             message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
             hint = f"make `{other}` at least as long"
             self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
-
-
-def _meant(model: HoldfastSettings) -> Settings:
-    return Settings(
-        load=LoadPolicy(**model.load.model_dump()),
-        call=CallPolicy(**model.call.model_dump()),
-        limits=Limits(**model.limits.model_dump()),
-        breaker=BreakerSettings(**model.breaker.model_dump()),
-        reconnect=ReconnectSettings(**model.reconnect.model_dump()),
-        per_client=PerClientSettings(**model.per_client.model_dump()),
-        quotas=QuotaSettings(**model.quotas.model_dump()),
-        refresh=model.refresh,
-        approvals=cast("ApprovalMode | None", model.approvals),
-        idle=model.idle,
-        name_length=model.name_length,
-    )
 
 
 def _or_nothing(top: Mapping[str, object], key: str) -> object:

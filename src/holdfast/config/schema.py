@@ -20,14 +20,6 @@ _NAMES = {
     "ServerFile": "server",
     "ToolsFile": "tools",
     "OAuthFile": "oauth",
-    "HoldfastSettings": "holdfast",
-    "LoadSettings": "load",
-    "CallSettings": "call",
-    "LimitSettings": "limits",
-    "BreakerFile": "breaker",
-    "ReconnectFile": "reconnect",
-    "PerClientFile": "perClient",
-    "QuotasFile": "quotas",
 }
 _URLS = [{"required": [key]} for key in ("url", "serverUrl", "httpUrl")]
 
@@ -35,7 +27,7 @@ _URLS = [{"required": [key]} for key in ("url", "serverUrl", "httpUrl")]
 def config_schema() -> dict[str, Any]:
     """The schema, as draft 2020-12."""
     schema = _tidy(ConfigFile.model_json_schema())
-    definitions = schema["$defs"]
+    definitions = schema["$defs"] = dict(sorted(schema["$defs"].items()))
     server = definitions["server"]
     _allow_foreign(schema, TOP_KEYS)
     _allow_foreign(server, SERVER_KEYS)

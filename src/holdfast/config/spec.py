@@ -1,6 +1,6 @@
-"""Servers and settings as the other packages use them: plain frozen dataclasses, cheap to import.
+"""Servers as the other packages use them: plain frozen dataclasses, cheap to import.
 
-The models in ``models.py`` describe the file; these classes describe its meaning. Nothing
+The models in ``models.py`` describe the file; these classes and those of ``settings.py`` describe its meaning. Nothing
 here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
 """
 
@@ -13,24 +13,15 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from holdfast.core import NAME_LENGTH
+from holdfast.config.settings import ApprovalMode, Settings
 from holdfast.errors import Problem
 
 __all__ = [
-    "ApprovalMode",
-    "BreakerSettings",
-    "CallPolicy",
     "Config",
     "EraChoice",
     "HeaderSource",
-    "Limits",
-    "LoadPolicy",
     "OAuthSettings",
-    "PerClientSettings",
-    "QuotaSettings",
-    "ReconnectSettings",
     "ServerSpec",
-    "Settings",
     "Sharing",
     "Target",
     "Targets",
@@ -41,8 +32,6 @@ __all__ = [
 ]
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
-ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
-"""What happens with a changed or new tool: nothing, a report, or it waits for a person."""
 Sharing: TypeAlias = Literal["shared", "per-client"]
 EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
@@ -132,126 +121,11 @@ class ServerSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadPolicy:
-    """Attempts, waits and deadlines of a load. Times in seconds."""
-
-    attempts: int = 3
-    backoff: float = 0.25
-    attempt_timeout: float = 15.0
-    total_timeout: float = 45.0
-    concurrency: int = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallPolicy:
-    """How long a call may take, and how many calls may run at the same time. Times in seconds."""
-
-    timeout: float = 60.0
-    hard_timeout: float = 600.0
-    ready_timeout: float = 2.0
-    """How long a call waits for a server that is starting or reconnecting."""
-    concurrency: int = 64
-    """Calls to one server that may run at the same time."""
-    queue: int = 256
-    """Further calls that may wait for their turn; 0 lets none wait."""
-
-    def of(self, server: ServerSpec) -> CallPolicy:
-        """The policy of one server: its own timeout counts, and raises a hard limit that is shorter."""
-        own = server.timeout
-        return self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BreakerSettings:
-    """When the breaker opens, and for how long. Times in seconds."""
-
-    threshold: int = 3
-    """Consecutive failures within ``window`` that open the breaker."""
-    window: float = 30.0
-    cooldown: float = 60.0
-    growth: float = 1.0
-    """Each consecutive trip multiplies the cooldown by this factor; 1 keeps it constant."""
-    max_cooldown: float = 600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReconnectSettings:
-    """How a lost connection is restored. Times in seconds."""
-
-    failures: int = 3
-    """Consecutive failures on a live connection before it is replaced."""
-    backoff: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    """The wait before each attempt. The number of waits is the number of attempts."""
-    self_probe: float | None = 300.0
-    """How often a server is tried again after all attempts failed; None for never."""
-    standing: float = 30.0
-    """How long a new connection must last before earlier failures no longer count."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits on what a server sends. A server that exceeds one fails with a message that names the limit."""
-
-    message_bytes: int = 16 * 1024 * 1024
-    catalog_items: int = 20_000
-    catalog_bytes: int = 64 * 1024 * 1024
-    pages: int = 1_000
-    stderr_bytes: int = 16 * 1024
-    notifications_per_second: int = 1_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerClientSettings:
-    """Connections of a server with ``sharing: per-client``: one for each client. Times in seconds."""
-
-    connections: int = 64
-    """How many clients may have one to the same server at the same time."""
-    idle: float = 600.0
-    """How long one may be idle if its client has no session."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuotaSettings:
-    """What one principal may use at a time."""
-
-    sessions: int = 2_000
-    connections: int = 1_000
-    body_bytes: int = 32 * 1024 * 1024
-    """Of the requests that are under way. A single one always has room."""
-    calls_in_flight: int = 1_000
-    calls_per_minute: int = 12_000
-    """Not for ``local``, the principal of a hub that asks for no credentials."""
-    client_connections: int = 16
-    """Connections to one server with ``sharing: per-client``; not for ``local``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Holdfast's own settings, with their defaults."""
-
-    load: LoadPolicy = LoadPolicy()
-    call: CallPolicy = CallPolicy()
-    limits: Limits = Limits()
-    breaker: BreakerSettings = BreakerSettings()
-    reconnect: ReconnectSettings = ReconnectSettings()
-    per_client: PerClientSettings = PerClientSettings()
-    quotas: QuotaSettings = QuotaSettings()
-    refresh: float | None = 60.0
-    """Seconds between two listings of a server; None for only when it announces a change."""
-    approvals: ApprovalMode | None = None
-    """What happens when a server changes what a model reads; None: `warn` on loopback, `hold` beyond it."""
-    idle: float = 300.0
-    """Seconds that a lazy server may be idle before it is stopped."""
-    name_length: int = NAME_LENGTH
-    """The most characters of the names of tools and prompts."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole configuration: every configured server, usable or not, and the settings."""
 
     servers: Mapping[str, ServerSpec]
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     source: Path | None = None
     found: bool = False
     """Whether the search found the file and no one named it: then a changed file needs the user's trust again."""

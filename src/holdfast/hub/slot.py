@@ -32,7 +32,6 @@ import anyio.abc
 
 from holdfast.config import ServerSpec, Settings
 from holdfast.core import (
-    BreakerPolicy,
     Health,
     IllegalTransition,
     LifecyclePolicy,
@@ -56,7 +55,7 @@ from holdfast.hub.records import OneClientRecord
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, DesiredState, Fields, RawObject
 
-__all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "lifecycle_policy"]
+__all__ = ["Slot", "SlotContext", "SlotHost", "lifecycle_policy"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -133,7 +132,7 @@ class Slot:
         self._context = context
         self.machine = Machine(
             spec.id,
-            breaker=breaker_policy(context.settings),
+            breaker=context.settings.breaker,
             lifecycle=lifecycle_policy(spec, context.settings, claims=context.fleet is not None),
             listed=listed,
         )
@@ -269,9 +268,7 @@ class Slot:
             context = self._context = replace(self._context, settings=settings)
             lifecycle = lifecycle_policy(spec, settings, claims=context.fleet is not None)
             self.leases.adopt(settings.limits)
-            self._perform(
-                self.machine.adopt(breaker_policy(settings), lifecycle, context.clock.now(), chance=context.chance())
-            )
+            self._perform(self.machine.adopt(settings.breaker, lifecycle, context.clock.now(), chance=context.chance()))
         self.bulkhead.adopt(settings.call.of(spec))
         if not before.connects_like(spec):
             self.handle(on.ConfigChanged(lazy=spec.lazy, watchable=watch_address(spec) is not None))
@@ -327,18 +324,6 @@ class Slot:
         attempt = f" attempt={health.attempts}" if health.attempts else ""
         later = f" next={health.retry_in:.1f}s" if health.retry_in is not None else ""
         return f"<Slot {self.id!r} {health.state.value}{attempt}{later} gen={self.machine.life.generation}>"
-
-
-def breaker_policy(settings: Settings) -> BreakerPolicy:
-    """The policy of a server's breaker."""
-    written = settings.breaker
-    return BreakerPolicy(
-        threshold=written.threshold,
-        window=written.window,
-        cooldown=written.cooldown,
-        growth=written.growth,
-        max_cooldown=written.max_cooldown,
-    )
 
 
 def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:

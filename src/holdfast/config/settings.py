@@ -1,0 +1,314 @@
+"""Holdfast's own settings: the ``holdfast`` section of the file, and what it means, in one description.
+
+Each setting is a field of a frozen dataclass with its default, the kind of its value in the file and the sentence that
+editors show (``in_file``). ``models.py`` makes the model of the file, and so the JSON Schema,
+from these classes; so a setting is written once. Times are in seconds here; in the file they have a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from holdfast.core import NAME_LENGTH, BreakerPolicy
+
+if TYPE_CHECKING:
+    from holdfast.config.spec import ServerSpec
+
+__all__ = [
+    "ApprovalMode",
+    "BreakerSettings",
+    "CallPolicy",
+    "Limits",
+    "LoadPolicy",
+    "PerClientSettings",
+    "QuotaSettings",
+    "ReconnectSettings",
+    "Settings",
+]
+
+ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
+"""What happens with a changed or new tool: nothing, a report, or it waits for a person."""
+
+
+def in_file(kind: str, description: str) -> Mapping[str, str]:
+    """How the file has a setting: the name of its type in ``fields.py``, and what editors show."""
+    return {"kind": kind, "description": description}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPolicy:
+    """Attempts, waits and deadlines of a load."""
+
+    attempts: int = field(
+        default=3,
+        metadata=in_file(
+            "Count",
+            "How many attempts a server gets that fails transiently.",
+        ),
+    )
+    backoff: float = field(
+        default=0.25,
+        metadata=in_file(
+            "Duration",
+            "The wait before the second attempt; it doubles with each further attempt.",
+        ),
+    )
+    attempt_timeout: float = field(default=15.0, metadata=in_file("Timeout", "How long one attempt may take."))
+    total_timeout: float = field(
+        default=45.0,
+        metadata=in_file(
+            "Timeout",
+            "How long all attempts at a server may take together.",
+        ),
+    )
+    concurrency: int = field(
+        default=16,
+        metadata=in_file(
+            "Count",
+            "How many servers are loaded at the same time. Each worker and each replica loads so many.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallPolicy:
+    """How long a call may take, and how many calls may run at the same time."""
+
+    timeout: float = field(
+        default=60.0,
+        metadata=in_file(
+            "Timeout",
+            "How long a call may go without an answer or progress.",
+        ),
+    )
+    hard_timeout: float = field(default=600.0, metadata=in_file("Timeout", "How long a call may take in total."))
+    ready_timeout: float = field(
+        default=2.0,
+        metadata=in_file(
+            "Timeout",
+            "How long a call waits for a server that is starting or reconnecting.",
+        ),
+    )
+    concurrency: int = field(
+        default=64,
+        metadata=in_file(
+            "Count",
+            "How many calls to one server may run at the same time. It holds for each worker and each replica.",
+        ),
+    )
+    queue: int = field(
+        default=256,
+        metadata=in_file(
+            "WholeNumber",
+            "How many more calls to one server may wait for their turn, at each worker and each replica.",
+        ),
+    )
+
+    def of(self, server: ServerSpec) -> CallPolicy:
+        """The policy of one server: its own timeout counts, and raises a hard limit that is shorter."""
+        own = server.timeout
+        return self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits on what a server sends. A server that exceeds one fails with a message that names the limit."""
+
+    message_bytes: int = field(default=16 * 1024 * 1024, metadata=in_file("Size", "The largest single message."))
+    catalog_items: int = field(default=20_000, metadata=in_file("Count", "The most tools, prompts or resources."))
+    catalog_bytes: int = field(default=64 * 1024 * 1024, metadata=in_file("Size", "The largest whole listing."))
+    pages: int = field(default=1_000, metadata=in_file("Count", "The most pages of one listing."))
+    stderr_bytes: int = field(default=16 * 1024, metadata=in_file("Size", "How much of a process's stderr is kept."))
+    notifications_per_second: int = field(
+        default=1_000,
+        metadata=in_file(
+            "Count",
+            "The most notifications in one second.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerSettings(BreakerPolicy):
+    """When calls to a failing server stop, and for how long."""
+
+    threshold: int = field(
+        default=3,
+        metadata=in_file(
+            "Count",
+            "How many failures in a row, all within `window`, open the breaker.",
+        ),
+    )
+    window: float = field(default=30.0, metadata=in_file("Timeout", "The time within which those failures count."))
+    cooldown: float = field(
+        default=60.0,
+        metadata=in_file(
+            "Timeout",
+            "How long calls are refused before one of them may try again.",
+        ),
+    )
+    growth: float = field(
+        default=1.0,
+        metadata=in_file(
+            "Factor",
+            "What each time in a row that the breaker opens multiplies the cooldown by; 1 keeps it as it is.",
+        ),
+    )
+    max_cooldown: float = field(
+        default=600.0,
+        metadata=in_file(
+            "Timeout",
+            "The longest that a growing cooldown becomes.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconnectSettings:
+    """How a lost connection is restored."""
+
+    failures: int = field(
+        default=3,
+        metadata=in_file(
+            "Count",
+            "How many consecutive failures on a live connection cause a reconnect.",
+        ),
+    )
+    backoff: tuple[float, ...] = field(
+        default=(1.0, 2.0, 4.0, 8.0, 16.0),
+        metadata=in_file(
+            "Pauses",
+            "The wait before each attempt. The number of waits is the number of attempts.",
+        ),
+    )
+    self_probe: float | None = field(
+        default=300.0,
+        metadata=in_file(
+            "Period",
+            "How often a server is tried again after all attempts failed; `off` for never.",
+        ),
+    )
+    standing: float = field(
+        default=30.0,
+        metadata=in_file(
+            "Timeout",
+            "How long a new connection must last before earlier failures no longer count.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerClientSettings:
+    """Connections of a server with `sharing: per-client`: one for each client."""
+
+    connections: int = field(
+        default=64,
+        metadata=in_file(
+            "Count",
+            "How many clients may have their own connection to the same server at the same time. It holds "
+            "for each worker and each replica.",
+        ),
+    )
+    idle: float = field(
+        default=600.0,
+        metadata=in_file(
+            "Timeout",
+            "How long such a connection may be idle if its client has no session (2026-07-28 over HTTP).",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaSettings:
+    """What one principal may use at a time. A hub that asks for no credentials has one principal, `local`."""
+
+    sessions: int = field(
+        default=2_000,
+        metadata=in_file(
+            "Count",
+            "The most sessions of one principal in memory, of all workers and replicas together; idle ones give way.",
+        ),
+    )
+    connections: int = field(
+        default=1_000,
+        metadata=in_file(
+            "Count",
+            "The most connections of one principal, at each worker and each replica.",
+        ),
+    )
+    body_bytes: int = field(
+        default=32 * 1024 * 1024,
+        metadata=in_file(
+            "Size",
+            "How much the bodies of one principal's requests may hold while they are under way, at all "
+            "workers of a replica together; a single one always has room.",
+        ),
+    )
+    calls_in_flight: int = field(
+        default=1_000,
+        metadata=in_file(
+            "Count",
+            "The most requests of one principal that run at the same time, at all workers and replicas together.",
+        ),
+    )
+    calls_per_minute: int = field(
+        default=12_000,
+        metadata=in_file(
+            "Count",
+            "The most requests of one principal in a minute, at all workers and replicas together; not for `local`.",
+        ),
+    )
+    client_connections: int = field(
+        default=16,
+        metadata=in_file(
+            "Count",
+            "The most connections of one principal to one `per-client` server, at each worker and each "
+            "replica; not for `local`.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Holdfast's own settings; all optional."""
+
+    load: LoadPolicy = LoadPolicy()
+    call: CallPolicy = CallPolicy()
+    limits: Limits = Limits()
+    breaker: BreakerSettings = BreakerSettings()
+    reconnect: ReconnectSettings = ReconnectSettings()
+    per_client: PerClientSettings = PerClientSettings()
+    quotas: QuotaSettings = QuotaSettings()
+    refresh: float | None = field(
+        default=60.0,
+        metadata=in_file(
+            "Period",
+            "How often each server is listed again; `off` for only when it announces a change.",
+        ),
+    )
+    approvals: ApprovalMode | None = field(
+        default=None,
+        metadata=in_file(
+            "ApprovalName",
+            "What happens when a server changes what a model reads: `off`, `warn` or `hold`. A server's own "
+            "`approvals` wins. Left out, it is `warn` for a hub on loopback and `hold` for one beyond it.",
+        ),
+    )
+    idle: float = field(
+        default=300.0,
+        metadata=in_file(
+            "Timeout",
+            "How long a `lazy` server may be idle before it is stopped.",
+        ),
+    )
+    name_length: int = field(
+        default=NAME_LENGTH,
+        metadata=in_file(
+            "NameLength",
+            "The most characters of a tool's or a prompt's name at `/mcp`. A longer name is shortened and "
+            "gets a hash. The default leaves room for the prefix that a client puts before it. Names given "
+            "out at another length stay callable.",
+        ),
+    )
