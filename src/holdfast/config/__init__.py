@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         plan_pointing as plan_pointing,
         plan_undoing as plan_undoing,
     )
-    from holdfast.config.definition import Definition as Definition, looks_secret as looks_secret
+    from holdfast.config.definition import Definition as Definition
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
     from holdfast.config.find import (
         find_config as find_config,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         read_file as read_file,
         spec_from_connection as spec_from_connection,
     )
+    from holdfast.config.secret_texts import looks_secret as looks_secret
     from holdfast.config.settings import (
         ApprovalMode as ApprovalMode,
         CallPolicy as CallPolicy,

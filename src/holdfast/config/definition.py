@@ -12,20 +12,22 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from holdfast.config.env_file import EnvFile, read_env_file
 from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
+from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
     EraChoice,
@@ -36,20 +38,15 @@ from holdfast.config.spec import (
     is_key_text,
 )
 from holdfast.config.steering import steers
-from holdfast.core import has_secret_shape, secrets_in_url
 from holdfast.errors import Problem
 
 __all__ = [
     "Definition",
-    "EnvFile",
     "Ignored",
     "ReadContext",
-    "gather_secrets",
     "key_hint",
     "keys_of",
-    "looks_secret",
     "read_definition",
-    "read_env_file",
     "unknown_key",
     "validation_problems",
 ]
@@ -111,6 +108,15 @@ def read_definition(
     return _DefinitionReader(server_id, path, context, problems).read(raw)
 
 
+class _DefinitionFault(NamedTuple):
+    """A problem of a definition, before its position in the file is known."""
+
+    inside: KeyPath
+    message: str
+    hint: str = ""
+    at_key: bool = False
+
+
 class _DefinitionReader:
     """Reads one definition."""
 
@@ -124,16 +130,15 @@ class _DefinitionReader:
         self._env_file: EnvFile | None = None
 
     def read(self, raw: object) -> Definition:
-        self._check_id()
+        self._add(_id_faults(self._id))
         if not isinstance(raw, dict):
-            self._problem(
-                (), f"the server must be an object, not {kind_of(raw)}", 'write {"command": "…"} or {"url": "…"}'
-            )
+            hint = 'write {"command": "…"} or {"url": "…"}'
+            self._add([_DefinitionFault((), f"the server must be an object, not {kind_of(raw)}", hint)])
             return self._definition(self._bad({}), {})
         given = self._expand(self._relevant(raw))
-        self._check_contradictions(given)
-        self._check_command(given)
-        self._read_env_file(given)
+        self._add(_contradictions(given))
+        self._add(self._command_faults(given))
+        self._add(self._env_file_faults(given))
         model = self._validate(given)
         return self._definition(self._bad(given) if model is None or self._problems else self._spec(model), given)
 
@@ -156,37 +161,25 @@ class _DefinitionReader:
             env_file=self._env_file,
         )
 
-    def _problem(self, inside: KeyPath, message: str, hint: str = "", *, at_key: bool = False) -> None:
-        path = (*self._path, *inside)
-        self._problems.append(self._context.source_map.problem(path, message, hint=hint, at_key=at_key))
-
-    def _ignore(self, key: str, why: str) -> None:
-        self._ignored.append(Ignored(path=(*self._path, key), why=why))
+    def _add(self, faults: Iterable[_DefinitionFault]) -> None:
+        for fault in faults:
+            path = (*self._path, *fault.inside)
+            problem = self._context.source_map.problem(path, fault.message, hint=fault.hint, at_key=fault.at_key)
+            self._problems.append(problem)
 
     # The keys as written
-
-    def _check_id(self) -> None:
-        if not self._id.strip():
-            self._problem((), "the server has no name", "write the name as the key before its definition", at_key=True)
-        elif not self._id.isprintable():
-            self._problem((), "the server's name contains a control character", "use letters and digits", at_key=True)
 
     def _relevant(self, raw: dict[str, object]) -> dict[str, object]:
         """The keys that have an effect for this server; null is read as absent."""
         given = {key: value for key, value in raw.items() if value is not None}
-        for key in [key for key in given if key in self._context.foreign]:
-            self._ignore(key, self._context.foreign[key])
-            del given[key]
-        for key in self._without_effect(given):
-            if given.pop(key):
-                self._ignore(key, f"has no effect beside `{'url' if key in _PROCESS_KEYS else 'command'}`")
-        return given
-
-    def _without_effect(self, given: Mapping[str, object]) -> list[str]:
+        ignored = {key: why for key, why in self._context.foreign.items() if key in given}
         has_url = any(key in given for key in _URL_KEYS)
-        if has_url == ("command" in given):
-            return []
-        return [key for key in (_PROCESS_KEYS if has_url else _REQUEST_KEYS) if key in given]
+        if has_url != ("command" in given):
+            useless, beside = (_PROCESS_KEYS, "url") if has_url else (_REQUEST_KEYS, "command")
+            ignored |= {key: f"has no effect beside `{beside}`" for key in useless if given.get(key)}
+            given = {key: value for key, value in given.items() if key not in useless}
+        self._ignored += [Ignored(path=(*self._path, key), why=why) for key, why in ignored.items()]
+        return {key: value for key, value in given.items() if key not in ignored}
 
     def _expand(self, given: dict[str, object]) -> dict[str, object]:
         if not self._context.expands:
@@ -208,44 +201,6 @@ class _DefinitionReader:
             self._problems += validation_problems(error, ServerFile, self._path, source_map, known=self._found)
             return None
 
-    # Contradictions
-
-    def _check_contradictions(self, given: Mapping[str, object]) -> None:
-        urls = [key for key in _URL_KEYS if key in given]
-        self._check_one_transport(given, urls)
-        self._check_agreement(given, _TYPE_KEYS, "the transport is given twice, with different values")
-        self._check_agreement(given, _URL_KEYS, "the address is given twice, with different values")
-        if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
-            self._problem(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
-        tools = given.get("tools")
-        if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
-            hint = "keep `tools.include`"
-            self._problem(
-                ("includeTools",), "`includeTools` and `tools` both say which tools to show", hint, at_key=True
-            )
-
-    def _check_one_transport(self, given: Mapping[str, object], urls: list[str]) -> None:
-        declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
-        type_key = next((key for key in _TYPE_KEYS if key in given), "type")
-        if "command" in given and urls:
-            hint = "keep `command` for a program that is started here, the URL for a server that already runs"
-            self._problem((urls[0],), f"the server has both `command` and `{urls[0]}`", hint, at_key=True)
-        elif "command" not in given and not urls:
-            hint = 'give "command" for a program that is started here, or "url" for a server that already runs'
-            self._problem((), "the server has neither `command` nor `url`", hint)
-        elif declared == "stdio" and urls:
-            hint = 'write "type": "http" (or "sse"), or give a "command"'
-            self._problem((type_key,), f"the transport is stdio, but there is a `{urls[0]}` and no `command`", hint)
-        elif declared in ("http", "sse") and not urls:
-            hint = 'write "type": "stdio", or give a "url"'
-            self._problem((type_key,), f"the transport is {declared}, but there is a `command` and no `url`", hint)
-
-    def _check_agreement(self, given: Mapping[str, object], keys: tuple[str, ...], message: str) -> None:
-        there = [key for key in keys if key in given]
-        meant = {str(read_transport(given[key]) or given[key]) for key in there}
-        if len(meant) > 1:
-            self._problem((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
-
     # Files and programs that it names
 
     def _text(self, given: Mapping[str, object], key: str) -> str:
@@ -254,40 +209,38 @@ class _DefinitionReader:
         broken = self._found.broken((*self._path, key))
         return value if isinstance(value, str) and not broken and "\0" not in value else ""
 
-    def _check_command(self, given: Mapping[str, object]) -> None:
+    def _command_faults(self, given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
         command = self._command(self._text(given, "command"))
-        if any(c.isspace() for c in command.strip()) and not self._is_program(command):
-            hint = 'split it: the first word is the "command", each further one a text in the list "args"'
-            self._problem(("command",), "`command` is a whole command line, and no such file exists", hint)
-
-    def _is_program(self, command: str) -> bool:
+        if not any(c.isspace() for c in command.strip()):
+            return
         found = shutil.which(command, path=self._context.environ.get("PATH"))
-        return bool(found) or os.path.exists(command)  # noqa: PTH110 - never raises
+        if not found and not os.path.exists(command):  # noqa: PTH110 - never raises
+            hint = 'split it: the first word is the "command", each further one a text in the list "args"'
+            yield _DefinitionFault(("command",), "`command` is a whole command line, and no such file exists", hint)
 
-    def _read_env_file(self, given: Mapping[str, object]) -> None:
-        written = self._text(given, "envFile")
+    def _env_file_faults(self, given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+        """Read the ``envFile``; what is wrong with it."""
+        written, key = self._text(given, "envFile"), ("envFile",)
         if not written:
             return
         try:
             self._env_file = read_env_file(self._resolve(written))
-            self._problems += self._env_file.problems
-            self._check_steering(self._env_file)
         except OSError as error:
             why = error.strerror or type(error).__name__
-            self._problem(("envFile",), f"`envFile` cannot be read: {why}", self._where_from())
+            where = f"a relative path starts from {self._context.folder or 'the working folder'}"
+            yield _DefinitionFault(key, f"`envFile` cannot be read: {why}", where)
+            return
         except UnicodeDecodeError:
-            self._problem(("envFile",), "`envFile` is not UTF-8 text", "save that file as UTF-8")
+            yield _DefinitionFault(key, "`envFile` is not UTF-8 text", "save that file as UTF-8")
+            return
         except ValueError as error:
-            self._problem(("envFile",), f"`envFile` cannot be used: {error}", "is it the right file?")
-
-    def _check_steering(self, file: EnvFile) -> None:
-        """Refuse a variable that changes what runs where its user was never asked about it (SEC-8)."""
-        for name in filter(steers, file.values) if self._context.trusted_by_content else ():
+            yield _DefinitionFault(key, f"`envFile` cannot be used: {error}", "is it the right file?")
+            return
+        self._problems += self._env_file.problems
+        # A variable that changes what runs is refused where its user was never asked about it (SEC-8).
+        for name in filter(steers, self._env_file.values) if self._context.trusted_by_content else ():
             message = f"`envFile` sets {name}, which changes what runs, and trust does not cover that file"
-            self._problem(("envFile",), message, "write it into `env`, or name this configuration with --config")
-
-    def _where_from(self) -> str:
-        return f"a relative path starts from {self._context.folder or 'the working folder'}"
+            yield _DefinitionFault(key, message, "write it into `env`, or name this configuration with --config")
 
     def _resolve(self, written: str) -> Path:
         if self._context.expands and (written == "~" or written.startswith("~/")):
@@ -332,6 +285,56 @@ class _DefinitionReader:
                 expanded=[*self._found.secrets, *_oauth_secrets(model.oauth)],
             ),
         )
+
+
+def _id_faults(server_id: str) -> Iterator[_DefinitionFault]:
+    if not server_id.strip():
+        yield _DefinitionFault(
+            (), "the server has no name", "write the name as the key before its definition", at_key=True
+        )
+    elif not server_id.isprintable():
+        yield _DefinitionFault(
+            (), "the server's name contains a control character", "use letters and digits", at_key=True
+        )
+
+
+def _contradictions(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+    """Keys that cannot hold at the same time."""
+    yield from _transport_faults(given, [key for key in _URL_KEYS if key in given])
+    yield from _disagreement(given, _TYPE_KEYS, "the transport is given twice, with different values")
+    yield from _disagreement(given, _URL_KEYS, "the address is given twice, with different values")
+    if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
+        yield _DefinitionFault(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
+    tools = given.get("tools")
+    if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
+        message = "`includeTools` and `tools` both say which tools to show"
+        yield _DefinitionFault(("includeTools",), message, "keep `tools.include`", at_key=True)
+
+
+def _transport_faults(given: Mapping[str, object], urls: list[str]) -> Iterator[_DefinitionFault]:
+    declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
+    type_key = next((key for key in _TYPE_KEYS if key in given), "type")
+    if "command" in given and urls:
+        hint = "keep `command` for a program that is started here, the URL for a server that already runs"
+        yield _DefinitionFault((urls[0],), f"the server has both `command` and `{urls[0]}`", hint, at_key=True)
+    elif "command" not in given and not urls:
+        hint = 'give "command" for a program that is started here, or "url" for a server that already runs'
+        yield _DefinitionFault((), "the server has neither `command` nor `url`", hint)
+    elif declared == "stdio" and urls:
+        hint = 'write "type": "http" (or "sse"), or give a "command"'
+        yield _DefinitionFault(
+            (type_key,), f"the transport is stdio, but there is a `{urls[0]}` and no `command`", hint
+        )
+    elif declared in ("http", "sse") and not urls:
+        hint = 'write "type": "stdio", or give a "url"'
+        yield _DefinitionFault((type_key,), f"the transport is {declared}, but there is a `command` and no `url`", hint)
+
+
+def _disagreement(given: Mapping[str, object], keys: tuple[str, ...], message: str) -> Iterator[_DefinitionFault]:
+    there = [key for key in keys if key in given]
+    meant = {str(read_transport(given[key]) or given[key]) for key in there}
+    if len(meant) > 1:
+        yield _DefinitionFault((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
 
 
 def _oauth_secrets(oauth: OAuthFile) -> list[str]:
@@ -454,148 +457,3 @@ def _model_at(model: type[BaseModel], inside: KeyPath) -> type[BaseModel]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
     return model
-
-
-LARGEST = 1 << 20
-"""Bytes; a file of variables is smaller."""
-
-_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*=\s*(.*?)\s*", re.ASCII)
-_QUOTED = re.compile(r"""(["'])(.*?)(?<!\\)\1\s*(?:#.*)?""")
-_COMMENT = re.compile(r"\s+#.*$")
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvFile:
-    """The variables of a file, their lines, and the lines that cannot be read."""
-
-    path: Path
-    values: Mapping[str, str]
-    lines: Mapping[str, int]
-    problems: tuple[Problem, ...]
-
-
-def read_env_file(path: Path) -> EnvFile:
-    """Read ``path``; raises ``OSError``, or ``ValueError`` if it is not UTF-8 or too large."""
-    with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-    return _parse(path, data.decode("utf-8-sig"))
-
-
-def _parse(path: Path, text: str) -> EnvFile:
-    values: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    problems: list[Problem] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = _LINE.fullmatch(line)
-        value = _value(match.group(2)) if match else None
-        if match is None or value is None or "\0" in value:
-            problems.append(_unreadable(path, number))
-            continue
-        values[match.group(1)], lines[match.group(1)] = value, number
-    return EnvFile(path=path, values=values, lines=lines, problems=tuple(problems))
-
-
-def _value(written: str) -> str | None:
-    if not written.startswith(("'", '"')):
-        return _COMMENT.sub("", written)
-    match = _QUOTED.fullmatch(written)
-    if match is None:
-        return None
-    if match.group(1) == "'":
-        return match.group(2)
-    return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape.group(1), escape.group(1)), match.group(2))
-
-
-def _unreadable(path: Path, line: int) -> Problem:
-    return Problem(
-        message="this line does not define a variable",
-        hint='write NAME=value or NAME="value" on one line, or start it with # to make it a comment',
-        file=path,
-        line=line,
-        column=1,
-    )
-
-
-_SECRET_NAME = re.compile(
-    r"token|secret|passw|pwd|passphrase|api[-_.]?key|access[-_.]?key|private[-_.]?key|auth(?!ors?(?![a-z]))|credential"
-    r"|signature|cookie|jwt|^key$|^sig$|^pass$",
-    re.IGNORECASE,
-)
-_NAMES_A_PLACE = re.compile(r"(?:file|path|dir|url|uri|mode|type)$", re.IGNORECASE)
-_OPTION = re.compile(r"--?([\w.-]+?)(?:=(.*))?", re.DOTALL)
-_ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(.+)", re.DOTALL)
-_USER_INFO = re.compile(r"://([^/\s@]+)@")
-
-
-_PLAIN = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "SHELL", "TERM", "TMPDIR", "TZ"})
-
-
-def gather_secrets(
-    *,
-    env: Mapping[str, str],
-    headers: Mapping[str, str],
-    url: str,
-    args: Sequence[str],
-    expanded: Iterable[str],
-) -> frozenset[str]:
-    """Every env and header value, every value from ``${…}``, and every text that looks like a credential.
-
-    A value of HOME and its like is none: masked, it would hide every path below it.
-    """
-    given = (value for name, value in env.items() if name not in _PLAIN)
-    found = {*given, *headers.values(), *expanded, *_in_url(url), *_in_args(args)}
-    return frozenset(secret for secret in found if secret.strip())
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a name (of an option, a query field, a header) is usual for credentials."""
-    return bool(_SECRET_NAME.search(name)) and not _NAMES_A_PLACE.search(name)
-
-
-def _in_url(url: str) -> Iterator[str]:
-    if not url:
-        return
-    parts = urlsplit(url)
-    for part in (parts.username, parts.password):
-        if part:
-            yield from (part, unquote(part))
-    yield from (value for name, value in parse_qsl(parts.query) if looks_secret(name))
-    yield from secrets_in_url(url)
-
-
-def _in_args(args: Sequence[str]) -> Iterator[str]:
-    expected = False
-    for arg in args:
-        if expected and not arg.startswith("-"):
-            yield arg
-        option = _OPTION.fullmatch(arg)
-        expected = bool(option and option.group(2) is None and looks_secret(option.group(1)))
-        named = option if option and option.group(2) else _ASSIGNMENT.fullmatch(arg)
-        if named and looks_secret(named.group(1)):
-            yield named.group(2)
-        for user_info in _USER_INFO.findall(arg):
-            yield from (user_info, *user_info.split(":", 1))
-        yield from _by_shape(arg, named.group(2) if named else "")
-
-
-def _by_shape(arg: str, value: str) -> Iterator[str]:
-    """The secret in an argument that no name announces: the argument, its value, or what follows ``-k``.
-
-    An argument with blanks is a text or a script (``sh -c``): each of its words counts by itself, else every reason
-    that shares a word with it would be masked.
-    """
-    words = arg.split()
-    if len(words) > 1:
-        yield from (word for word in words if has_secret_shape(word, uuid=True))
-    elif "://" in arg:
-        yield from secrets_in_url(arg)
-    elif has_secret_shape(value or arg.lstrip("-"), uuid=True):
-        yield value or arg
-        if arg.startswith("-") and not value:
-            yield arg[2:]
