@@ -20,6 +20,7 @@ from benchmarks import (
     dead_server,
     doctor,
     drill,
+    find,
     fleet,
     gateway,
     growth,
@@ -69,6 +70,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "doctor": Benchmark(doctor.measure, {"rounds": 1}),
     "gateway": Benchmark(gateway.measure, {"rounds": 1, "routes": 3}),
     "outage": Benchmark(outage.measure, outage.QUICK),
+    "find": Benchmark(find.measure, find.QUICK),
 }
 
 
@@ -76,7 +78,7 @@ _CALLS = ("call_path", "call_variants", "payloads", "progress", "growth", "hub_c
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "calls": _CALLS,
-    "page": (*_CALLS, "idle_servers", "sessions", "start", "load", "startup", "outage"),
+    "page": (*_CALLS, "idle_servers", "sessions", "start", "load", "startup", "outage", "find"),
 }
 """Names for several of them: all that a call through the hub costs, and all that docs/benchmarks shows.
 

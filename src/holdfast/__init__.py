@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         UntrustedConfig,
     )
     from holdfast.hub import Hub, call_tool, get_tools_with_resilience, load
-    from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, Tool
+    from holdfast.types import CallResult, FoundTool, LoadResult, MCPServerLoadOutcome, Tool
 
 __all__ = [
     "BreakerOpen",
@@ -56,6 +56,7 @@ __all__ = [
     "ConfigError",
     "ConfigNotFound",
     "ConnectionClosed",
+    "FoundTool",
     "HoldfastError",
     "Hub",
     "HubClosed",
@@ -92,6 +93,7 @@ _HOMES = {
     "ConfigError": "holdfast.errors",
     "ConfigNotFound": "holdfast.errors",
     "ConnectionClosed": "holdfast.errors",
+    "FoundTool": "holdfast.types",
     "HoldfastError": "holdfast.errors",
     "Hub": "holdfast.hub.hub",
     "HubClosed": "holdfast.errors",

@@ -12,7 +12,16 @@ from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from holdfast.core import Failure, FailureStatus, counted, for_model, for_user
 
-__all__ = ["CallResult", "LoadResult", "LoadStatus", "MCPServerLoadOutcome", "ProgressFn", "Tool", "ToolDescription"]
+__all__ = [
+    "CallResult",
+    "FoundTool",
+    "LoadResult",
+    "LoadStatus",
+    "MCPServerLoadOutcome",
+    "ProgressFn",
+    "Tool",
+    "ToolDescription",
+]
 
 LoadStatus: TypeAlias = Literal["available", "transient", "permanent", "denied"]
 
@@ -125,6 +134,32 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<Tool {self.name!r} of {self.server_id!r}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTool:
+    """A tool that a search found, and whether it can be called now."""
+
+    name: str
+    """The name to call it by."""
+    server_id: str
+    signature: str
+    """Its name and parameters in one line: every required one, optional ones as far as there is room."""
+    summary: str
+    """The first sentence of its description."""
+    available: bool
+    """Whether its server takes calls now; one that starts when it is first called does."""
+    state: str
+    reason: str = ""
+    """Why it cannot be called, when that changes and what helps, in words for a model; empty if it is available."""
+    retry_in: float | None = None
+    """Seconds until the next try; None where none is planned."""
+
+    @property
+    def text(self) -> str:
+        """Two or three lines for a model: signature, summary, and the truth about the server."""
+        truth = "available" if self.available else f"not available ({self.state}): {self.reason}"
+        return "\n  ".join(filter(None, (self.signature, self.summary, f"[{truth}]")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,6 +199,8 @@ COMMANDS = [
     ["list", "--json"],
     ["tools"],
     ["tools", "--json"],
+    ["find", "a tool"],
+    ["find", "a tool", "--json"],
     ["call", "session", "t"],
     ["call", "web", "t"],
     ["call", "program", "t", "--json"],

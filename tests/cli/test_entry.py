@@ -84,6 +84,7 @@ def test_every_wrong_usage_has_one_style(inside: Inside, arguments: tuple[str, .
 
 JSON = {
     "tools": ("tools", "one"),
+    "find": ("find", "say it again"),
     "call": ("call", "one", "echo"),
     "auth status": ("auth", "status"),
     "config show": ("config", "show"),

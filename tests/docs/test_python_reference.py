@@ -64,7 +64,7 @@ PRINTS = [
 def test_there_is_an_example_for_each_part_of_the_page() -> None:
     assert len(EXAMPLES) == len(PRINTS)
     used = "\n".join(EXAMPLES)
-    of_results = {"CallResult", "LoadResult", "MCPServerLoadOutcome", "Tool"}
+    of_results = {"CallResult", "FoundTool", "LoadResult", "MCPServerLoadOutcome", "Tool"}
     assert {*holdfast.__all__} - {*errors.__all__} - of_results <= {*re.findall(r"\w+", used)}
 
 

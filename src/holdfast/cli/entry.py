@@ -25,6 +25,7 @@ COMMANDS = {
     "remove": ("holdfast.cli.remove", "Remove servers from your mcp.json"),
     "list": ("holdfast.cli.list_", "List the servers of an mcp.json"),
     "tools": ("holdfast.cli.tools", "List the tools of every server, and why a server has none"),
+    "find": ("holdfast.cli.find", "Find tools by what they do, and see whether they can be called now"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
     "login": ("holdfast.cli.login", "Log in to a server that requires it"),
     "logout": ("holdfast.cli.logout", "Remove the login of a server"),

@@ -363,6 +363,25 @@ class ToolsOutput(Versioned):
     servers: list[LoadedServer]
 
 
+class FoundToolRow(TypedDict):
+    """A tool that was found, and whether it can be called now."""
+
+    name: str
+    server: str
+    signature: str
+    summary: str
+    available: bool
+    state: str
+    reason: str | None
+    retryIn: float | None
+
+
+class FindOutput(Versioned):
+    """`holdfast find`."""
+
+    tools: list[FoundToolRow]
+
+
 class TrustOutput(Versioned):
     """`holdfast trust`."""
 
@@ -386,6 +405,7 @@ OUTPUTS: Mapping[str, Any] = {
     "disable": ActedOutput,
     "doctor": None,
     "enable": ActedOutput,
+    "find": FindOutput,
     "import": ImportOutput | ImportUndoneOutput,
     "list": ListOutput,
     "logs": LogOutput,

@@ -201,5 +201,13 @@ if TYPE_CHECKING:
         FleetReply as FleetReply,
         SharedStore as SharedStore,
     )
+    from holdfast.core.search import (
+        SearchText as SearchText,
+        first_sentence as first_sentence,
+        meaning_text as meaning_text,
+        query_words as query_words,
+        search_text as search_text,
+        signature as signature,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

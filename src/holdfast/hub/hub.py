@@ -25,7 +25,8 @@ from holdfast.hub.registry import SlotRegistry, reconnect, switch
 from holdfast.hub.replica_link import Replicas
 from holdfast.hub.slot import Slot
 from holdfast.hub.state_store import default_state_file
-from holdfast.types import CallResult, ProgressFn, Tool
+from holdfast.hub.tool_index import ToolIndex, found_tool
+from holdfast.types import CallResult, FoundTool, ProgressFn, Tool
 from holdfast.wire import Fields, dumps, tool_info
 
 __all__ = ["Hub"]
@@ -74,6 +75,8 @@ class Hub:
         # The servers of a hub that closes are reported too.
         warned = WarningSink(on_warning, lambda name: self.registry.slot(name).health())
         self.registry.journal.add_sink(warned, calls=None)
+        self.tool_index = ToolIndex()
+        """The search over the catalog's tools, for Holdfast's own packages."""
         self._called: dict[str, _CalledTool] = {}
         self._called_in: Catalog | None = None
 
@@ -105,6 +108,7 @@ class Hub:
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.registry.leave()
+        await self.tool_index.close()
 
     async def close(self) -> None:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
@@ -180,6 +184,25 @@ class Hub:
         slot = self.registry.slot(tool.server)
         result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
         return CallResult.from_raw(await self.registry.read_result(tool.server, result))
+
+    async def find_tools(self, query: str, *, limit: int = 5, server: str | None = None) -> tuple[FoundTool, ...]:
+        """Find tools by what they do, in plain words; the best first, at most ``limit``, of one server if it is named.
+
+        Each hit says whether it can be called now. A tool of a disabled server, or one that is held until its change
+        is approved, is not found.
+        """
+        if server is not None:
+            self._slot(server)
+        found = await self.tool_index.search(
+            self.catalog,
+            query,
+            limit=limit,
+            allowed=lambda entry: (
+                server in (None, entry.server) and not self.approvals.is_held(entry.server, entry.original)
+            ),
+        )
+        servers = self.servers
+        return tuple(found_tool(one, one.name, servers[one.server]) for one in found if one.server in servers)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Get a prompt by its name in the catalog."""

@@ -1,0 +1,79 @@
+"""``holdfast find``: find a tool by what it does, and see whether it can be called now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import typer
+from rich.text import Text
+
+from holdfast.cli.output import data_console, print_json, side_console, working
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config
+from holdfast.core import command_line, plain
+
+if TYPE_CHECKING:
+    from holdfast.types import FoundTool
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+READY_SECONDS = 20.0
+"""How long servers may take to start before the search goes on without them; what they last listed is found."""
+
+MOST_HITS = 50
+
+
+@app.command()
+def find(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the tool should do, in plain words")],
+    server: Annotated[str | None, typer.Option("--server", metavar="SERVER", help="Only tools of this server")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_HITS, metavar="N", help="At most so many")] = 5,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """Find tools by what they do, the best first, and see whether each can be called now.
+
+    Exit code 0: at least one was found. 1: none was.
+    """
+    found = anyio.run(_find, load_trusted(config), query, server, limit)
+    if as_json:
+        print_json({"tools": [_as_json(one) for one in found]})
+    else:
+        _show(found)
+    raise typer.Exit(0 if found else 1)
+
+
+async def _find(config: Config, query: str, server: str | None, limit: int) -> tuple[FoundTool, ...]:
+    from holdfast.hub import Hub  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+
+    with working("connecting to the servers"):
+        async with Hub.from_config(config) as hub:
+            await hub.ready(timeout=READY_SECONDS)
+            return await hub.find_tools(query, server=server, limit=limit)
+
+
+def _as_json(found: FoundTool) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "server": found.server_id,
+        "signature": found.signature,
+        "summary": found.summary,
+        "available": found.available,
+        "state": found.state,
+        "reason": found.reason or None,
+        "retryIn": found.retry_in,
+    }
+
+
+def _show(found: tuple[FoundTool, ...]) -> None:
+    console = data_console()
+    for one in found:
+        console.print(Text(plain(one.signature), style="bold"), soft_wrap=True)
+        if one.summary:
+            console.print(Text(f"  {plain(one.summary)}"), soft_wrap=True)
+        if not one.available:
+            console.print(Text(f"  {plain(one.reason)}", style="yellow"), soft_wrap=True)
+    if not found:
+        side_console().print(f"no tool was found; `{command_line('tools')}` lists them all", soft_wrap=True)
