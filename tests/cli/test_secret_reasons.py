@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -24,6 +25,7 @@ from tests.harness import waiting
 from tests.harness.open_hubs import defined
 from tests.peers.http_fault import Behaviour, Request, respond
 from tests.peers.mcp_http import McpPeer
+from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.requirement("SEC-12", "MSG-6")]
@@ -35,6 +37,7 @@ FORMS = forms(KEY) | forms(PASSWORD)
 TOKEN = "token-of-the-callers-0123456789"
 CONTROL = "token-of-the-operators-0123456789"
 FULL, GONE = "the till is full", "the engine fell off"
+ODD = "an odd member"
 
 
 def quoting(peer: McpPeer) -> Callable[[Request], Behaviour]:
@@ -51,14 +54,24 @@ def quoting(peer: McpPeer) -> Callable[[Request], Behaviour]:
     return answer
 
 
-def servers(peer: McpPeer, make: Callable[..., StdioPeer]) -> dict[str, Any]:
-    """Two whose breakers trip, and one whose process ends in a call; all say why, with their secret."""
+class OddPeer(SsePeer):
+    """It breaks the protocol after a call, when no one waits: the words for it quote the members of what it sent."""
+
+    def _reply(self, outbox: asyncio.Queue[dict[str, Any] | None], message: dict[str, Any]) -> None:
+        super()._reply(outbox, message)
+        if message.get("method") == "tools/call":
+            outbox.put_nowait({ODD: 1, KEY: 1})
+
+
+def servers(peer: McpPeer, odd: SsePeer, make: Callable[..., StdioPeer]) -> dict[str, Any]:
+    """Two whose breakers trip, and two whose connections end in a call; all say why, with their secret."""
     peer.script = quoting(peer)
     dying = make("--die-in-call", "--stderr", f"Error: {GONE} for {PASSWORD}")
     return {
         "tripped": defined(peer, headers={"X-Key": KEY, "X-Server": "tripped"}),
         "strange": defined(peer, headers={"X-Key": KEY, "X-Server": "strange"}),
         "lost": defined(dying, env={"PASSWORD": PASSWORD}),
+        "odd": defined(odd, headers={"X-Key": KEY}),
     }
 
 
@@ -74,7 +87,8 @@ async def test_the_library_tells_why_and_not_the_secret(
     errors: list[HoldfastError] = []
     async with (
         McpPeer() as peer,
-        Hub.from_config({"mcpServers": servers(peer, stdio_peer), "holdfast": {"approvals": "off"}}) as hub,
+        OddPeer() as odd,
+        Hub.from_config({"mcpServers": servers(peer, odd, stdio_peer), "holdfast": {"approvals": "off"}}) as hub,
     ):
         assert await hub.ready(waiting.PATIENCE)
         hub.listen(records.append)
@@ -83,6 +97,8 @@ async def test_the_library_tells_why_and_not_the_secret(
                 await hub.call_tool(tool)
             errors.append(failed.value)
         await waiting.came_true(lambda: any("lost" in repr(one) and GONE in repr(one) for one in records))
+        assert (await hub.call_tool("odd__echo", {"text": "hi"})).text == "hi"
+        await waiting.came_true(lambda: any("odd" in repr(one) and ODD in repr(one) for one in records))
         outputs = {
             "health": repr(dict(hub.servers)),
             "warnings": repr(hub.warnings),
@@ -132,9 +148,9 @@ async def test_a_served_hub_tells_why_in_every_view_and_the_secret_in_none(
     replace_file(token, TOKEN)
     replace_file(control, CONTROL)
     outputs: dict[str, str] = {}
-    async with McpPeer() as peer:
+    async with McpPeer() as peer, OddPeer() as odd:
         file = tmp_path / "mcp.json"
-        file.write_text(json.dumps({"mcpServers": servers(peer, stdio_peer)}))
+        file.write_text(json.dumps({"mcpServers": servers(peer, odd, stdio_peer)}))
         options = ("--config", str(file), "--log-format", "json", "--log-level", "debug")
         given = ("--token-file", str(token), "--control-token-file", str(control))
         async with served(home, *options, *given) as hub:
@@ -155,10 +171,11 @@ async def test_a_served_hub_tells_why_in_every_view_and_the_secret_in_none(
                 await ask("refused", "tools/call", name="tripped__echo", arguments={})
                 await ask("strange", "tools/call", name="strange__echo", arguments={})
                 await ask("lost", "tools/call", name="lost__echo", arguments={})
+                await ask("odd", "tools/call", name="odd__echo", arguments={"text": "hi"})
                 await ask("status tool", "tools/call", name="holdfast_status", arguments={})
                 await ask("status resource", "resources/read", uri="holdfast://status")
                 await ask("tools", "tools/list")
-                await waiting.came_true(lambda: FULL in outputs["/api/events"] and GONE in outputs["/api/events"])
+                await waiting.came_true(lambda: all(one in outputs["/api/events"] for one in (FULL, GONE, ODD)))
             paths = ["hub", "servers", "servers/tripped", "servers/lost", "catalog", "servers/lost/logs"]
             for path in (*(f"/api/{one}" for one in [*paths, "servers/tripped/logs"]), "/", "/metrics", "/readyz"):
                 status, outputs[path], _ = await asked(hub, path, CONTROL)
@@ -176,3 +193,4 @@ async def test_a_served_hub_tells_why_in_every_view_and_the_secret_in_none(
     losses = {"lost", "/api/servers/lost", "/api/servers/lost/logs", "logs lost"}
     assert {name for name, text in outputs.items() if FULL in text} >= views | trips
     assert {name for name, text in outputs.items() if GONE in text} >= views | losses
+    assert {name for name, text in outputs.items() if ODD in text} >= {"/api/events", "log"}

@@ -5,6 +5,7 @@ A stdio server runs at one worker. A call that comes in at the other one passes 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -18,7 +19,8 @@ import anyio
 import httpx2
 import pytest
 
-from tests.cli.serve_process import Served, config, served
+from holdfast.files import replace_file
+from tests.cli.serve_process import Served, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_workers import at_each_worker, calls_work_again, children, descendants
 from tests.clients.raw import MODERN_META
@@ -31,9 +33,9 @@ pytestmark = [
 ]
 
 SERVER = r"""
-import json, sys
+import json, os, sys
 era, note = sys.argv[1], sys.argv[2]
-names = ("tell", "hold")
+names = ("tell", "hold", "die", "peek")
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked or "method" not in asked:
@@ -49,11 +51,17 @@ for line in sys.stdin:
         said(result={**about, **more, "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "public"})
     elif method == "tools/list":
         tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+        tools[-1]["annotations"] = {"readOnlyHint": True}
         said(result={**more, "tools": tools, "ttlMs": 0, "cacheScope": "public"})
     elif method == "tools/call":
-        with open(note, "a") as file:
-            print(params["name"], params["arguments"].get("by", ""), file=file)
-        if params["name"] == "tell":
+        line = params["name"] + " " + params["arguments"].get("by", "")
+        with open(note, "a+") as file:
+            file.seek(0)
+            first = line not in file.read().splitlines()
+            print(line, file=file)
+        if params["name"] == "die" or (params["name"] == "peek" and first):
+            os._exit(3)
+        if params["name"] in ("tell", "peek"):
             seen = {"meta": params.get("_meta", {}), "id": asked["id"]}
             said(result={**more, "content": [{"type": "text", "text": json.dumps(seen)}]})
     elif method == "ping" and era == "legacy":
@@ -82,9 +90,11 @@ def note(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 async def hub(note: Path) -> AsyncIterator[Served]:
     command = {"command": sys.executable, "args": ["-I", "-S", "-c", SERVER]}
-    servers = {era: {**command, "args": [*command["args"], era, str(note)]} for era in ("legacy", "modern")}
+    eras = {"legacy": "legacy", "modern": "modern", "fragile": "legacy", "reader": "legacy"}
+    servers = {name: {**command, "args": [*command["args"], era, str(note)]} for name, era in eras.items()}
     file = note.with_name("mcp.json")
-    config(file, **servers)
+    patient = {"call": {"readyTimeout": "20s"}}  # a call waits for a process that starts again
+    file.write_text(json.dumps({"mcpServers": servers, "holdfast": patient}))
     async with served(note.with_name("home"), "--config", str(file), "--workers", "2") as hub:
         await ready(hub)
         yield hub
@@ -95,13 +105,17 @@ def calls(note: Path, line: str) -> int:
     return note.read_text().splitlines().count(line) if note.exists() else 0
 
 
-async def call(client: httpx2.AsyncClient, tool: str, by: str, **meta: Any) -> Any:
-    """A modern call; the result or the error."""
+async def post(client: httpx2.AsyncClient, tool: str, by: str, **meta: Any) -> httpx2.Response:
     params = {"name": tool, "arguments": {"by": by}, "_meta": {**MODERN_META, **meta}}
     headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}
     headers["accept"] = "application/json, text/event-stream"
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    answer = (await client.post("/mcp", json=body, headers=headers)).text
+    return await client.post("/mcp", json=body, headers=headers)
+
+
+async def call(client: httpx2.AsyncClient, tool: str, by: str, **meta: Any) -> Any:
+    """A modern call; the result or the error."""
+    answer = (await post(client, tool, by, **meta)).text
     said = json.loads(answer.rpartition("data: ")[2] if answer.startswith(("id:", "event:", ":")) else answer)
     return said.get("result", said.get("error"))
 
@@ -164,6 +178,15 @@ async def test_what_a_client_writes_in_meta_never_replaces_the_stamp_of_the_hub(
 
 
 @pytest.mark.requirement("LIFE-16")
+async def test_a_read_only_call_that_passes_two_workers_is_repeated_once(hub: Served, note: Path) -> None:
+    async with at_each_worker(hub) as clients:
+        for number, client in enumerate(clients):
+            result = await call(client, "reader__peek", f"at {number}")
+            assert not result.get("isError"), result
+            assert calls(note, f"peek at {number}") == 2
+
+
+@pytest.mark.requirement("LIFE-16")
 async def test_a_call_whose_worker_dies_runs_once_and_ends_with_its_connection(hub: Served, note: Path) -> None:
     workers = children(hub.process.pid)
     victim = next(worker for worker in workers if descendants(worker))
@@ -187,3 +210,35 @@ async def test_a_call_whose_worker_dies_runs_once_and_ends_with_its_connection(h
     assert isinstance(end, httpx2.TransportError), "the other worker goes on"
     await calls_work_again(hub, "legacy__tell")
     assert [calls(note, line) for line in held] == [1] * len(held)
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_call_that_passes_two_workers_is_one_call_for_the_quota_of_its_principal(
+    tmp_path: Path, note: Path
+) -> None:
+    """A call counts where it came in, and not again where its server is."""
+    tokens, file = tmp_path / "tokens", tmp_path / "mcp.json"
+    names = ("ada", "bob", "first", "second")
+    known = [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in names]
+    replace_file(tokens, json.dumps({"tokens": known}))
+    it = {"command": sys.executable, "args": ["-I", "-S", "-c", SERVER, "legacy", str(note)]}
+    file.write_text(json.dumps({"mcpServers": {"it": it}, "holdfast": {"quotas": {"callsPerMinute": 60}}}))
+    given = ("--config", str(file), "--workers", "2", "--tokens-file", str(tokens))
+    async with served(tmp_path / "home", *given) as hub:
+        await ready(hub)
+        async with at_each_worker(hub) as clients:
+
+            async def is_refused(client: httpx2.AsyncClient, name: str) -> bool:
+                client.headers["authorization"] = f"Bearer {name}"
+                return (await post(client, "it__tell", name)).status_code == 429
+
+            users = [*zip(clients, ("ada", "bob"), strict=False)]
+            for client, name in users:
+                assert [await is_refused(client, name) for _ in range(40)] == [False] * 40
+            # Once each worker knows what others used up at the other one, it knows what was told before, too.
+            for here, there, name in ((clients[0], clients[-1], "first"), (clients[-1], clients[0], "second")):
+                while not await is_refused(here, name):
+                    pass
+                await asked(lambda there=there, name=name: is_refused(there, name))  # type: ignore[misc]
+            for client, name in users:
+                assert [await is_refused(client, name) for _ in range(15)] == [False] * 15

@@ -1,4 +1,4 @@
-"""What the hub edits in a result for a client of the other era."""
+"""What the hub edits: in the parameters for a server, and in a result for a client of the other era."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.endpoint.eras import result_for_client
+from holdfast.endpoint.eras import params_for_server, result_for_client
 from holdfast.wire import RawObject
 
 STAMP = b'{"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}%s}'
@@ -18,3 +18,14 @@ def test_a_legacy_client_gets_the_meta_that_the_server_meant_for_it(more: bytes,
     said = RawObject.read(b'{"content": [], "resultType": "complete", "_meta": ' + STAMP % more + b"}")
     shown = json.loads(result_for_client("tools/call", said, modern=False, stamp=b"{}").written())
     assert shown == {"content": [], **({"_meta": left} if left else {})}
+
+
+@pytest.mark.requirement("LIFE-28", "SEC-21")
+@pytest.mark.parametrize("mine", [{}, {"mine": [1.5]}])
+@pytest.mark.parametrize("key", ["progressToken", "holdfast/principal", "io.modelcontextprotocol/protocolVersion"])
+def test_what_a_client_says_of_its_own_connection_does_not_reach_a_server(key: str, mine: dict[str, object]) -> None:
+    meta = {key: "theirs", **mine}
+    params = {"name": b'"x"', "_meta": json.dumps(meta).encode()}
+    sent = params_for_server(params, meta=meta, escapes=False, headers={}, log_level=None)
+    assert bytes(sent["name"]) == b'"x"'
+    assert json.loads(bytes(sent.get("_meta", b"{}"))) == mine

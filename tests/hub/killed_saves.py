@@ -20,10 +20,14 @@ from holdfast.core import Item, Kind, Listing, NameKey
 from holdfast.hub.pins import PinChanges, PinFile, PinnedTools
 from holdfast.hub.state_store import Store, StoredServer
 
-__all__ = ["AFTER", "BEFORE", "PINS_AFTER", "PINS_BEFORE"]
+__all__ = ["AFTER", "BEFORE", "LARGE_AFTER", "LARGE_BEFORE", "PINS_AFTER", "PINS_BEFORE"]
 
 Save = Callable[[Path], Callable[[], object]]
 """Prepares a save of a file; what it returns is killed."""
+
+
+CACHE_PAGES = 10
+"""SQLite may keep no more than these of a save in memory: the rest is in the file before the save is whole."""
 
 
 def _servers(**servers: tuple[str, ...]) -> dict[str, StoredServer]:
@@ -39,6 +43,8 @@ def _servers(**servers: tuple[str, ...]) -> dict[str, StoredServer]:
 
 BEFORE = _servers(a=("1", "one", "two"), b=("1", "three"), gone=("1", "four"))
 AFTER = _servers(a=("2", "five", "six"), b=("2", "seven", "eight"), new=("1", "nine"))
+LARGE_BEFORE = _servers(**{f"s{n}": ("1", *(f"{i}" * 4_000 for i in range(4))) for n in range(4)})
+LARGE_AFTER = _servers(**{f"s{n}": ("2", *(f"{i}" * 4_000 for i in range(4, 8))) for n in range(4)})
 PINS_BEFORE: dict[str, Any] = {"a": {"one": {"description": "first"}}}
 PINS_AFTER: dict[str, Any] = {"a": {"one": {"description": "approved"}}}
 
@@ -48,6 +54,13 @@ def _state(file: Path) -> Callable[[], object]:
     store.load()
     store.save(BEFORE)
     return lambda: store.save(AFTER)
+
+
+def _large_state(file: Path) -> Callable[[], object]:
+    store = Store(file)
+    store.load()
+    store.save(LARGE_BEFORE)
+    return lambda: store.save(LARGE_AFTER)
 
 
 def _first_state(file: Path) -> Callable[[], object]:
@@ -85,6 +98,7 @@ def _on_statements(step: Callable[..., None]) -> None:
     class Traced(sqlite3.Connection):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
+            self.execute(f"PRAGMA cache_size = {CACHE_PAGES}")
             self.set_trace_callback(step)
 
     connect = sqlite3.connect
@@ -92,7 +106,7 @@ def _on_statements(step: Callable[..., None]) -> None:
 
 
 def main(folder: Path) -> None:
-    saves: dict[str, Save] = {"state": _state, "first": _first_state, "pins": _pins}
+    saves: dict[str, Save] = {"state": _state, "large": _large_state, "first": _first_state, "pins": _pins}
     for name, prepare in saves.items():
         number, killed = 0, True
         while killed:

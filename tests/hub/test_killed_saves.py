@@ -15,7 +15,7 @@ from holdfast.config.read import config_from_mapping
 from holdfast.hub.pins import PinFile
 from holdfast.hub.state_store import Store
 from tests.harness.waiting import came_true
-from tests.hub.killed_saves import AFTER, BEFORE, PINS_AFTER, PINS_BEFORE
+from tests.hub.killed_saves import AFTER, BEFORE, LARGE_AFTER, LARGE_BEFORE, PINS_AFTER, PINS_BEFORE
 from tests.peers.peer_server import Origin, running
 
 pytestmark = pytest.mark.requirement("LIFE-21")
@@ -43,6 +43,12 @@ def test_a_state_that_is_killed_between_two_statements_is_the_one_from_before(le
         again.load()
         assert again.save(AFTER)
         assert {name: one for name, one in Store(file).load().items() if name != "gone"} == AFTER
+
+
+def test_a_large_state_that_is_killed_when_a_part_of_it_is_in_the_file_is_the_one_from_before(left: Path) -> None:
+    assert Store(left / "large-whole").load() == LARGE_AFTER
+    for file in _killed(left, "large", at_least=10):
+        assert Store(file).load() == LARGE_BEFORE, file.name
 
 
 def test_a_first_state_that_is_killed_is_made_by_the_next_hub(left: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from holdfast.core.lifecycle.table import State
@@ -538,6 +540,30 @@ async def test_three_denied_refreshes_make_the_server_denied_and_it_keeps_its_to
                 await hub.call_tool("a__echo")
         assert len([request for request in peer.requests if request.method == "POST"]) == seen
         assert len(hub.catalog.tools) == 5
+
+
+@pytest.mark.requirement("LIFE-28", "HUB-2")
+@pytest.mark.parametrize("transport", ["http", "stdio", "sse"])
+async def test_a_callback_that_waits_hears_of_all_progress_in_order_and_before_the_result(
+    transport: str, stdio_peer: MakePeer
+) -> None:
+    told: list[float] = []
+
+    async def slowly(progress: float, total: float | None, message: str | None) -> None:
+        for _ in range(5):  # more notices come meanwhile
+            await anyio.lowlevel.checkpoint()
+        told.append(progress)
+
+    async with AsyncExitStack() as stack:
+        if transport == "stdio":
+            peer: object = stdio_peer()
+        else:
+            peer = await stack.enter_async_context(McpPeer() if transport == "http" else SsePeer())
+        hub = await stack.enter_async_context(running({"a": peer}))
+        await hub.ready()
+        await hub.call_tool("a__progress", {"count": 30}, on_progress=slowly)
+        assert told == sorted(told)
+        assert len(told) == 30
 
 
 @pytest.mark.requirement("BRK-3")

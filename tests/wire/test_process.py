@@ -261,6 +261,22 @@ async def test_secrets_and_control_characters_are_masked_in_its_last_words() -> 
 
 
 @pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize(("keep", "shown"), [(1024, f"bad key {MASK}"), (12, "")])
+async def test_secrets_are_masked_in_the_last_line_of_one_that_still_runs(keep: int, shown: str) -> None:
+    source = "import sys; sys.stderr.write('starting\\n\\x1b[31mbad key hunter22\\n'); sys.stderr.flush(); input()"
+    async with (
+        started(program(source), keep=keep, secrets=("hunter22",)) as child,
+        anyio.create_task_group() as tasks,
+    ):
+        lines: list[bytes] = []
+        child.on_line = lines.append
+        tasks.start_soon(child.drain_stderr)
+        await came_true(lambda: len(lines) == 2)
+        assert child.last_line == shown, "a line that is kept in part may begin inside a secret"
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("MSG-6")
 @pytest.mark.parametrize("keep", range(2000, 2030, 3))
 async def test_a_secret_that_is_cut_in_half_where_the_kept_part_begins_is_not_shown(keep: int) -> None:
     source = "import sys; sys.stderr.write('x' * 5000 + 'hunter22hunter22' + 'y' * 1990 + '\\n')"

@@ -41,11 +41,11 @@ class Wire(DuplexDispatcher):
         self.wrote = anyio.Event()
         self.blocked: anyio.Event | None = None
         self.notices: list[tuple[str, Mapping[str, Any] | None]] = []
-        self._say, self._heard = anyio.create_memory_object_stream[object](math.inf)
+        self._say, self._heard = anyio.create_memory_object_stream[tuple[object, ...]](math.inf)
 
     def say(self, *messages: object) -> None:
-        for message in messages:
-            self._say.send_nowait(message)
+        """These come in one read: no caller runs in between."""
+        self._say.send_nowait(messages)
 
     def hang_up(self) -> None:
         self._say.close()
@@ -65,8 +65,9 @@ class Wire(DuplexDispatcher):
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         with self._heard:
-            async for message in self._heard:
-                self._exchange.take(json.dumps(message).encode())
+            async for messages in self._heard:
+                for message in messages:
+                    self._exchange.take(json.dumps(message).encode())
         return GONE
 
     async def on_notify(self, context: object, method: str, params: Mapping[str, Any] | None) -> None:
@@ -223,6 +224,28 @@ async def test_late_and_foreign_answers_are_dropped() -> None:
 
         tasks.start_soon(server)
         assert await wire.send_raw_request("b", None, {"request_id": 78}) == {"fresh": True}
+
+
+@pytest.mark.requirement("LIFE-9")
+async def test_an_error_without_an_id_is_for_the_only_one_who_still_waits_right_after_another_answer() -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        results: list[Message] = []
+
+        async def ask() -> None:
+            results.append(await wire.send_raw_request("a", None))
+
+        tasks.start_soon(ask)
+        (first,) = await wire.written(1)
+
+        async def server() -> None:
+            await wire.written(2)
+            nameless = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "what?"}}
+            wire.say(answer(first["id"], n=1), answer(first["id"], n=2), nameless)
+
+        tasks.start_soon(server)
+        with pytest.raises(MCPError, match="what"):
+            await wire.send_raw_request("b", None)
+    assert results == [{"n": 1}], "the first answer counts"
 
 
 async def test_an_id_that_is_in_flight_cannot_be_used_twice() -> None:
