@@ -236,7 +236,7 @@ def test_peers_are_users_here_and_networks_elsewhere() -> None:
     assert peer_at(("2001:db8:0:1::1", 1, 0, 0)).key != peer_at(("2001:db8::1", 1, 0, 0)).key
     assert peer_at(("::ffff:10.0.0.1", 1, 0, 0)).key == peer_at(("10.0.0.1", 1)).key
     assert peer_at(("fe80::1%eth0", 1, 0, 2)).key
-    assert peer_at("").key == "?"
+    assert peer_at("").key == "a Unix socket"
 
 
 @pytest.mark.requirement("SEC-11")

@@ -15,6 +15,8 @@ class Answering:
 
     principal = ""
     counted_by = None
+    client_key = None
+    via = ()
 
     @property
     def era(self) -> None:

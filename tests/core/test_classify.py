@@ -35,9 +35,11 @@ from holdfast.core.evidence import (
     TlsFailure,
     TlsFault,
     TokenNotRenewed,
+    ToldByHub,
     Unexpected,
 )
 from holdfast.core.forbidden import Statement
+from holdfast.core.messages import FailureStatus
 
 FAULTS_ONCE_IT_STOOD = [NetworkFault.RESET, NetworkFault.CLOSED, NetworkFault.OTHER, NetworkFault.UNREACHABLE]
 
@@ -118,6 +120,10 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
     ),
     "process ended before: any other exit code": ("permanent", [ProcessExit(code=code) for code in (0, 1, 127, -11)]),
     "bad definition; credentials over plain http": ("permanent", [BadConfig(problems=("no url",)), PlainHttpRefused()]),
+    **{
+        f"the hub that has the server calls it {status}": (status, [ToldByHub(status=status, reason="it is away")])
+        for status in get_args(FailureStatus)
+    },
     "the headers callable failed on the network": ("transient", [CredentialsUnavailable(type="E", network=True)]),
     "the headers callable failed otherwise": ("permanent", [CredentialsUnavailable(type="KeyError")]),
     "the login could not be renewed just now": ("transient", [TokenNotRenewed(reason="it is away")]),
@@ -129,8 +135,9 @@ EVERY_EVIDENCE = [seen for _, evidence in TABLE.values() for seen in evidence]
 
 HOSTILE = ["timeout", "503", "connection refused", "HTTP 403 Forbidden", "Authorization service unavailable", "401"]
 
-# No judgement may rest on these; the body of a 403 is the one text that is evidence, and then only as a whole.
-JUDGED_TEXT = {(HttpStatus, "body")}
+# No judgement may rest on these; the body of a 403 is the one text that is evidence, and then only as a whole. What a
+# hub says of its server is the name of a class, and no text.
+JUDGED_TEXT = {(HttpStatus, "body"), (ToldByHub, "status")}
 
 
 def documented() -> Iterator[tuple[str, str]]:

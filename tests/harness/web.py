@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -15,14 +17,13 @@ from holdfast.access.connections import ConnectionLimits
 from holdfast.access.local_peer import PeerUids
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.listener import HttpConnection
-from holdfast.front.tls import ServerTls
 from holdfast.serve.listening_socket import bind
 
 
 class _Server(uvicorn.Server):
     """Says when it has started; streams that are still open when it ends are cut."""
 
-    def __init__(self, app: Callable[..., Any], *, accept: bool = False, tls: ServerTls | None = None) -> None:
+    def __init__(self, app: Callable[..., Any], *, accept: bool = False, tls: ssl.SSLContext | None = None) -> None:
         own = hasattr(getattr(app, "state", None), "endpoint")  # the hub serves its MCP endpoints on the connection
         http: Any = HttpConnection if own else "auto"
         super().__init__(uvicorn.Config(app, http=http, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
@@ -50,10 +51,15 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: Callable[..., Any], *, port: int = 0, accept: bool = False, tls: ServerTls | None = None
+    app: Callable[..., Any],
+    *,
+    port: int = 0,
+    accept: bool = False,
+    tls: ssl.SSLContext | None = None,
+    unix: Path | None = None,
 ) -> AsyncIterator[str]:
     """The address at which the application answers; with ``accept``, connections are taken as the program does it."""
-    listener = bind("127.0.0.1", port)
+    listener = bind("127.0.0.1", port) if unix is None else _unix_listener(unix)
     name = listener.getsockname()
     server = _Server(app, accept=accept, tls=tls)
     async with anyio.create_task_group() as tasks:
@@ -61,10 +67,17 @@ async def serving(
         with anyio.fail_after(10):
             await server.up.wait()
         try:
-            yield f"{'https' if tls is not None else 'http'}://127.0.0.1:{name[1]}"
+            yield f"{'https' if tls is not None else 'http'}://127.0.0.1:{name[1]}" if unix is None else f"unix:{unix}"
         finally:
             server.should_exit = True
     _end_watchers()
+
+
+def _unix_listener(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
 
 
 async def _serve(server: _Server, listener: socket.socket) -> None:

@@ -29,6 +29,8 @@ class Client:
 
     principal = ""
     counted_by = None
+    client_key = None
+    via = ()
 
     def __init__(self, era: Literal["modern", "legacy"], *, can_be_asked: bool = True) -> None:
         self.era = era

@@ -28,6 +28,8 @@ class OneClient:
     """A ``Caller`` that only says what it can do."""
 
     counted_by = None
+    client_key = None
+    via = ()
     principal = ""
 
     def __init__(self, capabilities: dict[str, Any], era: Era = "modern") -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         HOW_TO_BE_KNOWN as HOW_TO_BE_KNOWN,
         LOCAL as LOCAL,
         ClientKey as ClientKey,
+        HubPrincipals as HubPrincipals,
         Principal as Principal,
         TokenPolicy as TokenPolicy,
         TokensFile as TokensFile,

@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.access.connections import Admission
-from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, Principal, TokenPolicy
+from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, HubPrincipals, Principal, TokenPolicy
 from holdfast.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
 from holdfast.access.wrong_credentials import WrongCredentials
 
@@ -84,13 +84,14 @@ class AccessRules:
     """Who may send requests: which users of this machine, by which host names, from which origins, with which tokens.
 
     ``uids`` are the users that may connect. None for a hub that looks at credentials instead. With
-    ``client_certificates`` a caller needs a verified certificate too.
+    ``client_certificates`` a caller needs a verified certificate too. ``allowed_hosts`` of None are all: for a listener
+    that no browser can use.
     """
 
     def __init__(
         self,
-        tokens: TokenPolicy | None,
-        allowed_hosts: Collection[str],
+        tokens: TokenPolicy | HubPrincipals | None,
+        allowed_hosts: Collection[str] | None,
         *,
         uids: Collection[int] | None = None,
         client_certificates: bool = False,
@@ -99,7 +100,7 @@ class AccessRules:
     ) -> None:
         self._tokens = tokens
         # An empty name would accept a request without a Host.
-        self._hosts = frozenset(host.lower() for host in allowed_hosts if host)
+        self._hosts = frozenset(host.lower() for host in allowed_hosts if host) if allowed_hosts is not None else None
         self._uids = frozenset(uids) if uids is not None else None
         self._client_certificates = client_certificates
         self.quotas = quotas or Quotas()
@@ -145,13 +146,8 @@ class AccessRules:
         """The same without a wait; where credentials have to be looked at, what does that."""
         if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
             return self._foreign(admission)
-        host = headers.get("host", "")
-        named = "" if "," in host else _host_in(host)
-        if named not in self._hosts and not (by_address and _is_address(named)):
-            return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
-        origin = headers.get("origin")
-        if origin is not None and _host_of_origin(origin) not in self._hosts:
-            return Refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
+        if self._hosts is not None and (refused := self._other_host(headers, self._hosts, by_address)) is not None:
+            return refused
         if open_to_all:
             return LOCAL
         if self._client_certificates and not client_verified:
@@ -161,6 +157,18 @@ class AccessRules:
             return LOCAL if counted else self._counted(admission, LOCAL)
         identify = self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
         return self._identified(identify, headers, admission)
+
+    @staticmethod
+    def _other_host(headers: Mapping[str, str], hosts: frozenset[str], by_address: bool) -> Refused | None:
+        """The refusal of a request for another host, or from a page of another origin; None if it is for this one."""
+        host = headers.get("host", "")
+        named = "" if "," in host else _host_in(host)
+        if named not in hosts and not (by_address and _is_address(named)):
+            return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
+        origin = headers.get("origin")
+        if origin is not None and _host_of_origin(origin) not in hosts:
+            return Refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
+        return None
 
     async def login_failed(self, admission: Admission | None) -> None:
         """Note a wrong credential, and wait as long as its answer has to wait."""
@@ -198,12 +206,12 @@ class AccessRules:
         return self._counted(admission, principal)
 
     def _counted(self, admission: Admission | None, principal: Principal) -> Principal | Refused:
-        """Count a connection for its first principal. One gateway has the connections of all its users."""
+        """Count a connection for its first principal. One gateway, or one hub, has the connections of all its users."""
         if admission is None or admission.principal is not None:
             return principal
-        by_gateway = principal.source == "gateway"
-        most = None if by_gateway else self.quotas.connections
-        if admission.accepted("gateway" if by_gateway else principal.name, most):
+        for_others = principal.source in ("gateway", "hub")
+        most = None if for_others else self.quotas.connections
+        if admission.accepted(principal.source if for_others else principal.name, most):
             return principal
         exceeded = QuotaExceeded("connections", self.quotas.connections, RETRY_SECONDS)
         self.report("quota", admission.peer.name, principal.name, exceeded.quota)

@@ -30,6 +30,7 @@ from mcp_types import INVALID_PARAMS
 from holdfast.core import counted
 from holdfast.errors import UsageError
 from holdfast.files import NotPrivate, read_secret
+from holdfast.wire import CLIENT_HEADER, principal_in
 
 __all__ = [
     "CLIENT_HEADER",
@@ -38,6 +39,7 @@ __all__ = [
     "HOW_TO_BE_KNOWN",
     "LOCAL",
     "ClientKey",
+    "HubPrincipals",
     "Principal",
     "TokenPolicy",
     "TokensFile",
@@ -56,7 +58,7 @@ class Principal:
     name: str
     groups: frozenset[str] = field(default=frozenset(), compare=False)
     scopes: frozenset[str] = field(default=frozenset(), compare=False)
-    source: Literal["local", "token", "jwt", "gateway"] = field(default="local", compare=False)
+    source: Literal["local", "token", "jwt", "gateway", "hub"] = field(default="local", compare=False)
 
 
 LOCAL = Principal(name="local")
@@ -258,7 +260,24 @@ class TokenPolicy:
         return found
 
 
-CLIENT_HEADER = "Holdfast-Client"
+class HubPrincipals:
+    """The principals of requests that another hub makes for its clients, in the place of a ``TokenPolicy``.
+
+    Only for a listener where every peer is a hub that is proven, by the fleet's key or by the kernel. On any other
+    listener the header means nothing.
+    """
+
+    async def identify(
+        self,
+        headers: Mapping[str, str],
+        *,
+        client_verified: bool = False,
+        client_names: frozenset[str] = frozenset(),
+    ) -> Principal | None:
+        """Return the principal that the hub names; ``local`` for what it asks in its own name."""
+        return Principal(name=principal_in(headers) or LOCAL.name, source="hub")
+
+
 _CLIENT_HEADER_LOWER = CLIENT_HEADER.lower()
 CLIENT_META_KEY = "holdfast/client"
 

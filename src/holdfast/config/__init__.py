@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         Settings as Settings,
     )
     from holdfast.config.spec import (
+        UNIX as UNIX,
         Config as Config,
         HeaderSource as HeaderSource,
         OAuthSettings as OAuthSettings,

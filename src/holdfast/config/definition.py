@@ -35,6 +35,7 @@ from holdfast.config.spec import (
     Sharing,
     ToolFilter,
     Transport,
+    hub_url,
     is_key_text,
 )
 from holdfast.config.steering import steers
@@ -57,6 +58,8 @@ _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
 _PROCESS_KEYS = ("args", "env", "envFile", "cwd")
 _REQUEST_KEYS = ("headers", "allowPlainHttp", "oauth")
+_RUN_KEYS = ("era", "sharing", "lazy")
+"""What the hub decides that has the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +177,13 @@ class _DefinitionReader:
         given = {key: value for key, value in raw.items() if value is not None}
         ignored = {key: why for key, why in self._context.foreign.items() if key in given}
         has_url = any(key in given for key in _URL_KEYS)
-        if has_url != ("command" in given):
+        useless: tuple[str, ...] = ()
+        beside = ""
+        if "hub" in given:
+            useless, beside = (*_PROCESS_KEYS, *_REQUEST_KEYS, *_RUN_KEYS), "hub"
+        elif has_url != ("command" in given):
             useless, beside = (_PROCESS_KEYS, "url") if has_url else (_REQUEST_KEYS, "command")
+        if useless:
             ignored |= {key: f"has no effect beside `{beside}`" for key in useless if given.get(key)}
             given = {key: value for key, value in given.items() if key not in useless}
         self._ignored += [Ignored(path=(*self._path, key), why=why) for key, why in ignored.items()]
@@ -255,7 +263,8 @@ class _DefinitionReader:
 
     def _spec(self, model: ServerFile) -> ServerSpec:
         _warn_of_placement(self._id, model)
-        url = model.url or model.server_url or model.http_url or ""
+        hub = model.hub or ""
+        url = hub_url(hub, self._id) if hub else model.url or model.server_url or model.http_url or ""
         env = {**(self._env_file.values if self._env_file else {}), **model.env}
         return ServerSpec(
             id=self._id,
@@ -265,6 +274,7 @@ class _DefinitionReader:
             env=MappingProxyType(env),
             cwd=self._resolve(model.cwd) if model.cwd else (self._context.cwd if model.command else None),
             url=url,
+            hub=hub,
             headers=MappingProxyType(dict(model.headers)),
             allow_plain_http=model.allow_plain_http,
             oauth=oauth_settings(model.oauth),
@@ -275,7 +285,7 @@ class _DefinitionReader:
             lazy=model.lazy,
             start_timeout=model.start_timeout,
             timeout=model.timeout,
-            era=cast("EraChoice", model.era),
+            era="modern" if hub else cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
             secrets=gather_secrets(
                 env=env,
@@ -314,7 +324,11 @@ def _contradictions(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
 def _transport_faults(given: Mapping[str, object], urls: list[str]) -> Iterator[_DefinitionFault]:
     declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
     type_key = next((key for key in _TYPE_KEYS if key in given), "type")
-    if "command" in given and urls:
+    if "hub" in given:
+        for key in [key for key in ("command", *urls, *_TYPE_KEYS) if key in given][:1]:
+            hint = "keep `hub` for a server that another hub runs"
+            yield _DefinitionFault((key,), f"the server has both `hub` and `{key}`", hint, at_key=True)
+    elif "command" in given and urls:
         hint = "keep `command` for a program that is started here, the URL for a server that already runs"
         yield _DefinitionFault((urls[0],), f"the server has both `command` and `{urls[0]}`", hint, at_key=True)
     elif "command" not in given and not urls:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, WithJsonSchema
 
 from holdfast.config.jsonc import quoted
+from holdfast.config.spec import UNIX
 from holdfast.core import LONGEST_NAME, NAME_LENGTH, SHORTEST_NAME
 
 __all__ = [
@@ -381,6 +382,23 @@ def _url(value: object) -> str:
     return _with_host(url)
 
 
+def _hub(value: object) -> str:
+    """The address of another hub: ``HOST:PORT``, or ``unix:`` and the path of a socket."""
+    address = _text(value).strip()
+    if address.startswith(UNIX):
+        if not address.removeprefix(UNIX).startswith("/"):
+            raise InvalidValue("names no absolute path", hint="write it as in unix:/run/holdfast/hub.sock")
+        return address
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise InvalidValue("is no HOST:PORT", hint='write it as in "hub": "db-hub:4654"')
+    if "/" in host or "@" in host or any(c.isspace() or not c.isprintable() for c in host):
+        raise InvalidValue("is no HOST:PORT", hint="without a scheme, a path or a user: the address alone")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise InvalidValue("has an IPv6 address without brackets", hint='write it as in "hub": "[::1]:4654"')
+    return address
+
+
 def _with_host(url: str) -> str:
     try:
         parts = urlsplit(url)
@@ -482,6 +500,9 @@ SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enu
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
 Url: TypeAlias = Annotated[
     str, BeforeValidator(_url), _schema({"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://."}, _EXPANDS)
+]
+HubAddress: TypeAlias = Annotated[
+    str, BeforeValidator(_hub), _schema({"type": "string", "pattern": r"^(unix:/.+|[^/@\s]+:[0-9]+)$"}, _EXPANDS)
 ]
 Prefix: TypeAlias = Annotated[
     str, BeforeValidator(_prefix), _schema({"type": "string", "pattern": f"^{_PREFIX.pattern}$"}, _EXPANDS)

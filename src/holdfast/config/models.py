@@ -24,6 +24,7 @@ from holdfast.config.fields import (
     Flag,
     HeaderName,
     HeaderValue,
+    HubAddress,
     InvalidValue,
     PlacementField,
     Port,
@@ -260,6 +261,11 @@ class ServerFile(_FileModel):
     server_url: Url | None = Field(default=None, description="Another spelling of `url` (Windsurf).")
     http_url: Url | None = Field(
         default=None, description="Another spelling of `url`, always streamable HTTP (Gemini CLI)."
+    )
+    hub: HubAddress | None = Field(
+        default=None,
+        description="Another hub of the same session key that has this server under the same name: `HOST:PORT`, or "
+        "`unix:/path` on this machine. The state of the server there is its state here. Instead of `command` or `url`.",
     )
     headers: dict[HeaderName, HeaderValue] = Field(default={}, description="Headers for every request to `url`.")
     enabled: Flag | None = Field(default=None, description="Whether the server is used. Default: true.")

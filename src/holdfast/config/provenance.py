@@ -186,7 +186,9 @@ class _ServerValues:
         value = self._value("type", self._server.transport, "type", "transport", "transportType")
         if value.origin.kind != "default":
             return value
-        url_key = next((key for key in ("url", "serverUrl", "httpUrl") if key in self._definition.given), "command")
+        url_key = next(
+            (key for key in ("url", "serverUrl", "httpUrl", "hub") if key in self._definition.given), "command"
+        )
         return Value(key="type", value=value.value, origin=Origin(kind="inferred", place=url_key))
 
     def _process(self) -> Iterator[Value]:
@@ -199,6 +201,9 @@ class _ServerValues:
 
     def _requests(self) -> Iterator[Value]:
         server = self._server
+        if server.hub:
+            yield self._value("hub", server.hub, "hub")
+            return
         yield self._value("url", server.url, "url", "serverUrl", "httpUrl")
         if isinstance(server.headers, Mapping):
             for name, value in server.headers.items():

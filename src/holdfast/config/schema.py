@@ -31,7 +31,7 @@ def config_schema() -> dict[str, Any]:
     server = definitions["server"]
     _allow_foreign(schema, TOP_KEYS)
     _allow_foreign(server, SERVER_KEYS)
-    server["oneOf"] = [{"required": ["command"]}, {"anyOf": _URLS}]
+    server["oneOf"] = [{"required": ["command"]}, {"anyOf": _URLS}, {"required": ["hub"]}]
     tools = server["properties"]["tools"]
     tools["anyOf"] = [{"$ref": tools.pop("$ref")}, {"type": "array", "items": {"type": "string"}}]
     oauth = server["properties"]["oauth"]

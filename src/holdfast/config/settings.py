@@ -72,6 +72,10 @@ class LoadPolicy:
     )
 
 
+HUB_SECONDS = 10.0
+"""How much longer a call through another hub may take than the same call there: it may wait there for its server."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CallPolicy:
     """How long a call may take, and how many calls may run at the same time."""
@@ -109,7 +113,11 @@ class CallPolicy:
     def of(self, server: ServerSpec) -> CallPolicy:
         """The policy of one server: its own timeout counts, and raises a hard limit that is shorter."""
         own = server.timeout
-        return self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
+        policy = self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
+        if not server.hub:
+            return policy
+        # The hub that has the server ends its call first, and says why.
+        return replace(policy, timeout=policy.timeout + HUB_SECONDS, hard_timeout=policy.hard_timeout + HUB_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)

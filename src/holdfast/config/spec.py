@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from holdfast.config.settings import ApprovalMode, Settings
 from holdfast.errors import Problem
 
 __all__ = [
+    "UNIX",
     "Config",
     "EraChoice",
     "HeaderSource",
@@ -27,9 +28,13 @@ __all__ = [
     "Targets",
     "ToolFilter",
     "Transport",
+    "hub_url",
     "is_key_text",
     "targets_of",
 ]
+
+UNIX = "unix:"
+"""What the address of a hub on a Unix socket begins with."""
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 Sharing: TypeAlias = Literal["shared", "per-client"]
@@ -37,6 +42,12 @@ EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers for each request: a mapping, or a callable that returns fresh ones for each request."""
+
+
+def hub_url(address: str, server: str) -> str:
+    """The endpoint of one server at another hub of the same fleet. On a Unix socket there is no TLS, and no host."""
+    base = "http://localhost" if address.startswith(UNIX) else f"https://{address}"
+    return f"{base}/servers/{quote(server, safe='')}/mcp"
 
 
 def _nothing() -> Mapping[str, str]:
@@ -95,6 +106,8 @@ class ServerSpec:
     cwd: Path | None = None
     url: str = field(default="", repr=False)
     headers: HeaderSource = field(default_factory=_nothing, repr=False)
+    hub: str = ""
+    """The hub of the same fleet that has this server: ``HOST:PORT`` or ``unix:PATH``; empty if there is none."""
     allow_plain_http: bool = False
     oauth: OAuthSettings = OAuthSettings()
     tools: ToolFilter = ToolFilter()
@@ -114,6 +127,21 @@ class ServerSpec:
     """Whether all clients share one connection, or each has its own."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header values, env values, and values from ``${…}``."""
+
+    def behind(self, address: str) -> ServerSpec:
+        """The same server, where the hub at this address has it: what this hub shows of it stays as it is."""
+        return ServerSpec(
+            id=self.id,
+            transport="http",
+            url=hub_url(address, self.id),
+            hub=address,
+            era="modern",
+            tools=self.tools,
+            prefix=self.prefix,
+            enabled=self.enabled,
+            timeout=self.timeout,
+            approvals=self.approvals,
+        )
 
     def connects_like(self, other: ServerSpec) -> bool:
         """Whether a connection of one serves the other: they differ at most in how long calls may take."""
@@ -176,6 +204,8 @@ def _reason_left_out(server: ServerSpec) -> str:
         return "; ".join(problem.message for problem in server.problems)
     if server.transport == "stdio":
         return "it is a command: the gateway routes only to URLs"
+    if server.hub:
+        return "it is behind another hub, which the gateway cannot call: it has no certificate of the fleet"
     if "@" in urlsplit(server.url).netloc:
         return "its URL holds a user name or password, which the gateway's config would show: use a header instead"
     return ""

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         TlsFailure as TlsFailure,
         TlsFault as TlsFault,
         TokenNotRenewed as TokenNotRenewed,
+        ToldByHub as ToldByHub,
         Unexpected as Unexpected,
         read_challenge as read_challenge,
         scopes_in as scopes_in,
@@ -77,6 +78,14 @@ if TYPE_CHECKING:
     from holdfast.core.faults import fault_line as fault_line
     from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hosts import is_loopback as is_loopback
+    from holdfast.core.hub_record import (
+        HUB_CAPABILITY as HUB_CAPABILITY,
+        HUB_VERSION as HUB_VERSION,
+        STATUS_URI as STATUS_URI,
+        ServerRecord as ServerRecord,
+        read_records as read_records,
+        speaks_hub as speaks_hub,
+    )
     from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (

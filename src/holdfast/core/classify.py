@@ -28,6 +28,9 @@ process ended after the handshake                      transient
 process ended before: killed from outside, or exit 75  transient
 process ended before: any other exit code              permanent
 bad definition; credentials over plain http            permanent
+the hub that has the server calls it transient         transient
+the hub that has the server calls it permanent         permanent
+the hub that has the server calls it denied            denied
 the headers callable failed on the network             transient
 the headers callable failed otherwise                  permanent
 the login could not be renewed just now                transient
@@ -69,6 +72,7 @@ from holdfast.core.evidence import (
     TlsFailure,
     TlsFault,
     TokenNotRenewed,
+    ToldByHub,
     Unexpected,
     read_challenge,
 )
@@ -180,6 +184,13 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return _exit(evidence)
         case BadConfig():
             return _permanent("; ".join(evidence.problems) or "its definition cannot be used", evidence.hint)
+        case ToldByHub():
+            return Verdict(
+                status=evidence.status,
+                reason=evidence.reason,
+                hint=evidence.hint or "look at it where the hub runs that has it",
+                retry_after=evidence.retry_in,
+            )
         case Unexpected():
             return _permanent(
                 f"an unexpected error in Holdfast ({evidence.type})",

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from holdfast.core.forbidden import Statement
+from holdfast.core.messages import FailureStatus
 
 __all__ = [
     "BadConfig",
@@ -43,6 +44,7 @@ __all__ = [
     "TlsFailure",
     "TlsFault",
     "TokenNotRenewed",
+    "ToldByHub",
     "Unexpected",
     "read_challenge",
     "scopes_in",
@@ -291,6 +293,28 @@ class BadConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToldByHub:
+    """The server is behind another hub, and that hub says that it could not serve the request.
+
+    The connection to that hub works. So this says nothing about the next request here: the hub that told it has the
+    breaker and the lifecycle of the server.
+    """
+
+    status: FailureStatus
+    reason: str
+    hint: str = ""
+    words: str = ""
+    """The whole text for the caller, in the words of that hub."""
+    refused: str = ""
+    """The error of a request that was not sent to the server, by its name in ``holdfast.errors``; empty if it was."""
+    state: str = ""
+    """The state of the server there, if the request was not sent."""
+    retry_in: float | None = None
+    sent: bool = False
+    """Whether the server may have acted on the request."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unexpected:
     """An unexpected exception: treated as a fault of Holdfast."""
 
@@ -314,6 +338,7 @@ Evidence: TypeAlias = (
     | CommandUnusable
     | ProcessExit
     | BadConfig
+    | ToldByHub
     | Unexpected
 )
 

@@ -2,6 +2,10 @@
 
 The breaker decides whether a call may try; the lifecycle decides whether the hub itself tries.
 Both learn from the same events. Pure: time and chance are arguments, and the slot performs the effects.
+
+Where the server is behind another hub, both know the connection to that hub alone. What that hub tells of the server is
+kept beside them, for as long as the connection lasts. It changes what is shown, never what is decided: the hub that has
+the server also has its breaker and its lifecycle.
 """
 
 from __future__ import annotations
@@ -15,13 +19,24 @@ from holdfast.core.breaker import (
     BreakerEvent,
     BreakerPolicy,
     BreakerState,
+    ClosedAgain,
     Outcome,
     Permit,
     Refusal,
     RefusalReason,
     Tripped,
 )
-from holdfast.core.lifecycle.effects import BreakerChanged, Effect, Emit, ReleaseProbe, ShareEvidence
+from holdfast.core.lifecycle.effects import (
+    AccessChanged,
+    BreakerChanged,
+    Effect,
+    Emit,
+    Record,
+    ReleaseProbe,
+    RetryPlanned,
+    ShareEvidence,
+    Transition,
+)
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
     CallCompleted,
@@ -56,6 +71,7 @@ from holdfast.core.messages import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.core.hub_record import ServerRecord
     from holdfast.core.lifecycle.timing import LifecyclePolicy
     from holdfast.core.messages import FailureStatus, ServerStatus
 
@@ -159,6 +175,8 @@ class Machine:
         self.life = Lifecycle(server, lifecycle, listed=listed)
         self._failed_call = ""
         """Why the latest call failed: the reason while the breaker is open and the connection stands."""
+        self._mirrored: tuple[ServerRecord, int, float] | None = None
+        """What the hub behind a connection told, which connection, and when; None while its server is available."""
 
     def __repr__(self) -> str:
         return f"<Machine {self.life!r} {self.breaker!r}>"
@@ -240,8 +258,30 @@ class Machine:
             effects += self._take(event, now, chance)
         return (*effects, *self._planned(now))
 
+    def mirror(self, record: ServerRecord | None, generation: int, now: float) -> tuple[Effect, ...]:
+        """The hub behind this connection tells how its server is; None if it tells nothing that can be read."""
+        if generation != self.connection:
+            return ()  # told over a connection that is lost
+        before = self.health(now)
+        self._mirrored = (record, generation, now) if record is not None and not record.is_available else None
+        return tuple(Emit(one) for one in _changes(before, self.health(now), now))
+
+    @property
+    def told(self) -> ServerRecord | None:
+        """What the hub behind the present connection told, if its server is not available."""
+        if self._mirrored is None or self._mirrored[1] != self.connection:
+            return None
+        return self._mirrored[0]
+
     def health(self, now: float) -> Health:
-        """The server's health."""
+        """The server's health: as the hub behind the connection tells it, where only that hub has something to tell."""
+        own = self._own_health(now)
+        told = self.told
+        if told is None or self._mirrored is None or own.status != "available":
+            return own
+        return told.seen_from(own, age=max(0.0, now - self._mirrored[2]))
+
+    def _own_health(self, now: float) -> Health:
         life = self.life
         lease = life.lease
         denial = lease.denial if lease is not None and lease.shut else None
@@ -490,3 +530,32 @@ _EVENTS: Mapping[Outcome, Callable[[int, str], Event]] = {
 
 def _shown(seconds: float | None) -> float | None:
     return to_milliseconds(seconds) if seconds is not None else None
+
+
+def _changes(before: Health, after: Health, now: float) -> list[Record]:
+    """The records of a change that another hub told: the ones that the same change would have made here."""
+    server = after.server
+    if before.state is not after.state:
+        moved = Transition(
+            server=server,
+            old=before.state,
+            new=after.state,
+            cause="ToldByHub",
+            at=now,
+            generation=after.generation or 0,
+            reason=after.reason,
+        )
+        return [moved]
+    changed: list[Record] = []
+    if (before.breaker is BreakerState.CLOSED) is not (after.breaker is BreakerState.CLOSED):
+        retry_in = after.breaker_retry_in or 0.0
+        opened = Tripped(at=now, failures=after.failures, trips=0, retry_in=retry_in, refused=0, late=0)
+        closed = ClosedAgain(at=now, refused=0, late=0)
+        is_closed = after.breaker is BreakerState.CLOSED
+        changed.append(BreakerChanged(server=server, change=closed if is_closed else opened))
+    if after.state is State.CONNECTED and (before.status == "denied") is not (after.status == "denied"):
+        denied = after.status == "denied"
+        changed.append(AccessChanged(server=server, denied=denied, reason=after.reason, at=now))
+    if after.attempts > before.attempts:
+        changed.append(RetryPlanned(server=server, attempt=after.attempts, delay=after.retry_in or 0.0, at=now))
+    return changed

@@ -173,7 +173,9 @@ class Case:
     @property
     def transport(self) -> str:
         """Empty where the definition cannot be read."""
-        return "" if self.server.problems else self.server.transport
+        if self.server.problems:
+            return ""
+        return "hub" if self.server.hub else self.server.transport
 
     @property
     def target(self) -> str:

@@ -593,6 +593,13 @@ ANSWER = (
 
 TOOLS = (
     Code(
+        "HF-BEHIND-HUB",
+        "error",
+        "Another hub runs the server, and the server is not available there",
+        "That hub cannot be reached, or it says that the server has failed, is starting, or is disabled.",
+        "Start that hub. If it runs, follow the reason that it gives, or run `holdfast doctor` on its machine.",
+    ),
+    Code(
         "HF-DESCRIPTORS",
         "error",
         "No file descriptors are left",

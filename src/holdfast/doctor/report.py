@@ -228,7 +228,7 @@ class ServerReport(ReportModel):
     """One server."""
 
     id: str
-    transport: str = Field(description="stdio, http or sse; empty if the definition cannot be read")
+    transport: str = Field(description="stdio, http, sse or hub; empty if the definition cannot be read")
     target: str = Field(default="", description="Its command or URL, masked")
     health: Health
     tools: int | None = Field(

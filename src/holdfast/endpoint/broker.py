@@ -27,11 +27,10 @@ from mcp.shared.subscriptions import (
 from mcp_types import INVALID_REQUEST
 
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL
-from holdfast.core import Catalog, State, Transition
+from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Catalog, RetryPlanned, State, Transition
 from holdfast.endpoint.clients import Call, Client, require_capability
 from holdfast.endpoint.homes import CALL_LOST, LivesElsewhere, RequestHomes
 from holdfast.endpoint.input_required import PendingCalls
-from holdfast.endpoint.instructions import STATUS_URI
 from holdfast.endpoint.subscriptions import Subscriptions
 from holdfast.endpoint.tasks import TaskIds
 from holdfast.endpoint.view import View
@@ -44,6 +43,9 @@ __all__ = ["Broker", "ClientRelay", "IdleCaller"]
 
 class IdleCaller:
     """A connected client without a call in flight; messages go to its notification stream."""
+
+    client_key: str | None = None
+    via: tuple[str, ...] = ()
 
     def __init__(self, broker: Broker, client: Client) -> None:
         self._broker = broker
@@ -540,10 +542,11 @@ class Broker:
                 self._told, before = self.hub.catalog, self._told
                 for server, (shown, own) in self._told.changes(before).items():
                     self._changed(server, tuple(kind.value for kind in shown), tuple(kind.value for kind in own))
-            case Transition() | ListFailed():
+            case Transition() | ListFailed() | RetryPlanned() | BreakerChanged() | AccessChanged():
                 for each in self._subscriptions:
-                    each.post(ResourceUpdated(STATUS_URI))
-                self._notify_subscribers("", STATUS_URI)
+                    if each.view.covers(record.server):
+                        each.post(ResourceUpdated(STATUS_URI))
+                self._notify_subscribers("", STATUS_URI, about=record.server)
             case _:
                 pass
 
@@ -569,9 +572,10 @@ class Broker:
             if each.view.covers(server):
                 each.post(ResourceUpdated(each.view.shown_uri(server, uri)), only=only)
 
-    def _notify_subscribers(self, server: str, uri: str) -> None:
+    def _notify_subscribers(self, server: str, uri: str, *, about: str = "") -> None:
+        """Tell legacy clients that a resource changed; ``about`` is the server that the hub's own status concerns."""
         for client in self._clients.values():
-            if not client.modern and (server, uri) in client.subscribed:
+            if not client.modern and (server, uri) in client.subscribed and client.view.covers(about or server):
                 shown = {"uri": client.view.shown_uri(server, uri)}
                 # Each replica with this session has the subscription, and a connection to a shared server.
                 self.tell(client, "notifications/resources/updated", shown, everywhere=True)

@@ -68,6 +68,10 @@ class Client:
     """Whether it is a session that was rebuilt from its id: connections of its own may have been lost."""
     restarted: frozenset[str] = frozenset()
     """The servers whose connection was made again for it, and it has not been told yet."""
+    key: str | None = None
+    """What a hub behind this one recognises it by; None if its next request cannot be told from those of others."""
+    via: tuple[str, ...] = ()
+    """The hubs that its requests pass before this one."""
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""
@@ -128,6 +132,16 @@ class Call:
     def capabilities(self) -> Mapping[str, Any]:
         """What the client declares."""
         return self.client.capabilities
+
+    @property
+    def client_key(self) -> str | None:
+        """What a hub behind this one recognises the client by."""
+        return self.client.key
+
+    @property
+    def via(self) -> tuple[str, ...]:
+        """The hubs that the request has passed before this one."""
+        return self.client.via
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Send a server's request to the client, on the stream of the client's own request."""

@@ -13,11 +13,24 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.access import HOW_TO_BE_KNOWN
-from holdfast.core import Kind, RpcError, State, Unknown, counted, next_try, quote_block, quoted, quoted_line
+from holdfast.core import (
+    HUB_VERSION,
+    STATUS_URI,
+    Kind,
+    RpcError,
+    State,
+    Unknown,
+    classify_evidence,
+    counted,
+    next_try,
+    quote_block,
+    quoted,
+    quoted_line,
+)
 from holdfast.endpoint.view import View
-from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
+from holdfast.errors import CallFailed, ConnectionClosed, HoldfastError, ServerDenied, ServerUnavailable
 from holdfast.hub import Hub, explain, warnings_of
-from holdfast.wire import Bytes, LoadedObject, RawObject, dumps, is_array, load_object
+from holdfast.wire import FAILURE_KEY, Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
 __all__ = [
     "IDENTITY",
@@ -60,17 +73,31 @@ def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> MCPError:
 
 
 def error_result(error: HoldfastError) -> dict[str, Any]:
-    """Return a tool result with the reason: a model reads results, but may never see a protocol error."""
-    result: dict[str, Any] = {"content": [{"type": "text", "text": explain(error)}], "isError": True}
+    """Return a tool result with the reason: a model reads results, but may never see a protocol error.
+
+    The mark tells a hub in front of this one that no server gave this result.
+    """
+    text = {"type": "text", "text": explain(error)}
+    return {"content": [text], "isError": True, "_meta": {FAILURE_KEY: _mark(error)}}
+
+
+def _mark(error: HoldfastError) -> dict[str, Any]:
+    """What a program reads of an error that the hub itself made: the kind of error, the class, the reason."""
+    mark: dict[str, Any] = {"error": type(error).__name__}
     if isinstance(error, ServerUnavailable):
-        state = {
+        return mark | {
+            "class": "denied" if isinstance(error, ServerDenied) else "transient",
             "server": error.server_id,
             "state": State(error.state).shown,
             "reason": error.reason,
             "retryIn": error.retry_in,
+            "sent": False,
         }
-        result["_meta"] = {"holdfast/unavailable": state}
-    return result
+    if not isinstance(error, CallFailed):
+        return mark | {"class": "transient", "reason": error.message, "hint": error.hint, "sent": False}
+    verdict = classify_evidence(error.evidence, connected_before=True)
+    uncertain = isinstance(error, ConnectionClosed) and error.uncertain
+    return mark | {"class": verdict.status, "reason": verdict.reason, "hint": verdict.hint, "sent": uncertain}
 
 
 def with_notice(result: RawObject, key: str, text: str, *, tool: bool) -> RawObject:
@@ -117,7 +144,7 @@ def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
     if isinstance(seen, RpcError):
         code = INVALID_PARAMS if modern and seen.code == RESOURCE_NOT_FOUND else seen.code
         return MCPError(code, seen.message, seen.data)
-    return MCPError(INTERNAL_ERROR, explain(error))
+    return MCPError(INTERNAL_ERROR, explain(error), {FAILURE_KEY: _mark(error)})
 
 
 def instructions(view: View) -> str:
@@ -149,8 +176,6 @@ def _section(server: str, words: str) -> str:
 def _instructions_of(hub: Hub, server: str) -> str:
     return hub.registry.instructions(server)
 
-
-STATUS_URI = "holdfast://status"
 
 STATUS_TOOL = "holdfast_status"
 
@@ -195,9 +220,12 @@ def status_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str,
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": servers}, "isError": False}
 
 
-def status_contents(hub: Hub, findings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the contents of the resource."""
-    body = {"servers": _servers(hub, findings), "identity": IDENTITY, "collisions": _collisions(hub)}
+def status_contents(view: View, findings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the contents of the resource: for people, and with a record of each server for another hub."""
+    hub, slots = view.hub, view.hub.registry.slots
+    servers = {name: one for name, one in _servers(hub, findings).items() if view.covers(name)}
+    told = {name: {**slots[name].record().written(), **one} for name, one in servers.items() if name in slots}
+    body = {"version": HUB_VERSION, "servers": told, "identity": IDENTITY, "collisions": _collisions(hub)}
     text = json.dumps(body, ensure_ascii=False, indent=1)
     return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}
 

@@ -7,6 +7,7 @@ the hub itself reads of a request is checked against the protocol; arguments and
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -24,8 +25,8 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
-from holdfast.access import LOCAL, Principal, client_key_in
-from holdfast.core import Catalog, Kind, NameKey, quoted_line
+from holdfast.access import LOCAL, ClientKey, Principal, client_key_in
+from holdfast.core import HUB_CAPABILITY, HUB_VERSION, Catalog, Kind, NameKey, quoted_line
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.clients import Channel, Client
 from holdfast.endpoint.eras import is_modern, relinked, result_for_client, tool_for_client
@@ -63,6 +64,7 @@ from holdfast.wire import (
     join_items,
     loads,
     text_of,
+    via_in,
 )
 
 __all__ = ["McpServer"]
@@ -75,6 +77,9 @@ PAGE_BYTES, STEP_BYTES = 8 * 1024 * 1024, 128 * 1024
 
 DIGEST_BYTES = 8
 """Of a list that a client was given: enough to tell whether it changed."""
+
+CLIENT_KEY_BYTES = 18
+"""Of the digest by which a hub behind this one recognises a client."""
 
 Handler: TypeAlias = Callable[[ClientRequest], Awaitable[RawObject]]
 
@@ -97,6 +102,7 @@ class McpServer:
         self.subscriptions = Subscriptions(view)
         self._broker = broker
         self._owner = owner
+        self._pipe_key = secrets.token_urlsafe(CLIENT_KEY_BYTES)
         self._forwarder = Forwarder(broker, view)
         self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject, bytes]] = {}
         self._handlers: dict[str, Handler] = {
@@ -157,6 +163,8 @@ class McpServer:
             principal=principal.name,
             persistent=is_stdio or key is not None,
             expires=key is not None,
+            key=self._pipe_key if is_stdio else _key_of(key, session),
+            via=via_in(headers or {}),
         )
         if meta is not None:
             level = meta.get(types.LOG_LEVEL_META_KEY)
@@ -252,6 +260,8 @@ class McpServer:
             full = kept | {name: own[name] for name in ("experimental", "extensions") if name in own}
             if "tasks" in full:
                 full["tasks"] = {name: own["tasks"][name] for name in ("cancel", "requests") if name in own["tasks"]}
+        # A hub behind this one announced itself to this hub, not to its clients.
+        full["experimental"] = {**full.get("experimental", {}), HUB_CAPABILITY: {"version": HUB_VERSION}}
         can = types.ServerCapabilities.model_validate(full)
         return can.model_dump(by_alias=True, mode="json", exclude_none=True)
 
@@ -430,8 +440,8 @@ class McpServer:
 
     async def _read(self, request: ClientRequest) -> RawObject:
         uri = str(self._check(request)["uri"])
-        if self.view.server is None and uri == STATUS_URI:
-            return RawObject.of(status_contents(self.view.hub, self._findings))
+        if uri == STATUS_URI:
+            return RawObject.of(status_contents(self.view, self._findings))
         key = await self._find(Kind.RESOURCE, uri, request.client)
         own = {**request.params, "uri": dumps(key.original)}
         result = self._linked(key, await self._forwarder.forward(request, key.server, own, repeatable=True))
@@ -490,7 +500,7 @@ class McpServer:
 
     async def _subscribe(self, request: ClientRequest) -> RawObject:
         uri = str(self._check(request)["uri"])
-        if uri == STATUS_URI and self.view.server is None:
+        if uri == STATUS_URI:
             request.client.subscribed.add(("", uri))
             return RawObject.of({})
         key = await self._find(Kind.RESOURCE, uri, request.client)
@@ -522,6 +532,14 @@ class McpServer:
                 await self._broker.subscribe(client, found.server, found.original)
         result = await self.subscriptions.listen(client.owner, request.channel, request.key, params.notifications)
         return RawObject.of(result)
+
+
+def _key_of(key: ClientKey | None, session: bytes | None) -> str | None:
+    """How a hub behind this one recognises a client: equal at every replica, and it tells nothing about the client."""
+    known = session or (f"{key.principal}\0{key.key}".encode() if key is not None else None)
+    if not known:
+        return None
+    return blake2b(known, digest_size=CLIENT_KEY_BYTES, person=b"holdfast client").hexdigest()
 
 
 def _check_spelling(params: Mapping[str, object]) -> None:

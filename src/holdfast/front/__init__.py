@@ -9,7 +9,7 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.front.acceptor import Acceptor as Acceptor
     from holdfast.front.fleet_sessions import FleetSessions as FleetSessions
-    from holdfast.front.http import Front as Front, create_app as create_app
+    from holdfast.front.http import Front as Front, create_app as create_app, create_hub_app as create_hub_app
     from holdfast.front.listener import HttpConnection as HttpConnection
     from holdfast.front.session_ids import SessionIds as SessionIds
     from holdfast.front.session_keys import SessionKeys as SessionKeys

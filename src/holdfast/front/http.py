@@ -33,6 +33,7 @@ from holdfast.access import (
     ClientKey,
     ClientPeer,
     Guard,
+    HubPrincipals,
     Principal,
     Quotas,
     RefusalKind,
@@ -52,7 +53,7 @@ from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, 
 from holdfast.hub import AccessRefused, Hub, is_tracing
 from holdfast.wire import dumps
 
-__all__ = ["Front", "McpEndpoint", "create_app"]
+__all__ = ["Front", "McpEndpoint", "create_app", "create_hub_app"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -124,6 +125,18 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         lifespan=lifespan,
     )
     app.state.front = front
+    app.state.endpoint = McpEndpoint(front, rules)
+    return app
+
+
+def create_hub_app(front: Front, *, uids: Collection[int] | None = None) -> Starlette:
+    """Return the application of the listener for other hubs: the MCP endpoints of the same front, and nothing else.
+
+    Each of its peers is proven: by the kernel, where ``uids`` are the users of a Unix socket, else by a certificate of
+    the fleet, which TLS has verified. So what they say about their clients is believed (SEC-18).
+    """
+    rules = AccessRules(HubPrincipals(), None, uids=uids, client_certificates=uids is None, quotas=front.quotas)
+    app = Starlette(middleware=[Middleware(Guard, rules=rules)])
     app.state.endpoint = McpEndpoint(front, rules)
     return app
 

@@ -12,15 +12,15 @@ from urllib.request import getproxies, proxy_bypass
 import anyio
 import anyio.abc
 
-from holdfast.config import ServerSpec
+from holdfast.config import UNIX, ServerSpec
 from holdfast.core import events as on
 
 __all__ = ["AddressChecks", "is_listening", "watch_address"]
 
 
 def watch_address(server: ServerSpec) -> tuple[str, int] | None:
-    """The address for a bare TCP connect; None behind a proxy, and for a child process."""
-    if server.transport == "stdio":
+    """The address for a bare TCP connect; None behind a proxy, for a child process and for a Unix socket."""
+    if server.transport == "stdio" or server.hub.startswith(UNIX):
         return None
     url = urlsplit(server.url)
     try:

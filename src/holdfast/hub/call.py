@@ -56,6 +56,7 @@ from holdfast.core import (
     State,
     TimedOut,
     TokenNotRenewed,
+    ToldByHub,
     Unexpected,
     classify_evidence,
     events as on,
@@ -316,7 +317,7 @@ class _Attempt:
         self._connection = await lease.connection_for(caller)
         return self._connection
 
-    def outcome(self, seen: Evidence) -> Outcome:
+    def outcome(self, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
         """What the failure means for the connection; an expired session is given up here."""
         if session_expired(seen):
             self._expire()
@@ -328,6 +329,10 @@ class _Attempt:
                 return Outcome.TIMED_OUT
             case OutOfDescriptors():
                 return Outcome.NEUTRAL  # the hub's own trouble
+            case ToldByHub():
+                return Outcome.NEUTRAL  # the hub that has the server counts it (BRK-3)
+            case HttpStatus(status=429) if self._connection is not None and self._connection.hub is not None:
+                return Outcome.NEUTRAL  # a quota of that hub, for one principal: no fault of the connection
             case TokenNotRenewed():
                 return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
             case HttpStatus(status=413):
@@ -356,9 +361,11 @@ class _Attempt:
             return self._lease is None or self._lease is not self._slot.lease
         return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
 
-    def error(self, evidence: Evidence, *, repeatable: bool) -> CallFailed:
+    def error(self, evidence: Evidence, *, repeatable: bool) -> CallFailed | ServerUnavailable:
         """The caller's error: what happened, on which server, and whether the server may have acted."""
         seen = self._masked(evidence)
+        if isinstance(seen, ToldByHub):
+            return _told(self._slot.id, seen)
         verdict = classify_evidence(seen, connected_before=True)
         lost = isinstance(seen, NetworkFailure | ProcessExit)
         cut = self._lease.cut if self._lease is not None and lost else ""
@@ -420,6 +427,20 @@ def _outcome(exc: BaseException) -> CallOutcome:
             return "failed"
         case _:
             return "cancelled"
+
+
+def _told(server: str, seen: ToldByHub) -> CallFailed | ServerUnavailable:
+    """The error that the hub behind gave to this one, as it would be if the server were here."""
+    words = seen.words or f"the call to `{server}` failed: {seen.reason}"
+    if seen.refused:
+        kind = _TOLD.get(seen.refused, ServerNotReady)
+        return kind(words, server_id=server, state=seen.state, reason=seen.reason, retry_in=seen.retry_in)
+    if seen.status == "denied":
+        return CallDenied(seen, words)
+    return ConnectionClosed(seen, words) if seen.sent else CallFailed(seen, words)
+
+
+_TOLD: dict[str, type[ServerUnavailable]] = {kind.__name__: kind for kind in ServerUnavailable.__subclasses__()}
 
 
 def _may_have_acted(seen: Evidence) -> bool:

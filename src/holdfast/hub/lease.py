@@ -7,7 +7,7 @@ function ends with an event that says what happened. A cache remembers the proto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -31,9 +31,12 @@ from holdfast.core import (
     OutOfDescriptors,
     Redactor,
     RpcError,
+    ServerRecord,
     TimedOut,
     classify_evidence,
     events as on,
+    is_own_name,
+    is_own_uri,
     masked,
 )
 from holdfast.hub.limits import DialLimit
@@ -50,6 +53,7 @@ from holdfast.wire import (
     Starting,
     apply_desired_state,
     evidence_in,
+    follow_hub,
     until_cancelled,
     watch_connection,
 )
@@ -264,7 +268,9 @@ class Leases:
         relay: FindRelay,
         desired: DesiredState,
         handle: Callable[[on.Event], object],
+        told: Callable[[int, ServerRecord | None], object],
     ) -> None:
+        self._told = told
         self._machine = machine
         self._connector = connector
         self._tasks = tasks
@@ -345,6 +351,7 @@ class Leases:
                     stands=stands,
                     changed=lambda: self._handle(on.ListChanged(generation)),
                     gone=self._handle,
+                    told=partial(self._told, generation),
                 )
         finally:
             del self._leases[generation]
@@ -407,13 +414,17 @@ class Connector:
         stands: Callable[[Listing], object],
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
+        told: Callable[[ServerRecord | None], object],
     ) -> FailedDial | None:
-        """Dial, list, report that it stands, wait until it is lost, close. Returns the failure of the dial, if any."""
+        """Dial, list, report that it stands, wait until it is lost, close. Returns the failure of the dial, if any.
+
+        ``told`` is called with what a hub on the other side says about its server.
+        """
         if spec.problems:
             return _failed(lease, bad_definition(spec), ever_connected=False)
         lease.redactor = Redactor(spec.secrets)
         try:
-            await self._live(spec, lease, stands, changed, gone)
+            await self._live(spec, lease, stands, changed, gone, told)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = masked(evidence_in(exc), lease.redactor)
         else:
@@ -468,6 +479,7 @@ class Connector:
         stands: Callable[[Listing], object],
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
+        told: Callable[[ServerRecord | None], object],
     ) -> None:
         known = self._memory.of(spec)
 
@@ -497,7 +509,9 @@ class Connector:
             lease.listing = attempt.listing
             lease.connection = connection
             async with anyio.create_task_group() as beside:
-                if connection.era == "modern" and spec.era == "auto":
+                if connection.hub is not None:
+                    beside.start_soon(until_cancelled, follow_hub, connection, partial(_tell, told))
+                elif connection.era == "modern" and spec.era == "auto":
                     lease.other = OtherEra(is_process=spec.transport == "stdio")
                     beside.start_soon(
                         until_cancelled, lease.other.run, lambda: self._legacy(spec, lease, noticed), changed
@@ -521,6 +535,16 @@ class Connector:
             redactor=lease.redactor,
             hooks=DialHooks(on_notice=noticed, relay=lease.relay()),
         )
+
+
+def _tell(told: Callable[[ServerRecord | None], object], records: Mapping[str, ServerRecord]) -> bool:
+    """Tell about the server of a hub that has one; a hub of many is one server here, and it is up. True if all is well.
+
+    An endpoint of one server is what ``{"hub": …}`` names. It can also be written as a URL.
+    """
+    record = next(iter(records.values())) if len(records) == 1 else None
+    told(record)
+    return record is None or record.is_available
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
@@ -564,6 +588,8 @@ def is_shown(name: str, tools: ToolFilter) -> bool:
 
 def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Offers) -> Listing:
     items = {kind: tuple(Item(name, raw) for name, raw in offered) for kind, offered in offers.items()}
+    if connection.hub is not None:  # what a hub offers of its own is for this hub
+        items = {kind: tuple(item for item in some if not _is_of_hub(item)) for kind, some in items.items()}
     tools = tuple(item for item in items.pop("tools", ()) if is_shown(item.name, spec.tools))
     failed = {
         Kind(kind): classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
@@ -577,6 +603,10 @@ def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Off
         failed=failed,
         **items,
     )
+
+
+def _is_of_hub(item: Item) -> bool:
+    return is_own_name(item.name) or is_own_uri(item.name)
 
 
 def _never_stood(seen: Evidence) -> bool:

@@ -179,6 +179,7 @@ class SlotRegistry:
                     limits=settings.limits,
                     authorize=self.logins.authorize,
                     on_stderr=self.journal.stderr_line,
+                    is_hub=True,
                 ),
                 DialLimit(settings.load.concurrency, tasks),
                 self._cache,
@@ -259,7 +260,7 @@ class SlotRegistry:
         slot = self.slots.get(key.server)
         if self.approvals.is_held(key.server, key.original, "tool" if key.kind is Kind.TOOL else "prompt"):
             return True  # it is hidden, and the refusal says why
-        if slot is None or slot.lease is not None:
+        if slot is None or (slot.lease is not None and slot.machine.told is None):
             return False
         return key.kind is not Kind.TOOL or is_shown(key.original, slot.spec.tools)
 

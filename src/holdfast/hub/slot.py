@@ -23,6 +23,7 @@ machine learns from that what it must.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -32,6 +33,8 @@ import anyio.abc
 
 from holdfast.config import ServerSpec, Settings
 from holdfast.core import (
+    Evidence,
+    FailureRemedy,
     Health,
     IllegalTransition,
     LifecyclePolicy,
@@ -41,9 +44,11 @@ from holdfast.core import (
     Permit,
     Redactor,
     Refusal,
+    ServerRecord,
     State,
     effects as do,
     events as on,
+    remedy_of,
 )
 from holdfast.hub.address_checks import AddressChecks, watch_address
 from holdfast.hub.call import SlotCall
@@ -145,6 +150,7 @@ class Slot:
             relay=context.relay,
             desired=self.desired_state,
             handle=self.handle,
+            told=self._mirror,
         )
         self.bulkhead = Bulkhead(context.settings.call.of(spec))
         self.begun = context.clock.now()
@@ -194,6 +200,23 @@ class Slot:
         if starting is None:
             return health
         return replace(health, reason=f"{health.reason}; {starting.words}" if health.reason else starting.words)
+
+    def record(self) -> ServerRecord:
+        """What this hub tells another one about the server."""
+        told, seen = self.machine.told, self._latest_failure
+        kind = told.kind if told is not None else _evidence_name(seen) if seen is not None else ""
+        return ServerRecord(health=self.health(), kind=kind, hint=self.remedy().hint)
+
+    def remedy(self) -> FailureRemedy:
+        """What would end the present failure: as the hub behind it says, or by the latest dial."""
+        if (told := self.machine.told) is not None:
+            return FailureRemedy(told.hint)
+        return remedy_of(self._latest_failure, connected_before=self.machine.life.ever_connected)
+
+    @property
+    def _latest_failure(self) -> Evidence | None:
+        failed = self.leases.failed_dials
+        return next(iter(failed.values())).evidence if failed else None
 
     async def changed(self, until: float | None = None) -> bool:
         """Wait until anything about the server changes; False if the time is reached first."""
@@ -246,6 +269,10 @@ class Slot:
             self.leases.let_drain(event.generation)
         self._perform(effects, cut=CUTS.get(type(event)))
         return effects
+
+    def _mirror(self, generation: int, record: ServerRecord | None) -> None:
+        """The hub behind this connection tells how its server is."""
+        self._perform(self.machine.mirror(record, generation, self._context.clock.now()))
 
     async def run(self) -> None:
         """The loop of the owner task: wake when the machine asks for it, until everything is closed."""
@@ -324,6 +351,11 @@ class Slot:
         attempt = f" attempt={health.attempts}" if health.attempts else ""
         later = f" next={health.retry_in:.1f}s" if health.retry_in is not None else ""
         return f"<Slot {self.id!r} {health.state.value}{attempt}{later} gen={self.machine.life.generation}>"
+
+
+def _evidence_name(seen: Evidence) -> str:
+    """``process_exit`` of ``ProcessExit``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(seen).__name__).lower()
 
 
 def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:

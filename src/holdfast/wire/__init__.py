@@ -63,12 +63,21 @@ if TYPE_CHECKING:
     from holdfast.wire.http.pieces import MANY_PIECES as MANY_PIECES, append_piece as append_piece
     from holdfast.wire.http.pool import HttpOrigin as HttpOrigin, Pool as Pool
     from holdfast.wire.http.receiving import share_receive_room as share_receive_room
+    from holdfast.wire.hub_peer import (
+        CLIENT_HEADER as CLIENT_HEADER,
+        FAILURE_KEY as FAILURE_KEY,
+        PRINCIPAL_HEADER as PRINCIPAL_HEADER,
+        VIA_HEADER as VIA_HEADER,
+        principal_in as principal_in,
+        via_in as via_in,
+    )
     from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
         DesiredState as DesiredState,
         apply_desired_state as apply_desired_state,
+        follow_hub as follow_hub,
         watch_connection as watch_connection,
     )
     from holdfast.wire.listing import (

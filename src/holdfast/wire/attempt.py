@@ -15,10 +15,11 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import anyio
 
 from holdfast.config import ServerSpec
-from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked, quoted
+from holdfast.core import Evidence, Redactor, TimedOut, ToldByHub, Unexpected, masked, quoted
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import descriptor_shortage
 from holdfast.wire.dial import Dialer, DialHooks, OnNotification
+from holdfast.wire.listen import STATUS_SECONDS
 from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection, Era
@@ -90,12 +91,24 @@ class Attempt(Generic[T]):
     async def run(self, dialer: Dialer, limit: Limit) -> Self:
         """Wait for a place, dial, list and close. Raises nothing but a cancellation."""
         try:
-            async with self.connected(dialer, limit):
-                pass
+            async with self.connected(dialer, limit) as connection:
+                await self._ask_hub(connection)
         except Exception as exc:  # noqa: BLE001 - a fault of a library is what this attempt showed, and fails no other
             self.evidence = masked(self._whole(evidence_in(exc)), self.redactor)
             self.error = exc
         return self
+
+    async def _ask_hub(self, connection: Connection) -> None:
+        """A hub on the other side answers, also while its server is down: the outcome is what it says of the server."""
+        if connection.hub is None:
+            return
+        records = await connection.hub_status(within=STATUS_SECONDS)
+        record = next(iter(records.values())) if len(records) == 1 else None
+        if record is not None and (failure := record.health.failure) is not None:
+            told = ToldByHub(
+                status=failure.status, reason=failure.error, hint=record.hint, retry_in=record.health.next_try
+            )
+            raise ServerFailure(told)
 
     @property
     def starting(self) -> Starting | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,21 +16,22 @@ from mcp import ClientSession
 from mcp.client.session import IncomingMessage
 
 from holdfast._version import __version__
-from holdfast.config import Limits, ServerSpec
-from holdfast.core import Evidence, ProcessExit, Redactor, TimedOut
+from holdfast.config import UNIX, Limits, ServerSpec
+from holdfast.core import BadConfig, Evidence, ProcessExit, Redactor, TimedOut, speaks_hub
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import require_descriptors
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.relay import Relay, RelayDispatcher
 from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
 
-__all__ = ["DialHooks", "Dialer", "OnNotification"]
+__all__ = ["DialHooks", "Dialer", "HubTls", "OnNotification"]
 
 OnNotification: TypeAlias = Callable[[str], None]
 """Called with the method of each notification that belongs to no request; must not wait."""
@@ -48,8 +51,19 @@ class DialHooks:
 _NO_HOOKS = DialHooks()
 
 
+HUB_ID_BYTES = 9
+"""Of the id by which the hubs behind this one know its requests again; each start makes another one."""
+
+HubTls: TypeAlias = Callable[[], ssl.SSLContext]
+"""Gives the context for connections to hubs of the same fleet. Raises ``ServerFailure`` if there is no shared key."""
+
+
 class Dialer:
-    """Dials servers under one set of bounds and one warden."""
+    """Dials servers under one set of bounds and one warden.
+
+    ``is_hub`` if a hub dials: then a hub on the other side is one behind it, with its own channel (``hub_peer``). A
+    program that calls a hub as its client is none. ``hub_tls`` are the certificates for other hubs of the same fleet.
+    """
 
     def __init__(
         self,
@@ -58,7 +72,12 @@ class Dialer:
         limits: Limits,
         authorize: Authorize | None = None,
         on_stderr: OnStderr | None = None,
+        is_hub: bool = False,
+        hub_tls: HubTls | None = None,
     ) -> None:
+        self._is_hub = is_hub
+        self._hub_id = secrets.token_urlsafe(HUB_ID_BYTES)
+        self._hub_tls = hub_tls
         self._warden = warden
         self._limits = limits
         self._authorize = authorize
@@ -133,6 +152,8 @@ class Dialer:
             fixed = spec.era != "auto"
             era = "legacy" if spec.transport == "sse" else era
             connection.era = await self._greet(connection, times, era, fixed=fixed)
+            if (self._is_hub or spec.hub) and speaks_hub(connection.capabilities):
+                connection.hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id)
         except BaseException:
             await connection.aclose()
             raise
@@ -167,13 +188,32 @@ class Dialer:
         authorizer = self._authorize(spec) if self._authorize is not None else None
         # A connection may take as long as an attempt, also the second one of a listing and that of a later call.
         patience = max(CONNECT_SECONDS, times.within)
-        peer = HttpPeer(spec, self._limits, redactor, authorizer, connect_within=patience)
+        peer = HttpPeer(
+            spec,
+            self._limits,
+            redactor,
+            authorizer,
+            tls=self._tls_for(spec),
+            connect_within=patience,
+        )
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
             return SseDispatcher(peer)
         posts = HttpDispatcher(peer)
         stack.push_async_callback(posts.end_session)
         return posts
+
+    def _tls_for(self, spec: ServerSpec) -> ssl.SSLContext | None:
+        """The context for a hub of the same fleet; None for the usual one, and for a Unix socket."""
+        if not spec.hub or spec.hub.startswith(UNIX):
+            return None
+        if self._hub_tls is None:
+            raise ServerFailure(BadConfig(problems=(_NO_KEY,), hint=_NO_KEY_HINT))
+        return self._hub_tls()
+
+
+_NO_KEY = "a hub at another address needs the key that both hubs share"
+_NO_KEY_HINT = "start both with the same --session-key-file"
 
 
 class _Times(NamedTuple):

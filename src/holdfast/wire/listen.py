@@ -18,14 +18,23 @@ from mcp import ClientSession, MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, ServerCapabilities
 from pydantic import ValidationError
 
-from holdfast.core import Evidence, HttpStatus, NetworkFailure, TimedOut
+from holdfast.core import STATUS_URI, Evidence, HttpStatus, NetworkFailure, ServerRecord, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import RawObject
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.rpc import RawRequest, RawResult
 from holdfast.wire.session import Connection
 
-__all__ = ["LIST_CHANGED", "LOG_LEVELS", "DesiredState", "apply_desired_state", "subscribe", "watch_connection"]
+__all__ = [
+    "LIST_CHANGED",
+    "LOG_LEVELS",
+    "STATUS_SECONDS",
+    "DesiredState",
+    "apply_desired_state",
+    "follow_hub",
+    "subscribe",
+    "watch_connection",
+]
 
 LIST_CHANGED = frozenset(
     {
@@ -158,6 +167,27 @@ CONFIRM_SECONDS = 15.0
 """How long a server may take to confirm one request. Without an answer, the next connection asks again."""
 
 
+STATUS_SECONDS = 10.0
+"""How long a hub may take to tell its status."""
+
+STATUS_AGAIN_SECONDS, DOWN_AGAIN_SECONDS = 60.0, 5.0
+"""How often a hub is asked though it says nothing: a notice may be lost, and words such as "starting for 12 s" age."""
+
+
+async def follow_hub(connection: Connection, told: Callable[[Mapping[str, ServerRecord]], bool]) -> None:
+    """Read the status of a hub whenever it changed, until cancelled. ``told`` returns whether all is well there.
+
+    A status that cannot be read changes nothing: whether the hub is gone is seen by ``watch_connection``.
+    """
+    well = False
+    while True:
+        changed = connection.status_told
+        with suppress(ServerFailure):
+            well = told(await connection.hub_status(within=STATUS_SECONDS))
+        with anyio.move_on_after(STATUS_AGAIN_SECONDS if well else DOWN_AGAIN_SECONDS):
+            await changed.wait()
+
+
 class DesiredState:
     """What all clients of one server together want of it."""
 
@@ -202,12 +232,13 @@ async def apply_desired_state(connection: Connection, wishes: DesiredState) -> N
     """Apply the desired state to a new connection, for as long as it lasts."""
     for uri in wishes.uris:
         connection.missed(uri)
+    own = frozenset({STATUS_URI}) if connection.hub is not None else frozenset[str]()
     if connection.era == "modern":
-        await _subscribe_each(connection, wishes)
+        await _subscribe_each(connection, wishes, own)
         return
     if wishes.log_level is not None:
         await _request(connection, "logging/setLevel", {"level": wishes.log_level})
-    for uri in wishes.uris:
+    for uri in wishes.uris | own:
         await _request(connection, "resources/subscribe", {"uri": uri})
 
 
@@ -216,12 +247,12 @@ async def _request(connection: Connection, method: str, params: dict[str, str]) 
         await connection.request(method, RawObject.of(params).members, idle=CONFIRM_SECONDS, within=CONFIRM_SECONDS)
 
 
-async def _subscribe_each(connection: Connection, wishes: DesiredState) -> None:
-    """Open one subscription for each resource, so that one can end without the others."""
+async def _subscribe_each(connection: Connection, wishes: DesiredState, own: frozenset[str]) -> None:
+    """Open one subscription for each resource, so that one can end without the others; ``own`` are for this hub."""
     open_ones: dict[str, anyio.CancelScope] = {}
     async with anyio.create_task_group() as tasks:
         while True:
-            changed, wanted = wishes.changed, wishes.uris
+            changed, wanted = wishes.changed, wishes.uris | own
             for uri in open_ones.keys() - wanted:
                 open_ones.pop(uri).cancel()
             for uri in wanted - open_ones.keys():

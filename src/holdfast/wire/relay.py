@@ -20,6 +20,7 @@ from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNo
 from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
+from holdfast.core import is_own_uri
 from holdfast.wire.deadlines import Deadline
 
 __all__ = [
@@ -57,6 +58,14 @@ class Caller(Protocol):
     @property
     def capabilities(self) -> Mapping[str, Any]:
         """The client capabilities that it declared."""
+
+    @property
+    def client_key(self) -> str | None:
+        """What recognises the client in its next requests, for a hub behind this one; None if nothing does."""
+
+    @property
+    def via(self) -> tuple[str, ...]:
+        """The hubs that its request has passed before this one."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Its answer to the server's request; raises ``MCPError`` where it gives none."""
@@ -117,6 +126,8 @@ class RelayDispatcher(Dispatcher[TransportContext]):
         self._server = server
         self._relay = relay
         self.under_way: set[_Call] = set()
+        self.status_told = anyio.Event()
+        """Set, and replaced, when a hub on the other side says that its status changed."""
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -180,8 +191,11 @@ class RelayDispatcher(Dispatcher[TransportContext]):
         await until_cancelled(partial(self._wire.run, asked, told, received, task_status=task_status))
 
     def told(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Pass on a notification that belongs to no call."""
-        if self._relay is not None:
+        """Pass on a notification that belongs to no call. What concerns the status of a hub is for this hub alone."""
+        if method == "notifications/resources/updated" and is_own_uri(str((params or {}).get("uri", ""))):
+            told, self.status_told = self.status_told, anyio.Event()
+            told.set()
+        elif self._relay is not None:
             self._relay.told(self._server, method, params)
 
     @contextmanager

@@ -7,6 +7,7 @@ Any task may use a connection; only the task that dialed it closes it. Every wai
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -27,7 +28,16 @@ from pydantic import ValidationError
 
 from holdfast._version import __version__
 from holdfast.config import Limits
-from holdfast.core import Evidence, NotMcp, NotMcpFault, RpcError, TimedOut
+from holdfast.core import (
+    STATUS_URI,
+    Evidence,
+    NotMcp,
+    NotMcpFault,
+    RpcError,
+    ServerRecord,
+    TimedOut,
+    read_records,
+)
 from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.deadlines import Deadline
@@ -47,6 +57,7 @@ from holdfast.wire.envelope import (
 )
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.own_meta import clean_data, clean_result
@@ -63,6 +74,9 @@ from holdfast.wire.tasks import (
 from holdfast.wire.tracing import trace_headers
 
 __all__ = ["Connection", "Era", "Wire"]
+
+STATUS_BYTES = 256 * 1024
+"""How large the status of a hub may be: it is read on the event loop. One of a thousand servers is that large."""
 
 CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
@@ -102,6 +116,8 @@ class Connection:
         self._limits = limits
         self._closers = closers
         self.era: Era = "legacy"
+        self.hub: HubPeer | None = None
+        """Set after the handshake, if the other side is a hub."""
         self._stamp: RequestStamp | None = None
         self._header_maps: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._task_tools: frozenset[str] | None = None
@@ -223,7 +239,7 @@ class Connection:
     async def list_page(self, method: str, cursor: str | None) -> RawObject:
         """One page of a list, as the bytes that it came in."""
         params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
-        headers: dict[str, str] = {}
+        headers = self.hub.headers(None) if self.hub is not None else {}
         if self.modern:
             params, headers = self._stamped(method, params, headers, None)
         raw = await self.wire.call(method, params, headers=headers)
@@ -317,7 +333,7 @@ class Connection:
                 if waits is not None:
                     await waits.delivered()
                 if exc.code != HEADER_MISMATCH:
-                    raise _rpc_failure(method, exc) from exc
+                    raise self._rpc_failure(method, exc) from exc
                 result = await self._mirrored(method, params, tell, caller)
             if waits is not None:
                 await waits.delivered()
@@ -334,6 +350,25 @@ class Connection:
             wire.deadlines.end(timeout)
         return result
 
+    @property
+    def status_told(self) -> anyio.Event:
+        """Set when the hub on the other side says that its status changed, or when that may have been missed."""
+        return self._relayed.status_told
+
+    async def hub_status(self, *, within: float) -> dict[str, ServerRecord]:
+        """What the hub on the other side tells about its servers; empty if nothing of it can be read."""
+        assert self.hub is not None  # noqa: S101 - the caller looked
+        asked: Fields = {"uri": dumps(STATUS_URI)}
+        result = await self._request("resources/read", asked, idle=within, within=within)
+        if result.size > STATUS_BYTES:
+            return {}
+        contents = result.value().get("contents")
+        first = contents[0] if isinstance(contents, list) and contents else {}
+        try:
+            return read_records(json.loads(first.get("text", "")), proven=self.hub.proven)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return {}
+
     async def ping(self, *, within: float) -> None:
         """Check that the connection still answers. An error is an answer too."""
         await self._bounded(self._ping(), within, "a sign of life")
@@ -349,22 +384,33 @@ class Connection:
             raw = await self.wire.call(method, sent, headers=headers, on_progress=on_progress)
             return self._read_result(method, raw)
         except MCPError as exc:
-            raise _rpc_failure(method, exc) from exc
+            raise self._rpc_failure(method, exc) from exc
 
     def _sent(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
         """The parameters and the headers of a request."""
         headers = trace_headers(params)
+        if self.hub is not None:
+            headers |= self.hub.headers(caller)
         return (params, headers) if self.era != "modern" else self._stamped(method, params, headers, caller)
 
     def _read_result(self, method: str, raw: Bytes | RawObject) -> RawObject:
         try:
-            result = clean_result(raw if isinstance(raw, RawObject) else RawObject.read(raw))
+            whole = raw if isinstance(raw, RawObject) else RawObject.read(raw)
+            if self.hub is not None and (told := self.hub.failure_in(whole)) is not None:
+                raise ServerFailure(told)
+            result = clean_result(whole)
             self._check_result(method, result)
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
         except ValidationError as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
         return result
+
+    def _rpc_failure(self, method: str, exc: MCPError) -> ServerFailure:
+        data = exc.error.data
+        if self.hub is not None and (told := self.hub.failure_of(data, exc.message)) is not None:
+            return ServerFailure(told)
+        return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data)))
 
     def _stamped(
         self, method: str, params: Fields, headers: dict[str, str], caller: Caller | None
@@ -446,7 +492,3 @@ def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, with
 
 def _ignore() -> None:
     """The default for a callback that was not set."""
-
-
-def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:
-    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(exc.error.data)))

@@ -197,7 +197,7 @@ async def looked_at(served: Steered, clock: FakeClock, lines: list[str]) -> Seen
         "log of the server": "\n".join(logged),
         "call": text_of(refused) if refused is not None else "",
     }
-    meta: Any = (refused.meta or {}).get("holdfast/unavailable") if refused is not None else None
+    meta: Any = (refused.meta or {}).get("holdfast/failure") if refused is not None else None
     structured: Any = status.structured_content
     resource = json.loads(read.text)["servers"]["a"]
     return Seen(health, api, structured["servers"]["a"], resource, scrape, texts, meta, due_at_call)

@@ -43,7 +43,6 @@ from holdfast.core import (
     CatalogEntry,
     CatalogSource,
     Facts,
-    FailureRemedy,
     Health,
     Kind,
     ServerText,
@@ -51,7 +50,6 @@ from holdfast.core import (
     mask_url,
     place_of,
     plain,
-    remedy_of,
     script_of,
     text_for,
 )
@@ -306,11 +304,11 @@ class Views:
 
     def login_scope(self, name: str) -> tuple[bool, tuple[str, ...]]:
         """Return whether a login would help a server now, and the scope that it asks for in addition."""
-        remedy = _remedy(self._hub.registry.slot(name))
+        remedy = self._hub.registry.slot(name).remedy()
         return bool(remedy.login), remedy.scope
 
     def _text(self, slot: Slot, health: Health, *, tools: int, held: int) -> ServerText:
-        remedy = _remedy(slot)
+        remedy = slot.remedy()
         facts = Facts(
             tools=tools,
             held=held,
@@ -326,11 +324,6 @@ def _counted(entries: Iterable[CatalogEntry]) -> dict[Kind, int]:
     for entry in entries:
         counts[entry.key.kind] += 1
     return counts
-
-
-def _remedy(slot: Slot) -> FailureRemedy:
-    seen = next(iter(slot.leases.failed_dials.values())).evidence if slot.leases.failed_dials else None
-    return remedy_of(seen, connected_before=slot.machine.life.ever_connected)
 
 
 def _target(slot: Slot) -> str:

@@ -39,7 +39,7 @@ class Check(_Described):
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Checks that must have passed. Otherwise this one is skipped."""
-    transports: ClassVar[tuple[str, ...]] = ("stdio", "http", "sse", "")
+    transports: ClassVar[tuple[str, ...]] = ("stdio", "http", "sse", "hub", "")
     within: ClassVar[float | None] = None
     """The longest time in seconds; None for the time that is left for the server."""
 

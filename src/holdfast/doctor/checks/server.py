@@ -139,6 +139,7 @@ _EITHER = (
     "HF-PROTOCOL",
     "HF-RPC-ERROR",
     "HF-BOUND",
+    "HF-BEHIND-HUB",
     "HF-DESCRIPTORS",
     "HF-KILLED",
     "HF-EXITED",

@@ -20,6 +20,7 @@ from holdfast.core import (
     TimedOut,
     TlsFailure,
     TokenNotRenewed,
+    ToldByHub,
     Unexpected,
     classify_evidence,
     command_line,
@@ -38,6 +39,10 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
     match seen:
         case HttpStatus():
             return await answers.status(case, seen)
+        case NetworkFailure() if case.transport == "hub" and not seen.stood:
+            words = f"the hub that runs it cannot be reached: {classify_evidence(seen).reason}"
+            text = "start that hub, or correct its address in `hub`"
+            return finding("HF-BEHIND-HUB", words, text, on_server("doctor", case.id))
         case NetworkFailure():
             return await _network(case, seen)
         case TlsFailure() if case.learned.route is not None:
@@ -70,6 +75,10 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             text = "raise the limit in this shell, and check again"
             commands = ("ulimit -n 65536", on_server("doctor", case.id))
             return finding("HF-DESCRIPTORS", words, text, *commands)
+        case ToldByHub():
+            text = seen.hint or "ask the hub that runs it: run doctor there"
+            words = f"the hub that runs it says: {seen.reason}"
+            return finding("HF-BEHIND-HUB", words, text, on_server("doctor", case.id))
         case CredentialsUnavailable() | TlsFailure() | Unexpected():
             return _unexpected(case, seen)
 

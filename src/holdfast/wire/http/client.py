@@ -25,7 +25,7 @@ from urllib.parse import unquote
 import anyio
 import httpx2
 
-from holdfast.config import Limits, ServerSpec
+from holdfast.config import UNIX, Limits, ServerSpec
 from holdfast.core import (
     LONGEST_BODY,
     BadConfig,
@@ -115,8 +115,7 @@ _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 class HttpPeer:
     """One server's HTTP endpoint: its URL, its credentials and its connections.
 
-    ``tls`` replaces the usual context, for another authority or a certificate of our own. With ``unix`` every request
-    goes to that socket.
+    ``tls`` replaces the usual context, for another authority or a certificate of our own.
     """
 
     def __init__(
@@ -127,13 +126,13 @@ class HttpPeer:
         authorizer: Authorizer | None = None,
         *,
         tls: ssl.SSLContext | None = None,
-        unix: str = "",
         connect_within: float = CONNECT_SECONDS,
     ) -> None:
         self.limits = limits
         self._connect_within = connect_within
         self._tls = tls
-        self._unix = unix
+        self._direct = bool(spec.hub)  # a hub of the fleet is reached as it is, never through a proxy
+        self._unix = spec.hub.removeprefix(UNIX) if spec.hub.startswith(UNIX) else ""
         self._headers = spec.headers
         self._authorizer = authorizer
         self._redactor = redactor
@@ -339,7 +338,7 @@ class HttpPeer:
         origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, self._unix)
         pool = self._pools.get(origin)
         if pool is None:
-            proxy = None if self._unix or is_loopback(url.host) else _proxy_for(url)
+            proxy = None if self._direct or is_loopback(url.host) else _proxy_for(url)
             context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
             pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
         if url is self.url:

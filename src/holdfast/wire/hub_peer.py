@@ -1,0 +1,167 @@
+"""The other side of a connection is a hub: what goes to it beside MCP, and what of its answers is for this hub alone.
+
+A hub announces itself in the experimental capabilities of its handshake. From then on
+
+- every request says which hubs it has passed (``Holdfast-Via``). A hub sends no request on to another hub that it has
+  sent before: a loop of hubs ends where it would begin again;
+- a request that is made for a client names that client by a key (``Holdfast-Client``), so that the inner hub keeps its
+  clients apart as this one does (HUB-10). The key is a digest: it recognises a client and tells nothing about it;
+- a *proven* hub, by the fleet's TLS or on a Unix socket of this user, is also told the principal
+  (``Holdfast-Principal``). No other peer is: strangers learn nothing about the users of this hub;
+- an answer in which the inner hub itself says why it could not serve a request is marked. It becomes evidence here and
+  is never passed on as a result: to a breaker it is neither a success nor a failure (BRK-3).
+
+The marks (``holdfast/…``) of a server that is no hub are taken out unread, as ever (SEC-21).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from holdfast.core import FailureStatus, State, ToldByHub, quoted, without_invisible
+from holdfast.errors import ServerFailure
+from holdfast.wire.envelope import BadJson, RawObject, fields, is_object, loads
+from holdfast.wire.relay import Caller
+
+__all__ = [
+    "CLIENT_HEADER",
+    "FAILURE_KEY",
+    "PRINCIPAL_HEADER",
+    "VIA_HEADER",
+    "HubPeer",
+    "principal_in",
+    "via_in",
+]
+
+VIA_HEADER: Final = "Holdfast-Via"
+CLIENT_HEADER: Final = "Holdfast-Client"
+PRINCIPAL_HEADER: Final = "Holdfast-Principal"
+
+FAILURE_KEY: Final = "holdfast/failure"
+"""In the ``_meta`` of a result, or in the data of an error, that a hub itself made instead of its server."""
+
+FAILURE_BYTES: Final = 64 * 1024
+"""A larger result is none that a hub made."""
+
+LONGEST_WORDS: Final = 4_000
+LONGEST_PRINCIPAL: Final = 4_000
+
+MOST_HUBS: Final = 8
+"""How many hubs a request may pass. More are a mistake, also where they do not form a loop."""
+
+_LOOP: Final = ToldByHub(
+    status="permanent",
+    reason="the definitions of hubs form a loop: the request came through this hub before",
+    hint="let one of the hubs run the server itself",
+    words="the request was not sent on: the definitions of hubs form a loop, and it came through this hub before. "
+    "Let one of the hubs run the server itself.",
+)
+
+_UNAVAILABLE: Final = frozenset(
+    {
+        "BreakerOpen",
+        "HubClosed",
+        "ServerBusy",
+        "ServerDenied",
+        "ServerDisabled",
+        "ServerNotReady",
+        "ServerPermanentlyFailed",
+    }
+)
+"""The errors of a call that was not sent, by their names in ``holdfast.errors``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubPeer:
+    """A hub on the other side of a connection."""
+
+    proven: bool
+    """Whether its texts are those of this program: proven by the fleet's key, or by the kernel."""
+    own_id: str
+    """The id of this hub, which its requests carry."""
+
+    def headers(self, caller: Caller | None) -> dict[str, str]:
+        """What a request says to it, beside MCP."""
+        if caller is None:
+            return {VIA_HEADER.lower(): self.own_id}
+        if self.own_id in caller.via or len(caller.via) >= MOST_HUBS:
+            raise ServerFailure(_LOOP)
+        headers = {VIA_HEADER.lower(): ",".join((*caller.via, self.own_id))}
+        if caller.client_key is not None:
+            headers[CLIENT_HEADER.lower()] = caller.client_key
+        if self.proven and caller.principal:
+            headers[PRINCIPAL_HEADER.lower()] = json.dumps(caller.principal)
+        return headers
+
+    def failure_in(self, result: RawObject) -> ToldByHub | None:
+        """What it says about a request that it could not serve; None for a result of the server."""
+        meta = result.get("_meta")
+        if meta is None or not is_object(meta) or result.size > FAILURE_BYTES:
+            return None
+        try:
+            mark = fields(meta).get(FAILURE_KEY)
+            return self._told(loads(mark), _text_in(result)) if mark is not None else None
+        except BadJson:
+            return None
+
+    def failure_of(self, data: object, message: str) -> ToldByHub | None:
+        """What it says in a JSON-RPC error about a request that it could not serve; None for an error of the server."""
+        return self._told(data.get(FAILURE_KEY), message) if isinstance(data, Mapping) else None
+
+    def _told(self, mark: object, words: str) -> ToldByHub | None:
+        if not isinstance(mark, Mapping):
+            return None
+        status, error, state, retry_in = (mark.get(key) for key in ("class", "error", "state", "retryIn"))
+        refused = str(error) if error in _UNAVAILABLE and state in _STATES else ""
+        known = isinstance(retry_in, int | float) and not isinstance(retry_in, bool) and math.isfinite(retry_in)
+        return ToldByHub(
+            status=cast("FailureStatus", status if status in get_args(FailureStatus) else "transient"),
+            reason=self._text(mark.get("reason")),
+            hint=self._text(mark.get("hint")) if self.proven else "",
+            words=self._text(words),
+            refused=refused,
+            state=_STATES[str(state)] if refused else "",
+            retry_in=max(0.0, float(retry_in)) if known and retry_in is not None else None,
+            sent=mark.get("sent") is not False and not refused,
+        )
+
+    def _text(self, value: object) -> str:
+        """Its own text in one line; that of a peer which is not proven is quoted (MSG-11)."""
+        if not isinstance(value, str):
+            return ""
+        if not self.proven:
+            return quoted(value, origin="it says")
+        return " ".join(without_invisible(value[: 2 * LONGEST_WORDS]).split())[:LONGEST_WORDS]
+
+
+_STATES: Final = {state.shown: state.value for state in State}
+
+
+def _text_in(result: RawObject) -> str:
+    """The text of a result that a hub made: one block."""
+    content = result.get("content")
+    blocks = loads(content) if content is not None else []
+    first = blocks[0] if isinstance(blocks, list) and blocks else None
+    return str(first.get("text", "")) if isinstance(first, Mapping) else ""
+
+
+def via_in(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The hubs that a request has passed, the first one first."""
+    said = headers.get(VIA_HEADER.lower(), "")
+    return tuple(one.strip() for one in said.split(",") if one.strip()) if said else ()
+
+
+def principal_in(headers: Mapping[str, str]) -> str:
+    """The principal that a proven hub names; empty if it names none. Only a listener for such hubs may ask."""
+    said = headers.get(PRINCIPAL_HEADER.lower(), "")
+    if not said or len(said) > LONGEST_PRINCIPAL:
+        return ""
+    try:
+        name = json.loads(said)
+    except ValueError:
+        return ""
+    return name if isinstance(name, str) else ""
