@@ -135,7 +135,7 @@ async def test_a_list_that_is_read_or_published_at_once_is_noticed(
 
 
 def _parsing_on_the_loop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("holdfast.wire.large.is_dense", lambda data: False)
+    patch.setattr("holdfast.wire.raw_json.MOST_MEMBERS", 1 << 30)
 
 
 def _masking_before_cutting(patch: pytest.MonkeyPatch) -> None:
@@ -145,13 +145,14 @@ def _masking_before_cutting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _names_of_any_length(patch: pytest.MonkeyPatch) -> None:
-    for module in ("wire.envelope", "wire.large", "front.inbound"):
+    for module in ("wire.raw_json", "endpoint.inbound"):
         patch.setattr(f"holdfast.{module}.SMALL_BYTES", 1 << 30)
     patch.setattr("holdfast.core.names.LONGEST_COMPARED", 1 << 30)
 
 
 def _meta_of_any_size(patch: pytest.MonkeyPatch) -> None:
-    for module in ("wire.envelope", "wire.large", "front.inbound"):
+    patch.setattr("holdfast.wire.raw_json.LOADED_BYTES", 1 << 30)
+    for module in ("wire.raw_json", "endpoint.inbound"):
         patch.setattr(f"holdfast.{module}.SMALL_BYTES", 1 << 30)
 
 

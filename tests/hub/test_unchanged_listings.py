@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.hub import Hub, Published
 from holdfast.testing import FakeClock
-from holdfast.wire import envelope, listing
+from holdfast.wire import listing, raw_json
 from tests.harness.open_hubs import running, settled, until
 from tests.peers.mcp_http import McpPeer
 
@@ -24,7 +24,7 @@ LISTS = ["tools/list"] * 3 + ["prompts/list", "resources/list", "resources/templ
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The items of lists that are read as values."""
     seen: list[str] = []
-    real = envelope.loads
+    real = raw_json.loads
 
     def counted(raw: Any) -> Any:
         value = real(raw)

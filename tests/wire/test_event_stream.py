@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent, only_event
+from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
 
 STREAM = (
     b'\xef\xbb\xbf: hello\n\nid: 1\nretry: 500\ndata: \n\nevent: message\r\ndata: {"a":1}\r\n\r\n'
@@ -66,36 +66,6 @@ def test_an_event_without_an_end_is_given_up() -> None:
         _feed(reader, b"data: " + b"x" * 2_000)
 
 
-def test_whole_events_are_taken_at_once_until_one_is_not_taken() -> None:
-    reader, taken = EventReader(1_000), []
-
-    def consume(data: bytes) -> bool:
-        taken.append(data)
-        return data != b"stop"
-
-    assert reader.take(b"data: too early\n\n", consume) == 0, "a byte order mark may come first"
-    assert [event.data for event in reader.feed(b"data: 0\n\n")] == [b"0"]
-    pieces = b"id: 7\nevent: message\ndata: 1\n\n", b"data: 2\n\n", b"data: stop\n\n", b"data: 4\n\n"
-    assert reader.take(b"".join(pieces), consume) == len(pieces[0] + pieces[1])
-    assert taken == [b"1", b"2", b"stop"]
-    assert reader.last_id == "7"
-    assert [(event.data, event.id) for event in reader.feed(b"".join(pieces[2:]))] == [(b"stop", "7"), (b"4", "7")]
-
-
-@pytest.mark.parametrize("before", [b"data: half", b"data: a line\n", b"event: other\n", b"data: 0\r\n\r"])
-def test_nothing_is_taken_in_the_middle_of_an_event(before: bytes) -> None:
-    reader = EventReader(1_000)
-    list(reader.feed(before))
-    assert reader.take(b"data: 1\n\n", lambda _: True) == 0
-
-
-def test_an_event_over_the_bound_is_not_taken() -> None:
-    reader = EventReader(10)
-    list(reader.feed(b": a comment\n\n"))
-    assert reader.take(b"data: 12345678901\n\n", lambda _: True) == 0
-    assert reader.take(b"data: 1234567890\n\n", lambda _: True) == len(b"data: 1234567890\n\n")
-
-
 LINES = st.sampled_from(
     [
         b"id: 1",
@@ -122,22 +92,7 @@ def _letter_by_letter(stream: bytes) -> list[ServerEvent]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(WRITTEN, st.booleans())
-def test_the_short_ways_see_what_the_long_way_sees(written: list[tuple[bytes, bytes]], begins: bool) -> None:
+@given(WRITTEN)
+def test_whole_events_in_one_piece_are_read_as_letter_by_letter(written: list[tuple[bytes, bytes]]) -> None:
     stream = b"".join(line + end for line, end in written)
-    events = _letter_by_letter(stream)
-    assert list(EventReader(1000).feed(stream)) == events
-    only = only_event(stream)
-    assert only is None or [(event.name, event.data) for event in events] == [("message", only)]
-    taken: list[bytes] = []
-    reader = EventReader(1000)
-    before = list(reader.feed(b": \n\n" if begins else b"data: first\n\n"))
-
-    def takes(data: bytes) -> bool:
-        taken.append(data)
-        return True
-
-    at = reader.take(stream, takes)
-    rest = [event.data for event in reader.feed(stream[at:])]
-    assert [*taken, *rest] == [event.data for event in events]
-    assert len(before) == (not begins)
+    assert list(EventReader(1000).feed(stream)) == _letter_by_letter(stream)

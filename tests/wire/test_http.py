@@ -109,10 +109,10 @@ async def test_a_fault_of_ours_on_one_stream_reaches_the_one_who_asked_unwrapped
     notice = {"jsonrpc": "2.0", "method": "notifications/message"}
     async with FaultServer(events(lambda given: [notice, answer(given)])) as peer, dispatcher(peer.origin) as wire:
 
-        def trip(message: object) -> None:
+        def trip(message: object, own: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(wire._exchange, "route", trip)
+        monkeypatch.setattr(wire._rpc, "_route", trip)
         with pytest.raises(ZeroDivisionError):
             await wire.send_raw_request("a", None)
 
@@ -299,7 +299,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
 ) -> None:
     told: list[float] = []
 
-    async def tell(progress: float, total: float | None, message: str | None) -> None:
+    def tell(progress: float, total: float | None, message: str | None) -> None:
         told.append(progress)
 
     async with dispatcher("http://127.0.0.1:9/mcp") as wire:
@@ -308,7 +308,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             number = json.loads(body)["id"]
             params = {"progressToken": number, "progress": 0.5}
             notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-            wire._exchange.take(json.dumps(notice).encode())
+            await wire._rpc.take(json.dumps(notice).encode())
             return Response(None, 200, {"content-type": kind}, (form % json.dumps(answer(number))).encode())
 
         monkeypatch.setattr(wire._peer, "post", post)

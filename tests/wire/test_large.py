@@ -1,30 +1,43 @@
-"""Large answers are read once, and mean what a reader of the whole says that they mean."""
+"""Large messages are read as small ones are, or refused; no form of one makes more parts than the bounds allow."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from holdfast.wire.envelope import SMALL_BYTES, BadJson, Fields
-from holdfast.wire.large import split, split_answer
+from holdfast.wire.raw_json import (
+    MOST_ITEMS,
+    MOST_MEMBERS,
+    ODD_BYTES,
+    SMALL_BYTES,
+    BadJson,
+    NotAnObject,
+    RawObject,
+    fields,
+    have_lone_surrogate,
+    items,
+    split,
+)
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-28")]
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-28"), pytest.mark.requirement("SEC-7")]
 
 TEXT = b"x" * (SMALL_BYTES + 10)
 RESULT = b'{"content":[{"type":"text","text":"%b"}],"n":1.0e-7, "u":"\\ud83d"}' % TEXT
 PLAIN = RESULT.replace(b"\\ud83d", "ä".encode())
+COMMAS = b'"' + b"a, b; " * MOST_MEMBERS + b'"'
+"""A long text with more commas than an object may have members."""
 
-READ_ONCE = (
+READABLE = (
     b'{"jsonrpc":"2.0","id":7,"result":%b}' % PLAIN,
     b' {"id" : -7, "jsonrpc": "2.0", "result" :%b} \r\n' % PLAIN,
     b'{"jsonrpc":"2.0","id":7,"result":%b}' % RESULT,
-)
-READ_AS_A_WHOLE = (
     b'{"result":%b,"jsonrpc":"2.0","id":7}' % PLAIN,
     b'{"jsonrpc":"2.0","id":7,"result":%b,"more":{}}' % PLAIN,
-    b'{"jsonrpc":"2.0","id":7,"result":{},"result":%b}' % PLAIN,
-    b'{"jsonrpc":"2.0","id":"a","result":%b}' % PLAIN,
     b'{"jsonrpc":"2.0","id":7,"error":%b}' % PLAIN,
     b'{"jsonrpc":"2.0","id":7,"result":{"text":"%b"},"id":8}' % TEXT,
+    b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":%b}]}}' % COMMAS,
+    b'{"jsonrpc":"2.0","id":7,"params":{"name":"write","arguments":{"text":%b}}}' % COMMAS,
 )
 NOT_JSON = (
     b'{"jsonrpc":"2.0","id":7,"result":%b' % PLAIN,
@@ -37,27 +50,78 @@ NOT_JSON = (
 )
 
 
-def written(members: Fields) -> dict[str, bytes]:
-    return {key: bytes(value) for key, value in members.items()}
-
-
 @pytest.mark.parametrize("kind", [bytes, bytearray])
-@pytest.mark.parametrize("answer", READ_ONCE + READ_AS_A_WHOLE, ids=lambda one: one[:30])
-async def test_a_large_answer_has_the_members_that_a_reader_of_the_whole_finds(
-    answer: bytes, kind: type[bytes | bytearray]
+@pytest.mark.parametrize("message", READABLE, ids=range(len(READABLE)))
+async def test_a_large_message_has_the_members_that_a_reader_of_the_whole_finds(
+    message: bytes, kind: type[bytes | bytearray]
 ) -> None:
-    members, result = await split_answer(kind(answer))
-    assert written(members) == written(await split(answer))
-    assert (result is not None) == (answer in READ_ONCE)
-    if result is not None:
-        assert result.written() == bytes(members["result"])
-        assert result.value()["n"] == 1.0e-7
-        assert result.is_large
+    members = await split(kind(message))
+    assert {key: json.loads(bytes(value)) for key, value in members.items()} == json.loads(message)
 
 
-@pytest.mark.parametrize("answer", NOT_JSON, ids=range(len(NOT_JSON)))
-async def test_a_large_answer_that_is_no_json_is_refused(answer: bytes) -> None:
-    with pytest.raises(BadJson) as seen:
-        await split(answer)
-    with pytest.raises(BadJson, match=str(seen.value)):
-        await split_answer(answer)
+@pytest.mark.parametrize("message", NOT_JSON, ids=range(len(NOT_JSON)))
+async def test_a_large_message_that_is_no_json_is_refused(message: bytes) -> None:
+    with pytest.raises(BadJson):
+        await split(message)
+
+
+async def test_line_ends_between_the_tokens_of_a_large_message_become_spaces() -> None:
+    members = await split(b'{"result":{"content":[\n\r\n],"text":"%b"}}' % TEXT)
+    assert b"\n" not in bytes(members["result"])
+    assert json.loads(bytes(members["result"]))["content"] == []
+
+
+def _members(count: int) -> bytes:
+    return b"{" + b",".join(b'"%d":1' % number for number in range(count)) + b"}"
+
+
+async def test_an_object_has_as_many_members_as_the_bound_and_no_more() -> None:
+    assert len(fields(_members(MOST_MEMBERS))) == MOST_MEMBERS
+    with pytest.raises(BadJson, match="too many parts"):
+        await split(_members(MOST_MEMBERS + 2))
+
+
+async def test_members_cannot_hide_behind_a_name_that_occurs_twice() -> None:
+    many = _members(MOST_MEMBERS + 2)[1:-1]
+    for message in (b'{"content":[],%b,"content":[1,2]}' % many, b'{%b,"text":"%b"}' % (many, b"," * 1000)):
+        with pytest.raises(BadJson, match="too many parts"):
+            fields(message)
+
+
+async def test_a_result_with_too_many_members_is_refused_and_its_message_is_read() -> None:
+    members = await split(b'{"jsonrpc":"2.0","id":7,"result":%b}' % _members(MOST_MEMBERS + 2))
+    with pytest.raises(BadJson, match="too many parts"):
+        RawObject.read(members["result"])
+
+
+def test_a_list_has_as_many_items_as_the_bound_and_no_more() -> None:
+    assert len(items(b"[" + b"1," * MOST_ITEMS + b"1]")) == MOST_ITEMS + 1
+    with pytest.raises(BadJson, match="too many parts"):
+        items(b"[" + b"1," * (MOST_ITEMS + 1) + b"1]")
+
+
+def test_half_of_a_surrogate_pair_is_read_up_to_a_bound() -> None:
+    small = b'{"a":"\\ud83d","text":"%b"}' % (b"x" * (ODD_BYTES - 100))
+    assert bytes(fields(small)["a"]) == b'"\\ud83d"'
+    with pytest.raises(BadJson, match="half of a surrogate pair"):
+        fields(small + b" " * 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "lone"),
+    [
+        (b'"\\ud83d\\ude00"', False),
+        (b'"\\ud83d"', True),
+        (b'{"a":["\\ude00"]}', True),
+        (b'"\\\\ud83d"', False),
+        (b'"\\u0041"', False),
+        (b'["plain"]', False),
+    ],
+)
+def test_text_that_is_no_unicode_is_found(value: bytes, lone: bool) -> None:
+    assert have_lone_surrogate([b"1", value]) is lone
+
+
+async def test_a_large_list_is_no_object() -> None:
+    with pytest.raises(NotAnObject):
+        await split(b'["%b"]' % TEXT)

@@ -18,13 +18,16 @@ from mcp.shared.dispatcher import CallOptions
 from holdfast.config.settings import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, Unexpected
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import DuplexDispatcher
-from holdfast.wire.outgoing import Message, call_message, with_progress_token
+from holdfast.types import ProgressFn
+from holdfast.wire.dispatcher import DuplexDispatcher
+from holdfast.wire.progress import CallProgress
+from holdfast.wire.raw_json import BadJson
 from holdfast.wire.rpc import (
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
-    Exchange,
-    UnusableMessage,
+    Message,
+    RpcPeer,
+    call_message,
 )
 
 pytestmark = pytest.mark.anyio
@@ -57,18 +60,27 @@ class Wire(DuplexDispatcher):
                 self.wrote = anyio.Event()
         return self.sent
 
-    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
         if self.blocked is not None:
             await self.blocked.wait()
         self.sent.append(json.loads(data))
         self.wrote.set()
+        return None
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         with self._heard:
             async for messages in self._heard:
                 for message in messages:
-                    self._exchange.take(json.dumps(message).encode())
+                    await self._rpc.take(json.dumps(message).encode())
         return GONE
+
+    async def told(self, method: str, callback: ProgressFn) -> Message:
+        """A call whose progress goes to a callback, as a connection makes it."""
+        progress = CallProgress(callback, lambda: None)
+        result = await self.call(method, {}, headers={}, on_progress=progress)
+        await progress.delivered()
+        value: Message = json.loads(bytes(result))
+        return value
 
     async def on_notify(self, context: object, method: str, params: Mapping[str, Any] | None) -> None:
         self.notices.append((method, params))
@@ -124,7 +136,7 @@ async def test_a_burst_of_progress_is_told_in_order_and_all_of_it_before_the_res
             wire.say(answer(request["id"], done=True))
 
         tasks.start_soon(server)
-        result = await wire.send_raw_request("tools/call", {"name": "x"}, {"on_progress": steps})
+        result = await wire.told("tools/call", steps)
         assert result == {"done": True}
         assert steps.told == [(float(n), 500.0, f"step {n}") for n in range(500)]
 
@@ -132,8 +144,8 @@ async def test_a_burst_of_progress_is_told_in_order_and_all_of_it_before_the_res
 async def test_progress_goes_to_the_call_it_belongs_to() -> None:
     first, second = Steps(), Steps()
     async with wired() as wire, anyio.create_task_group() as tasks:
-        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=first))
-        tasks.start_soon(wire.send_raw_request, "b", None, CallOptions(on_progress=second))
+        tasks.start_soon(wire.told, "a", first)
+        tasks.start_soon(wire.told, "b", second)
         one, two = (await wire.written(2))[:2]
         wire.say(progress(two["id"], 2), progress(one["id"], 1), progress("nobody", 3), progress(None, 4))
         wire.say(answer(two["id"]), answer(one["id"]), progress(one["id"], 5))
@@ -143,7 +155,7 @@ async def test_progress_goes_to_the_call_it_belongs_to() -> None:
 async def test_progress_that_its_call_was_told_is_no_notice_to_anybody_else() -> None:
     steps = Steps()
     async with wired() as wire, anyio.create_task_group() as tasks:
-        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=steps))
+        tasks.start_soon(wire.told, "a", steps)
         (request,) = await wire.written(1)
         wire.say(progress(request["id"], 1), progress("nobody", 2), progress(request["id"], 3), answer(request["id"]))
     assert steps.told == [(1.0, None, None), (3.0, None, None)]
@@ -164,7 +176,7 @@ async def test_progress_that_its_call_was_told_is_no_notice_to_anybody_else() ->
 async def test_progress_says_the_same_however_it_is_written(more: dict[str, object], told: object) -> None:
     steps = Steps()
     async with wired() as wire, anyio.create_task_group() as tasks:
-        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=steps))
+        tasks.start_soon(wire.told, "a", steps)
         (request,) = await wire.written(1)
         wire.say(progress(request["id"], more["progress"], **{k: v for k, v in more.items() if k != "progress"}))
         wire.say(progress(str(request["id"]), 9))
@@ -176,7 +188,7 @@ async def test_progress_says_the_same_however_it_is_written(more: dict[str, obje
 async def test_progress_that_is_no_number_is_dropped_and_harms_nobody(odd: object) -> None:
     steps = Steps()
     async with wired() as wire, anyio.create_task_group() as tasks:
-        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=steps))
+        tasks.start_soon(wire.told, "a", steps)
         (request,) = await wire.written(1)
         wire.say(progress(request["id"], odd, total=odd, message=odd), progress(request["id"], 1.5, total=odd))
         wire.say(answer(request["id"]))
@@ -194,7 +206,7 @@ async def test_a_progress_callback_that_raises_does_not_cost_the_result() -> Non
             wire.say(progress(request["id"], 1), answer(request["id"], fine=True))
 
         tasks.start_soon(server)
-        assert await wire.send_raw_request("a", None, {"on_progress": broken}) == {"fine": True}
+        assert await wire.told("a", broken) == {"fine": True}
 
 
 @pytest.mark.parametrize("spelled", [str, int])
@@ -325,12 +337,12 @@ async def test_a_fault_of_ours_while_reading_ends_the_connection_and_tells_who_w
 ) -> None:
     async with wired() as wire, anyio.create_task_group() as tasks:
 
-        def trip(message: object) -> None:
+        async def trip(message: object) -> None:
             raise ZeroDivisionError("a bug")
 
         async def server() -> None:
             await wire.written(1)
-            monkeypatch.setattr(wire._exchange, "take", trip)
+            monkeypatch.setattr(wire._rpc, "take", trip)
             wire.say({})
 
         tasks.start_soon(server)
@@ -391,10 +403,10 @@ async def test_notices_that_nobody_takes_do_not_pile_up() -> None:
     async def send(message: Message) -> None:
         raise AssertionError("nothing is to be sent")
 
-    exchange = Exchange("test", send, Limits(notifications_per_second=10**6))
+    peer = RpcPeer("test", send, Limits(notifications_per_second=10**6))
     for n in range(10 * NOTICES_WAITING):
-        exchange.take(b'{"jsonrpc": "2.0", "method": "n%d"}' % n)
-    assert len(exchange._notices) == NOTICES_WAITING
+        await peer.take(b'{"jsonrpc": "2.0", "method": "n%d"}' % n)
+    assert f"<Notices waiting={NOTICES_WAITING} " in repr(peer._notices)
 
 
 async def test_what_a_server_asks_of_us_is_answered_under_its_own_id() -> None:
@@ -411,10 +423,10 @@ async def test_a_server_can_take_its_own_request_back() -> None:
     async with wired() as wire:
         wire.say({"jsonrpc": "2.0", "id": 1, "method": "wait"})
         await anyio.wait_all_tasks_blocked()
-        assert wire._exchange._answering
+        assert repr(wire._rpc._requests) == "<ServerRequests [1]>"
         wire.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})
         await anyio.wait_all_tasks_blocked()
-        assert not wire._exchange._answering
+        assert repr(wire._rpc._requests) == "<ServerRequests []>"
         assert wire.sent == []
 
 
@@ -458,10 +470,10 @@ def test_whatever_a_server_sends_is_routed_or_refused_as_evidence(some: list[obj
     async def send_all() -> None:
         async with anyio.create_task_group() as tasks:
             wire = Wire()
-            wire._exchange.start(tasks, wire.on_request, wire.on_notify, None)
+            wire._rpc.start(tasks, wire.on_request, wire.on_notify, None)
             for message in some:
-                with suppress(ServerFailure, UnusableMessage):
-                    wire._exchange.take(json.dumps(message).encode())
+                with suppress(ServerFailure, BadJson):
+                    await wire._rpc.take(json.dumps(message).encode())
             wire.hang_up()
             wire._heard.close()
             tasks.cancel_scope.cancel()
@@ -470,10 +482,23 @@ def test_whatever_a_server_sends_is_routed_or_refused_as_evidence(some: list[obj
 
 
 def test_a_progress_token_is_asked_for_only_where_somebody_listens() -> None:
-    params = {"name": "x", "_meta": {"trace": "1"}}
-    assert with_progress_token(params, 7, {}) is params
-    asked = with_progress_token(params, 7, {"on_progress": Steps()})
+    params = {"name": b'"x"', "_meta": b'{"trace":"1"}'}
+    plain = json.loads(call_message(7, "tools/call", params, progress=False))["params"]
+    asked = json.loads(call_message(7, "tools/call", params, progress=True))["params"]
+    assert plain == {"name": "x", "_meta": {"trace": "1"}}
     assert asked == {"name": "x", "_meta": {"trace": "1", "progressToken": 7}}
+
+
+def test_a_request_under_way_shows_what_it_waits_for() -> None:
+    async def look() -> None:
+        async with wired() as wire, anyio.create_task_group() as tasks:
+            tasks.start_soon(wire.send_raw_request, "a", None)
+            (request,) = await wire.written(1)
+            assert "<PendingRequests [1]>" in repr(wire)
+            assert repr(wire._rpc.pending.get(1)) == "<PendingRequest 1 waits>"
+            wire.say(answer(request["id"]))
+
+    anyio.run(look)
 
 
 @pytest.mark.requirement("LIFE-28")

@@ -16,7 +16,7 @@ from holdfast.core.evidence import NotMcp, NotMcpFault, OverBound, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.dial import Dialer
-from holdfast.wire.envelope import BadJson, RawObject, loads, read_bytes
+from holdfast.wire.raw_json import BadJson, RawObject, loads, read_bytes
 from holdfast.wire.rpc import answered_id
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden

@@ -7,7 +7,6 @@ slot here, always. The catalog is replaced as a whole; nothing changes a catalog
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,7 +63,6 @@ from holdfast.wire import (
     dumps,
     keep_reaping,
     load_members,
-    scanning,
     text_of,
     until_cancelled,
 )
@@ -123,7 +121,6 @@ class SlotRegistry:
         self._writer = StateWriter(Store(state_file) if state_file is not None else None, self.approvals.pins)
         self._cache = ServerCache()
         self._warden = Warden()
-        self._scanner = AsyncExitStack()
         self.relay: Relay | None = None
         """Gets the requests of servers that belong to no call."""
         self._outer: anyio.abc.TaskGroup | None = None
@@ -165,7 +162,6 @@ class SlotRegistry:
         self.catalog = await anyio.to_thread.run_sync(self._writer.restore, self.config)
         logins = await _current_logins(self, within=START_SECONDS)
         self._outer = await anyio.create_task_group().__aenter__()
-        await self._scanner.enter_async_context(scanning())
         with anyio.CancelScope(shield=True):  # it takes a moment; a group that is half entered cannot be left
             tasks: anyio.abc.TaskGroup = await self._outer.start(_own_tasks)
         self._tasks, settings = tasks, self.config.settings
@@ -216,7 +212,6 @@ class SlotRegistry:
             await self._outer.__aexit__(None, None, None)
         finally:
             await self._warden.__aexit__(None, None, None)
-            await self._scanner.aclose()
 
     async def close(self) -> None:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""

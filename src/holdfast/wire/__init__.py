@@ -19,33 +19,6 @@ if TYPE_CHECKING:
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
-    from holdfast.wire.envelope import (
-        SMALL_BYTES as SMALL_BYTES,
-        BadJson as BadJson,
-        Bytes as Bytes,
-        Fields as Fields,
-        KeyNames as KeyNames,
-        LoadedObject as LoadedObject,
-        RawObject as RawObject,
-        RawValue as RawValue,
-        dump_object as dump_object,
-        dumps as dumps,
-        fields as fields,
-        have_lone_surrogate as have_lone_surrogate,
-        is_array as is_array,
-        is_object as is_object,
-        is_text as is_text,
-        is_word as is_word,
-        items as items,
-        join_fields as join_fields,
-        join_items as join_items,
-        load_object as load_object,
-        loads as loads,
-        one_line as one_line,
-        read_bytes as read_bytes,
-        text_as_json as text_as_json,
-        text_of as text_of,
-    )
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
@@ -71,7 +44,6 @@ if TYPE_CHECKING:
         principal_in as principal_in,
         via_in as via_in,
     )
-    from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
@@ -98,6 +70,36 @@ if TYPE_CHECKING:
         keep_reaping as keep_reaping,
     )
     from holdfast.wire.progress import AtOnce as AtOnce
+    from holdfast.wire.raw_json import (
+        SMALL_BYTES as SMALL_BYTES,
+        BadJson as BadJson,
+        Bytes as Bytes,
+        Fields as Fields,
+        KeyNames as KeyNames,
+        LoadedObject as LoadedObject,
+        NotAnObject as NotAnObject,
+        RawObject as RawObject,
+        RawValue as RawValue,
+        dump_object as dump_object,
+        dumps as dumps,
+        fields as fields,
+        have_lone_surrogate as have_lone_surrogate,
+        is_array as is_array,
+        is_object as is_object,
+        is_text as is_text,
+        is_word as is_word,
+        items as items,
+        join_fields as join_fields,
+        join_items as join_items,
+        load_members as load_members,
+        load_object as load_object,
+        loads as loads,
+        one_line as one_line,
+        read_bytes as read_bytes,
+        split as split,
+        text_as_json as text_as_json,
+        text_of as text_of,
+    )
     from holdfast.wire.relay import (
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
         CLIENT_REQUESTS as CLIENT_REQUESTS,

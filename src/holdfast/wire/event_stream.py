@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["EventReader", "EventTooLarge", "ServerEvent", "only_event"]
+__all__ = ["EventReader", "EventTooLarge", "ServerEvent"]
 
 
 LINE_COST = 64
@@ -43,12 +43,6 @@ _BOM = b"\xef\xbb\xbf"
 _USUAL = re.compile(
     rb"(?:id: (?P<id>[^\x00\r\n]{1,%d})\r?\n)?(?:event: message\r?\n)?data: (?P<data>[^\r\n]*)\r?\n\r?\n" % LONGEST_NAME
 )
-
-
-def only_event(stream: bytes) -> bytes | None:
-    """The data of a whole stream that is one event, as most servers write it; None for any other stream."""
-    found = _USUAL.fullmatch(stream)
-    return found["data"] if found is not None else None
 
 
 class EventReader:
@@ -111,31 +105,10 @@ class EventReader:
             else:
                 self._take(line)
 
-    def take(self, chunk: bytes, consume: Callable[[bytes], bool]) -> int:
-        """Give the data of whole events at the beginning of a piece to ``consume``, as long as that takes them.
-
-        Returns how many bytes were taken. It takes none in the middle of an event.
-        """
-        at = 0
-        if self._first or self._seen or self._line or self._head is not None or self._after_return:
-            return at
-        while (found := _USUAL.match(chunk, at)) is not None and len(found["data"]) <= self._most:
-            if not consume(found["data"]):
-                break
-            at = found.end()
-            if found["id"] is not None:
-                self._id = found["id"].decode("utf-8", "replace")
-        return at
-
     @property
     def pending(self) -> int:
         """Bytes of the event that is not complete."""
         return self._size if self._head is None else 0
-
-    @property
-    def last_id(self) -> str:
-        """The id of the last event that had one."""
-        return self._id
 
     def _usual(self, chunk: bytes) -> tuple[list[ServerEvent], int]:
         """The whole events at the beginning that are as most servers write them, and where the rest begins."""

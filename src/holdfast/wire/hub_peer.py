@@ -24,7 +24,7 @@ from typing import Final, cast, get_args
 
 from holdfast.core import FailureStatus, State, ToldByHub, quoted, without_invisible
 from holdfast.errors import ServerFailure
-from holdfast.wire.envelope import BadJson, RawObject, fields, is_object, loads
+from holdfast.wire.raw_json import BadJson, RawObject, fields, is_object, loads
 from holdfast.wire.relay import Caller
 
 __all__ = [

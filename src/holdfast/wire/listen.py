@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from holdfast.core import STATUS_URI, Evidence, HttpStatus, NetworkFailure, ServerRecord, TimedOut
 from holdfast.errors import ServerFailure
-from holdfast.wire.envelope import RawObject
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.raw_json import RawObject
 from holdfast.wire.rpc import RawRequest, RawResult
 from holdfast.wire.session import Connection
 

@@ -36,7 +36,7 @@ from holdfast.core import (
     without_own_keys,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.envelope import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
+from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
 from holdfast.wire.tasks import without_task_support
 

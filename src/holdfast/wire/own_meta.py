@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.core import is_own_key, without_own_keys
-from holdfast.wire.envelope import (
+from holdfast.wire.raw_json import (
     SMALL_BYTES,
     BadJson,
     Bytes,
@@ -88,16 +88,13 @@ def _may_have_meta(raw: Bytes) -> bool:
 
 
 def _container(raw: Bytes, deeper: int) -> bytes | None:
-    """An object or a list of objects; None if nothing changes, or if it has more parts than are read."""
-    try:
-        if is_object(raw):
-            return _written(_cleaned_members(raw, deeper) if deeper else None)
-        if not is_array(raw):
-            return None
-        parts = items(raw)
-        new = [_written(_cleaned(RawObject.read(one), deeper)) if is_object(one) else None for one in parts]
-    except BadJson:
+    """An object or a list of objects; None if nothing changes. Raises ``BadJson`` for more parts than are read."""
+    if is_object(raw):
+        return _written(_cleaned_members(raw, deeper) if deeper else None)
+    if not is_array(raw):
         return None
+    parts = items(raw)
+    new = [_written(_cleaned(RawObject.read(one), deeper)) if is_object(one) else None for one in parts]
     if not any(one is not None for one in new):
         return None
     return join_items([cleaned or old for cleaned, old in zip(new, parts, strict=True)])

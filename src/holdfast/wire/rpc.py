@@ -1,8 +1,27 @@
 """JSON-RPC between us and one server: our requests under way, and the server's requests and notifications.
 
-Every transport uses ``Exchange``. For each request under way it keeps the messages in their order, so progress is
-always delivered before the result. It knows no transport: it gets messages as bytes and a function to send one.
-An answer is kept as the bytes that it came in; a message that the hub itself reads is parsed.
+Every transport has one ``RpcPeer``. It knows no transport: it gets messages as bytes and has a function to send one.
+
+What can happen:
+
+- An answer comes. It settles the request that has its id, on any stream. Answers may come in any order.
+- Progress comes for a request under way. Its receiver is called at once, so all progress is delivered before the
+  result. Progress for no request is dropped with the other notifications.
+- The server asks something itself (sampling, elicitation, roots, ping). A task for each such request gives the answer.
+- A notification comes. It waits in a short queue for its handler, so that a slow handler blocks no reader.
+- The connection ends. Every request that waits fails with the reason, and every later one too.
+
+What must never happen:
+
+- One server fills our memory: requests, notifications, ids and texts of errors have bounds, and the oldest
+  notification gives way. A lasting flood of notifications ends the connection.
+- One unusable message fails anything but the request that it answers (LIFE-28). ``answered_id`` finds that request
+  also in bytes that are no JSON.
+- An answer is read further than needed. It stays the bytes that it came in; a message that the hub itself reads is
+  parsed, within the bounds of ``raw_json``.
+
+A message may name no caller: a transport with one stream for all (a pipe) does not say whose call a log message
+belongs to. Over HTTP the task of the caller reads its own stream, so a context variable names the caller (``relay``).
 """
 
 from __future__ import annotations
@@ -15,12 +34,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 import mcp_types as types
 from mcp import MCPError
 from mcp.shared.dispatcher import (
@@ -28,7 +45,6 @@ from mcp.shared.dispatcher import (
     OnNotify,
     OnNotifyIntercept,
     OnRequest,
-    ProgressFnT,
     coerce_request_id,
     run_notify_intercept,
 )
@@ -49,41 +65,48 @@ from holdfast.core import (
     without_own_keys,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.envelope import (
+from holdfast.turns import Turns
+from holdfast.wire.own_meta import load_params
+from holdfast.wire.progress import OnProgress, finite
+from holdfast.wire.raw_json import (
     SMALL_BYTES,
     BadJson,
     Bytes,
     Fields,
+    NotAnObject,
     RawObject,
     RawValue,
+    dumps,
     fields,
     is_object,
     is_word,
     items,
+    join_fields,
     loads,
-    read_bytes,
+    split,
+    text_as_json,
     text_of,
 )
-from holdfast.wire.large import split
-from holdfast.wire.outgoing import Message, notification_message
-from holdfast.wire.own_meta import load_params
-from holdfast.wire.progress import AtOnce, Progress, finite, progress_in, usual_progress
 from holdfast.wire.relay import attributed, until_cancelled
 
 __all__ = [
-    "Exchange",
     "Inbound",
     "Message",
     "PendingRequest",
     "RawNotification",
     "RawRequest",
     "RawResult",
-    "UnusableMessage",
+    "RpcPeer",
     "answered_id",
+    "call_message",
     "first_error",
-    "result_in",
+    "notification_message",
+    "request_message",
     "value_of",
 ]
+
+Message: TypeAlias = dict[str, Any]
+"""A message that the hub itself writes, as a Python value."""
 
 
 class RawRequest(types.Request[dict[str, Any], str]):
@@ -133,9 +156,6 @@ Notifications wait for their readers, up to a thousand at a time: their size mus
 NOTICES_WAITING = 1024
 """How many notifications may wait for their handler; the oldest is dropped, so a slow handler blocks no reader."""
 
-NOTICES_IN_A_ROW = 8
-"""How many notifications are handled before other tasks run: a handler that never waits would block all servers."""
-
 LONGEST_ID = 1_024
 """Bytes; a longer id is no id."""
 
@@ -144,10 +164,6 @@ ERROR_TEXT_BYTES = 16 * 1024
 
 BURST_SECONDS = 5
 """The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
-
-
-class UnusableMessage(ValueError):
-    """Bytes that are no JSON message; the text says why and quotes nothing of them."""
 
 
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,')
@@ -168,62 +184,61 @@ def answered_id(data: bytes) -> RequestId | None:
     return written[1:-1] if written.startswith('"') else int(written)
 
 
+def request_message(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> Message:
+    """A JSON-RPC request; ``params`` is left out where there are none."""
+    return {"jsonrpc": "2.0", "id": request_id, "method": method} | ({"params": params} if params else {})
+
+
+def notification_message(method: str, params: Mapping[str, Any] | None) -> Message:
+    """A JSON-RPC notification."""
+    return {"jsonrpc": "2.0", "method": method} | ({"params": params} if params else {})
+
+
+def call_message(request_id: RequestId, method: str, params: Fields, *, progress: bool) -> bytes:
+    """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
+    raw_id = dumps(request_id)
+    if progress:
+        meta = fields(params["_meta"]) if "_meta" in params else {}
+        params = {**params, "_meta": join_fields({**meta, "progressToken": raw_id})}
+    if not params:
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
+
+
 class PendingRequest:
-    """One request under way: the messages for it, in order, read by the task that waits."""
+    """One request under way. The task that waits awaits ``result``."""
 
-    __slots__ = ("_now", "_on_progress", "_waiter", "items", "sent_at")
+    __slots__ = ("_answer", "id", "on_progress", "sent_at")
 
-    def __init__(self, on_progress: ProgressFnT | None = None) -> None:
-        self._on_progress = on_progress
-        self._now = on_progress.now if isinstance(on_progress, AtOnce) else None
+    def __init__(self, request_id: RequestId, on_progress: OnProgress | None) -> None:
+        self.id = request_id
+        self.on_progress = on_progress
         self.sent_at: int | None = None
         """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
-        self.items: deque[Progress | Fields | Exception] = deque()
-        """What came and was not read."""
-        self._waiter: asyncio.Future[None] | None = None
+        self._answer: asyncio.Future[Fields | Exception] = asyncio.get_running_loop().create_future()
 
-    def put(self, item: Progress | Fields | Exception) -> None:
-        """Add progress, the answer, or the reason for a missing answer."""
-        if self._now is not None and isinstance(item, tuple) and not self.items:
-            try:
-                self._now(*item)
-            except Exception as exc:  # noqa: BLE001 - as below
-                log.warning("a progress callback raised %s", type(exc).__name__)
-            return
-        self.items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    @property
+    def settled(self) -> bool:
+        """Whether its answer came, or the reason for a missing one."""
+        return self._answer.done()
+
+    def settle(self, answer: Fields | Exception) -> None:
+        """Its answer, or the reason for a missing one; the first one counts."""
+        if not self._answer.done():
+            self._answer.set_result(answer)
 
     async def result(self) -> Bytes:
-        """The result, after all progress was delivered. Raises ``MCPError`` for an error answer."""
-        while True:
-            while self.items:
-                item = self.items.popleft()
-                if isinstance(item, tuple):
-                    self.items.appendleft(item)
-                    await self.deliver()
-                elif isinstance(item, Exception):
-                    raise item
-                else:
-                    return result_in(item)
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        """The result. Raises ``MCPError`` for an error answer."""
+        answer = await self._answer
+        if isinstance(answer, Exception):
+            raise answer
+        return _result_in(answer)
 
-    async def deliver(self) -> None:
-        """Deliver the progress that came, and no answer."""
-        while self.items and isinstance(item := self.items[0], tuple):
-            self.items.popleft()
-            try:
-                if self._on_progress is not None:
-                    await self._on_progress(*item)
-            except Exception as exc:  # noqa: BLE001 - a broken callback must not cost its caller the result
-                log.warning("a progress callback raised %s", type(exc).__name__)
+    def __repr__(self) -> str:
+        return f"<PendingRequest {self.id!r} {'settled' if self.settled else 'waits'}>"
 
 
-def result_in(answer: Fields) -> Bytes:
+def _result_in(answer: Fields) -> Bytes:
     """The result in an answer; raises ``MCPError`` for an error."""
     error = answer.get("error")
     if error is None or is_word(error, b"null"):
@@ -298,33 +313,209 @@ class Inbound:
         """Handlers report no progress."""
 
 
-class Exchange:
-    """The state of one connection: our requests, and the server's requests and notifications."""
+class PendingRequests:
+    """Our requests that wait for their answers, by id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[RequestId, PendingRequest] = {}
+        self._next_id = 0
+        self.ended: ServerFailure | None = None
+        """Why the connection is gone."""
+
+    def open(self, on_progress: OnProgress | None = None, request_id: RequestId | None = None) -> PendingRequest:
+        """Register a request, under an id of our own if it has none; ``close`` must follow."""
+        if self.ended is not None:
+            raise self.failure()
+        if request_id is None:
+            self._next_id += 1
+            request_id = self._next_id
+        key = coerce_request_id(request_id)
+        if key in self._waiting:
+            raise ValueError(f"request id {request_id!r} is already in flight")
+        pending = self._waiting[key] = PendingRequest(request_id, on_progress)
+        return pending
+
+    def close(self, pending: PendingRequest) -> None:
+        """Forget a request; later messages for it are dropped."""
+        self._waiting.pop(coerce_request_id(pending.id), None)
+
+    def get(self, request_id: RequestId) -> PendingRequest | None:
+        """The request with this id, if it waits."""
+        return self._waiting.get(coerce_request_id(request_id))
+
+    def take(self, request_id: RequestId) -> PendingRequest | None:
+        """The request with this id, which is to be settled now."""
+        return self._waiting.pop(coerce_request_id(request_id), None)
+
+    def only(self) -> PendingRequest | None:
+        """The request that waits, if it is the only one."""
+        return next(iter(self._waiting.values())) if len(self._waiting) == 1 else None
+
+    def fail(self, failure: ServerFailure) -> None:
+        """The connection is gone: every waiting request fails at once, and every later one too."""
+        if self.ended is None:
+            self.ended = failure
+        waiting, self._waiting = self._waiting, {}
+        for pending in waiting.values():
+            pending.settle(self.failure())
+
+    def failure(self) -> ServerFailure:
+        """Why the connection is gone, as a new exception: each waiting task raises its own."""
+        gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        return ServerFailure(self.ended.evidence if self.ended is not None else gone)
+
+    def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
+        """Fail one request, whose answer cannot be used; False if no such request waits."""
+        pending = self.take(request_id) if request_id is not None else None
+        if pending is not None:
+            pending.settle(ServerFailure(evidence))
+        return pending is not None
+
+    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
+        """The peer reads no more: fail the requests that it has not read. It may still answer the others.
+
+        ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
+        """
+        for key, pending in list(self._waiting.items()):
+            if pending.sent_at is not None and (read is None or pending.sent_at > read):
+                del self._waiting[key]
+                pending.settle(ServerFailure(evidence(read is None)))
+
+    def __repr__(self) -> str:
+        gone = f" gone: {self.ended.evidence!r}" if self.ended is not None else ""
+        return f"<PendingRequests {list(self._waiting)}{gone}>"
+
+
+class ServerRequests:
+    """The server's own requests under way: each is answered by a task."""
+
+    def __init__(self, context: TransportContext, send: Callable[[Message, float], Awaitable[None]]) -> None:
+        self._context = context
+        self._send = send
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._on_request: OnRequest | None = None
+        self._answering: dict[RequestId, anyio.CancelScope] = {}
+        self._turning_down = 0
+
+    def start(self, tasks: anyio.abc.TaskGroup, on_request: OnRequest) -> None:
+        """Begin to answer, in tasks of ``tasks``."""
+        self._tasks, self._on_request = tasks, on_request
+
+    def release(self) -> None:
+        """Let go of the session and the transport: all tasks have ended."""
+        self._tasks = self._on_request = None
+        self._send = _unsent
+
+    def take(self, message_id: RequestId, method: str, params: object) -> None:
+        """A request came. One whose id is in use is dropped: the first request keeps it."""
+        if self._tasks is None or coerce_request_id(message_id) in self._answering:
+            return
+        if len(self._answering) >= REQUESTS_FROM_SERVER:
+            if self._turning_down < REQUESTS_FROM_SERVER:
+                self._turning_down += 1
+                self._tasks.start_soon(self._turn_down, message_id)
+            return
+        scope = self._answering[coerce_request_id(message_id)] = anyio.CancelScope()
+        self._tasks.start_soon(self._answer, message_id, method, params if isinstance(params, dict) else None, scope)
+
+    def cancel(self, message_id: object) -> None:
+        """The server does not want the answer any more."""
+        if isinstance(message_id, str | int) and (scope := self._answering.get(coerce_request_id(message_id))):
+            scope.cancel()
+
+    async def _answer(
+        self, message_id: RequestId, method: str, params: Mapping[str, Any] | None, scope: anyio.CancelScope
+    ) -> None:
+        if self._on_request is None:
+            return
+        try:
+            with scope:
+                try:
+                    inbound = Inbound(transport=self._context, request_id=message_id)
+                    result = await self._on_request(inbound, method, params)
+                    answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
+                except MCPError as exc:
+                    answer = _error_message(message_id, exc.code, exc.message, exc.error.data)
+                except Exception as exc:  # noqa: BLE001 - the server gets an answer also after a fault of ours
+                    log.warning("a handler for %s raised %s", method, type(exc).__name__)
+                    answer = _error_message(message_id, INTERNAL_ERROR, "the client failed to answer")
+                await self._send(answer, ANSWER_SECONDS)
+        finally:
+            self._answering.pop(coerce_request_id(message_id), None)
+
+    async def _turn_down(self, message_id: RequestId) -> None:
+        await self._send(_error_message(message_id, INTERNAL_ERROR, "too many requests at once"), ANSWER_SECONDS)
+        self._turning_down -= 1
+
+    def __repr__(self) -> str:
+        return f"<ServerRequests {list(self._answering)}>"
+
+
+class Notices:
+    """The server's notifications that wait for their handler, and the rate at which they may come."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._waiting: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=NOTICES_WAITING)
+        self._came = anyio.Event()
+        self._allowance = float(limits.notifications_per_second * BURST_SECONDS)
+        self._counted_at = 0.0
+
+    def adopt(self, limits: Limits) -> None:
+        """Use another rate from now on."""
+        self._limits = limits
+
+    def count(self) -> None:
+        """One came. A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
+        rate = self._limits.notifications_per_second
+        now = asyncio.get_running_loop().time()
+        self._allowance = min(rate * BURST_SECONDS, self._allowance + (now - self._counted_at) * rate) - 1
+        self._counted_at = now
+        if self._allowance < 0:
+            raise ServerFailure(
+                OverBound(
+                    bound="notifications per second", limit=rate, setting="holdfast.limits.notificationsPerSecond"
+                )
+            )
+
+    def put(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Let one wait for its handler."""
+        self._waiting.append((method, params))
+        self._came.set()
+
+    async def deliver(self, on_notify: OnNotify, context: TransportContext) -> None:
+        """Give each to the handler, until cancelled."""
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            turns = Turns()
+            while self._waiting:
+                method, params = self._waiting.popleft()
+                try:
+                    await on_notify(Inbound(transport=context), method, params)
+                except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
+                    log.warning("a handler for %s raised %s", method, type(exc).__name__)
+                await turns.offer()  # a handler that never waits would block all servers
+
+    def __repr__(self) -> str:
+        return f"<Notices waiting={len(self._waiting)} allowance={self._allowance:.0f}>"
+
+
+class RpcPeer:
+    """The state of JSON-RPC with one server: routes each message to what waits for it."""
 
     def __init__(self, kind: str, send: Callable[[Message], Awaitable[None]], limits: Limits) -> None:
         self._context = TransportContext(kind=kind, can_send_request=False)
         self._send = send
-        self._limits = limits
-        self._next_id = 0
-        self._waiters: dict[RequestId, PendingRequest] = {}
-        self._answering: dict[RequestId, anyio.CancelScope] = {}
-        self._turning_down = 0
-        self._notices: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=NOTICES_WAITING)
-        self._notice_came = anyio.Event()
-        self._allowance = float(limits.notifications_per_second * BURST_SECONDS)
-        self._counted_at = 0.0
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._on_request: OnRequest | None = None
         self._intercept: OnNotifyIntercept | None = None
-        self.ended: ServerFailure | None = None
+        self.pending = PendingRequests()
+        self._requests = ServerRequests(self._context, self.send_quietly)
+        self._notices = Notices(limits)
         self.spoke = False
         """Whether anything that is JSON-RPC ever came from the server."""
         self.received = 0
         """How many bytes of messages came; transports count them."""
-
-    def adopt(self, limits: Limits) -> None:
-        """Use other bounds from now on."""
-        self._limits = limits
 
     def start(
         self,
@@ -335,137 +526,83 @@ class Exchange:
     ) -> None:
         """Begin to serve the server's own requests and notifications, in tasks of ``tasks``."""
         self._tasks = tasks
-        self._on_request = on_request
         self._intercept = intercept
-        tasks.start_soon(until_cancelled, self._deliver_notices, on_notify)
+        self._requests.start(tasks, on_request)
+        tasks.start_soon(until_cancelled, self._notices.deliver, on_notify, self._context)
 
-    def open(self, opts: CallOptions) -> tuple[RequestId, PendingRequest]:
-        """Register a request; returns its id, and the waiter for its answer."""
-        if self.ended is not None:
-            raise self.failure()
-        request_id = opts.get("request_id")
-        if request_id is None:
-            self._next_id += 1
-            request_id = self._next_id
-        key = coerce_request_id(request_id)
-        if key in self._waiters:
-            raise ValueError(f"request id {request_id!r} is already in flight")
-        waiter = self._waiters[key] = PendingRequest(opts.get("on_progress"))
-        return request_id, waiter
-
-    def begin(self, on_progress: ProgressFnT | None) -> tuple[int, PendingRequest]:
-        """The same for a request with an id of our own."""
-        if self.ended is not None:
-            raise self.failure()
-        self._next_id += 1
-        request_id = self._next_id
-        if request_id in self._waiters:
-            raise ValueError(f"request id {request_id!r} is already in flight")
-        waiter = self._waiters[request_id] = PendingRequest(on_progress)
-        return request_id, waiter
-
-    def close(self, request_id: RequestId) -> None:
-        """Forget a request; later messages for it are dropped."""
-        self._waiters.pop(request_id if type(request_id) is int else coerce_request_id(request_id), None)
-
-    def fail(self, failure: ServerFailure) -> None:
-        """The connection is gone: every waiting request fails at once, and every later one too."""
-        if self.ended is None:
-            self.ended = failure
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters.values():
-            waiter.put(self.failure())
+    def adopt(self, limits: Limits) -> None:
+        """Use other bounds from now on."""
+        self._notices.adopt(limits)
 
     def release(self) -> None:
         """Let go of the transport and the session: all tasks have ended. No collection of cycles has to free them."""
-        self._tasks = self._on_request = self._intercept = None
+        self._tasks = self._intercept = None
+        self._requests.release()
         self._send = _unsent
 
-    def failure(self) -> ServerFailure:
-        """Why the connection is gone, as a new exception: each waiting task raises its own."""
-        gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
-        return ServerFailure(self.ended.evidence if self.ended is not None else gone)
+    async def take(self, data: bytes | bytearray, own: PendingRequest | None = None) -> None:
+        """Route a message, or each message of a batch (2025-03-26). It waits only for a large one.
+
+        ``own`` is the request on whose stream it came: an answer without an id is its answer. Raises ``BadJson`` where
+        it is no JSON object, and ``ServerFailure`` where it is no JSON-RPC message.
+        """
+        try:
+            batch = [await split(data)]
+        except NotAnObject:
+            if len(data) > SMALL_BYTES:
+                raise
+            batch = [fields(one) for one in items(bytes(data))]
+            if not batch:
+                raise
+        for members in batch:
+            self._route(members, own)
+
+    async def take_shared(self, data: bytes) -> None:
+        """Route a message on a stream that all requests share. An answer that is no JSON fails its request.
+
+        Any other bytes that are no message are ``ServerFailure``: they are the server's fault.
+        """
+        try:
+            await self.take(data)
+        except NotAnObject as exc:
+            detail = quoted(data[:80].decode("utf-8", "replace"))
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
+        except BadJson as exc:
+            if not self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
+                raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
     def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
         """Fail one request, whose answer cannot be used; False if no such request waits."""
-        key = coerce_request_id(request_id) if request_id is not None else None
-        waiter = self._waiters.pop(key, None) if key is not None else None
-        if waiter is not None:
-            self.spoke = True
-            waiter.put(ServerFailure(evidence))
-        return waiter is not None
+        refused = self.pending.refuse(request_id, evidence)
+        self.spoke = self.spoke or refused
+        return refused
 
-    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
-        """The peer reads no more: fail the requests that it has not read. It may still answer the others.
+    def say_cancelled(self, pending: PendingRequest) -> None:
+        """Tell the server in the background that its answer is not waited for."""
+        if self._tasks is not None and self.pending.ended is None:
+            params = {"requestId": pending.id, "reason": "the caller no longer waits"}
+            notice = notification_message("notifications/cancelled", params)
+            self._tasks.start_soon(self.send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
-        ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
-        """
-        for request_id, waiter in list(self._waiters.items()):
-            if waiter.sent_at is not None and (read is None or waiter.sent_at > read):
-                del self._waiters[request_id]
-                waiter.put(ServerFailure(evidence(read is None)))
+    async def send_quietly(self, message: Message, seconds: float) -> None:
+        """Send a message; one that cannot be sent in time is dropped."""
+        with anyio.move_on_after(seconds), suppress(ServerFailure):
+            await self._send(message)
 
-    def take(self, data: bytes) -> None:
-        """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
-        try:
-            members: Fields | BadJson = fields(read_bytes(data))
-        except BadJson as exc:
-            members = exc
-        self._take(data, members)
-
-    def _take(self, data: bytes, members: Fields | BadJson) -> None:
-        if isinstance(members, BadJson):
-            if "object" not in str(members):
-                raise UnusableMessage(str(members)) from members
-            if len(data) <= SMALL_BYTES and self._take_batch(data):
-                return
-            detail = quoted(data[:80].decode("utf-8", "replace"))
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from members
-        self.route(members)
-
-    def _take_batch(self, data: bytes) -> bool:
-        """Route the messages of a batch, which the version 2025-03-26 allows; False if it is none."""
-        try:
-            batch = [fields(one) for one in items(data)]
-        except BadJson:
-            return False
-        for members in batch:
-            self.route(members)
-        return bool(batch)
-
-    async def take_any(self, data: bytes) -> None:
-        """The same for a message of any size: only a large one takes a wait."""
-        if len(data) <= SMALL_BYTES:
-            self.take(data)
-        else:
-            self._take(data, await _split_large(data))
-
-    async def take_event(self, data: bytes) -> None:
-        """The same for a message of an event stream. An answer that is no JSON fails its request.
-
-        Any other bytes that are no JSON are the server's fault.
-        """
-        try:
-            await self.take_any(data)
-        except UnusableMessage as exc:
-            if self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
-                return
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
-
-    def route(self, members: Fields) -> None:
-        """The same for a message that was split already."""
-        if "id" not in members and self._usual_progress(members):
-            return
+    def _route(self, members: Fields, own: PendingRequest | None) -> None:
         message_id = _id_of(members["id"]) if "id" in members else None
         if not ({"method", "result", "error"} & members.keys()):
-            if self._resolve(message_id, members):
+            if self._resolve(message_id, members, own):
                 return  # an empty answer: its request fails now and need not wait
+            if own is not None:
+                detail = "its answer is no JSON-RPC response"
+                raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
             detail = quoted(", ".join(name[:40] for name in list(members)[:10]), origin="its members", most=100)
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members.get("method"))
         if method is None:
-            self._resolve(message_id, members)
+            self._resolve(message_id, members, own)
             return
         try:
             if message_id is None and len(memoryview(members.get("params", b""))) > NOTICE_BYTES:
@@ -479,51 +616,39 @@ class Exchange:
         if message_id is None:
             self._notice(method, params)
         else:
-            self._asked(message_id, method, params)
+            self._requests.take(message_id, method, params)
 
-    def say_cancelled(self, request_id: RequestId, reason: str) -> None:
-        """Send ``notifications/cancelled`` for a request, in the background."""
-        if self._tasks is not None and self.ended is None:
-            notice = notification_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
-            self._tasks.start_soon(self._send_quietly, notice, CANCEL_NOTICE_SECONDS)
-
-    def _resolve(self, message_id: RequestId | None, members: Fields) -> bool:
+    def _resolve(self, message_id: RequestId | None, members: Fields, own: PendingRequest | None) -> bool:
         """Give an answer to the request that waits for it; False if there is none."""
-        if message_id is None:
-            return self._resolve_only(members)
-        waiter = self._waiters.pop(coerce_request_id(message_id), None)
-        if waiter is not None:
-            waiter.put(members)
-        return waiter is not None
-
-    def _resolve_only(self, members: Fields) -> bool:
-        """An answer without an id is to the request that waits, if that is only one: it need not wait longer.
-
-        JSON-RPC allows ``null`` in an error alone.
-        """
+        if message_id is not None:
+            pending = self.pending.take(message_id)
+            if pending is not None:
+                pending.settle(members)
+            return pending is not None
+        # One without an id is to the request on whose stream it came, else to the only one that waits. JSON-RPC allows
+        # `null` in an error alone; some servers write it in any answer to a POST.
         written = members.get("id")
-        nameless = written is None or ("error" in members and is_word(written, b"null"))
-        if len(self._waiters) != 1 or not nameless or not members.keys() & {"result", "error"}:
+        nameless = written is None or (("error" in members or own is not None) and is_word(written, b"null"))
+        pending = own or self.pending.only()
+        if pending is None or not nameless or not members.keys() & {"result", "error"}:
             return False
-        _, waiter = self._waiters.popitem()
-        if "error" in members:
-            waiter.put(members)
+        self.pending.close(pending)
+        if own is not None or "error" in members:
+            pending.settle(members)
         else:
-            detail = "an answer without an id"
-            waiter.put(ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail)))
+            pending.settle(ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without an id")))
         return True
 
     def _notice(self, method: str, params: object) -> None:
-        self._count_notice()
+        self._notices.count()
         params = params if isinstance(params, dict) else None
         if method == "notifications/progress" and params:
             if self._progress(params):
                 return  # it belongs to that call alone
         elif method == "notifications/cancelled" and params:
-            self._cancelled(params.get("requestId"))
+            self._requests.cancel(params.get("requestId"))
         if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
-            self._notices.append((method, params))
-            self._notice_came.set()
+            self._notices.put(method, params)
 
     def _large_notice(self, method: str, params: Bytes) -> None:
         """A notice over the bound: what is small in it passes on. A log message says that its text was left out."""
@@ -536,119 +661,24 @@ class Exchange:
         elif method in ("notifications/progress", "notifications/cancelled") or method.endswith("/list_changed"):
             self._notice(method, small)
         else:
-            self._count_notice()
+            self._notices.count()
             log.warning("left out a notification %s of %d bytes", quoted_name(method), size)
-
-    def _count_notice(self) -> None:
-        """A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
-        rate = self._limits.notifications_per_second
-        now = asyncio.get_running_loop().time()
-        self._allowance = min(rate * BURST_SECONDS, self._allowance + (now - self._counted_at) * rate) - 1
-        self._counted_at = now
-        if self._allowance < 0:
-            raise ServerFailure(
-                OverBound(
-                    bound="notifications per second", limit=rate, setting="holdfast.limits.notificationsPerSecond"
-                )
-            )
-
-    def _usual_progress(self, members: Fields) -> bool:
-        """Take a progress notice that is as the protocol has it, for a call under way; False leaves it as it is.
-
-        A server may send hundreds for one call, so this is the short way.
-        """
-        read = usual_progress(members)
-        return read is not None and self._progressed(*read)
-
-    def take_progress(self, data: bytes) -> bool:
-        """The same for a message that was not split."""
-        read = progress_in(data)
-        return read is not None and self._progressed(*read)
-
-    def _progressed(self, token: int | str, progress: Progress) -> bool:
-        waiter = self._waiters.get(token if type(token) is int else coerce_request_id(token))
-        if waiter is None:
-            return False
-        self.spoke = True
-        self._count_notice()
-        waiter.put(progress)
-        return True
 
     def _progress(self, params: Mapping[str, Any]) -> bool:
         """Give progress to the call that it is of; False if there is none."""
         token, progress, text = params.get("progressToken"), finite(params.get("progress")), params.get("message")
-        if isinstance(token, str | int) and progress is not None:
-            waiter = self._waiters.get(coerce_request_id(token))
-            if waiter is not None:
-                waiter.put((progress, finite(params.get("total")), text if isinstance(text, str) else None))
-                return True
-        return False
+        pending = self.pending.get(token) if isinstance(token, str | int) and progress is not None else None
+        if pending is None or progress is None:
+            return False
+        if pending.on_progress is not None:
+            pending.on_progress(progress, finite(params.get("total")), text if isinstance(text, str) else None)
+        return True
 
-    def _cancelled(self, message_id: object) -> None:
-        if isinstance(message_id, str | int) and (scope := self._answering.get(coerce_request_id(message_id))):
-            scope.cancel()
-
-    def _asked(self, message_id: object, method: str, params: object) -> None:
-        if self._tasks is None or not isinstance(message_id, str | int):
-            return
-        if coerce_request_id(message_id) in self._answering:
-            return  # the id is in use: the first request keeps it
-        if len(self._answering) >= REQUESTS_FROM_SERVER:
-            if self._turning_down < REQUESTS_FROM_SERVER:
-                self._turning_down += 1
-                self._tasks.start_soon(self._turn_down, message_id)
-            return
-        scope = self._answering[coerce_request_id(message_id)] = anyio.CancelScope()
-        self._tasks.start_soon(self._answer, message_id, method, params if isinstance(params, dict) else None, scope)
-
-    async def _answer(
-        self, message_id: RequestId, method: str, params: Mapping[str, Any] | None, scope: anyio.CancelScope
-    ) -> None:
-        if self._on_request is None:
-            return
-        try:
-            with scope:
-                try:
-                    result = await self._on_request(
-                        Inbound(transport=self._context, request_id=message_id), method, params
-                    )
-                    answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
-                except MCPError as exc:
-                    answer = _error_message(message_id, exc.code, exc.message, exc.error.data)
-                except Exception as exc:  # noqa: BLE001 - the server gets an answer also after a fault of ours
-                    log.warning("a handler for %s raised %s", method, type(exc).__name__)
-                    answer = _error_message(message_id, INTERNAL_ERROR, "the client failed to answer")
-                await self._send_quietly(answer, ANSWER_SECONDS)
-        finally:
-            self._answering.pop(coerce_request_id(message_id), None)
-
-    async def _turn_down(self, message_id: RequestId) -> None:
-        await self._send_quietly(
-            _error_message(message_id, INTERNAL_ERROR, "too many requests at once"), ANSWER_SECONDS
-        )
-        self._turning_down -= 1
-
-    async def _send_quietly(self, message: Message, seconds: float) -> None:
-        with anyio.move_on_after(seconds), suppress(ServerFailure):
-            await self._send(message)
-
-    async def _deliver_notices(self, on_notify: OnNotify) -> None:
-        while True:
-            await self._notice_came.wait()
-            self._notice_came = anyio.Event()
-            for turn in count():
-                if not self._notices:
-                    break
-                if turn % NOTICES_IN_A_ROW == 0:
-                    await anyio.lowlevel.checkpoint()
-                method, params = self._notices.popleft()
-                try:
-                    await on_notify(Inbound(transport=self._context), method, params)
-                except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
-                    log.warning("a handler for %s raised %s", method, type(exc).__name__)
+    def __repr__(self) -> str:
+        return f"<RpcPeer {self._context.kind} {self.pending!r} {self._requests!r}>"
 
 
-async def _unsent(message: Message) -> None:
+async def _unsent(message: Message, within: float = 0.0) -> None:
     """The connection is gone."""
 
 
@@ -663,17 +693,10 @@ def _id_of(raw: Bytes | None) -> RequestId | None:
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
-async def _split_large(data: bytes) -> Fields | BadJson:
-    try:
-        return await split(data)
-    except BadJson as exc:
-        return exc
-
-
-def value_of(result: Bytes | RawObject) -> Message:
+def value_of(result: Bytes) -> Message:
     """A result as a value, for the parts that the hub itself reads."""
     try:
-        return (result if isinstance(result, RawObject) else RawObject.read(result)).value()
+        return RawObject.read(result).value()
     except BadJson as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 

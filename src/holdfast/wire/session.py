@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -39,10 +39,16 @@ from holdfast.core import (
     read_records,
 )
 from holdfast.errors import ServerFailure
+from holdfast.turns import Turns
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.deadlines import Deadline
-from holdfast.wire.envelope import (
-    SMALL_BYTES,
+from holdfast.wire.http.sse import SseDispatcher
+from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.hub_peer import HubPeer
+from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
+from holdfast.wire.own_meta import clean_data, clean_result
+from holdfast.wire.progress import CallProgress
+from holdfast.wire.raw_json import (
     BadJson,
     Bytes,
     Fields,
@@ -50,18 +56,14 @@ from holdfast.wire.envelope import (
     dumps,
     fields,
     is_array,
+    is_object,
     join_fields,
+    load_members,
     loads,
     objects,
+    read_object,
     text_of,
 )
-from holdfast.wire.http.sse import SseDispatcher
-from holdfast.wire.http.transport import HttpDispatcher
-from holdfast.wire.hub_peer import HubPeer
-from holdfast.wire.large import load_members
-from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
-from holdfast.wire.own_meta import clean_data, clean_result
-from holdfast.wire.progress import AtOnce, InOrder
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stamp import RequestStamp
@@ -242,8 +244,7 @@ class Connection:
         headers = self.hub.headers(None) if self.hub is not None else {}
         if self.modern:
             params, headers = self._stamped(method, params, headers, None)
-        raw = await self.wire.call(method, params, headers=headers)
-        return raw if isinstance(raw, RawObject) else RawObject.read(raw)
+        return await read_object(await self.wire.call(method, params, headers=headers))
 
     async def call_tool(
         self,
@@ -262,7 +263,7 @@ class Connection:
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
-    def request(
+    async def request(
         self,
         method: str,
         params: Fields,
@@ -271,29 +272,15 @@ class Connection:
         within: float,
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
-    ) -> Coroutine[Any, Any, RawObject]:
+    ) -> RawObject:
         """Send a request once, for ``caller``; its parameters and its result pass as the bytes that they came in.
 
         ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
         the server waits for the caller's answer does not count. A plain call of a tool that runs only as a task is
         made as one, and gives the task's result.
         """
-        request = self._request if method != "tools/call" or not self.runs_tasks else self._call
-        return request(method, params, idle=idle, within=within, on_progress=on_progress, caller=caller)
-
-    async def _call(
-        self,
-        method: str,
-        params: Fields,
-        *,
-        idle: float,
-        within: float,
-        on_progress: ProgressFn | None,
-        caller: Caller | None,
-    ) -> RawObject:
-        """Call a tool of a server that runs tasks."""
         request = partial(self._request, on_progress=on_progress, caller=caller)
-        if await self._needs_task(params, within=idle):
+        if method == "tools/call" and self.runs_tasks and await self._needs_task(params, within=idle):
             return await call_as_task(request, params, idle=idle, within=within)
         return await request(method, params, idle=idle, within=within)
 
@@ -319,24 +306,16 @@ class Connection:
             idle = math.inf  # it waits until the task has ended
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
-        tell = on_progress if isinstance(on_progress, AtOnce) else InOrder(on_progress)
-        waits = tell if isinstance(tell, InOrder) else None
-        tell.before = timeout.extend
+        progress = CallProgress(on_progress, timeout.extend)
         try:
-            sent, headers = self._sent(method, params, caller)
             try:
-                raw = await wire.call(method, sent, headers=headers, on_progress=tell)
-                if not isinstance(raw, RawObject) and len(memoryview(raw)) > SMALL_BYTES:
-                    await asyncio.sleep(0)  # each pass over a large result takes milliseconds
-                result = self._read_result(method, raw)
+                result = await self._sent(method, params, progress, caller)
             except MCPError as exc:
-                if waits is not None:
-                    await waits.delivered()
                 if exc.code != HEADER_MISMATCH:
+                    await progress.delivered()
                     raise self._rpc_failure(method, exc) from exc
-                result = await self._mirrored(method, params, tell, caller)
-            if waits is not None:
-                await waits.delivered()
+                result = await self._sent_with_headers(method, params, progress, caller)
+            await progress.delivered()
         except asyncio.CancelledError:
             if not timeout.absorb():
                 raise
@@ -344,8 +323,7 @@ class Connection:
                 raise wire.failure() from None
             raise ServerFailure(wire.unanswered() or _timed_out(method, params, timeout, idle, within)) from None
         finally:
-            if waits is not None:
-                waits.close()
+            progress.close()
             self._relayed.end(call, token)
             wire.deadlines.end(timeout)
         return result
@@ -373,38 +351,40 @@ class Connection:
         """Check that the connection still answers. An error is an answer too."""
         await self._bounded(self._ping(), within, "a sign of life")
 
-    async def _mirrored(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
-        """Send a request again that the server refused before it acted: it wants arguments mirrored into headers.
-
-        A listing tells which ones.
-        """
-        await list_tools(self, self._limits)
-        sent, headers = self._sent(method, params, caller)
-        try:
-            raw = await self.wire.call(method, sent, headers=headers, on_progress=on_progress)
-            return self._read_result(method, raw)
-        except MCPError as exc:
-            raise self._rpc_failure(method, exc) from exc
-
-    def _sent(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
-        """The parameters and the headers of a request."""
+    async def _sent(self, method: str, params: Fields, progress: CallProgress, caller: Caller | None) -> RawObject:
+        """Send a request once; raises ``MCPError`` for an error answer."""
         headers = trace_headers(params)
         if self.hub is not None:
             headers |= self.hub.headers(caller)
-        return (params, headers) if self.era != "modern" else self._stamped(method, params, headers, caller)
-
-    def _read_result(self, method: str, raw: Bytes | RawObject) -> RawObject:
+        if self.modern:
+            params, headers = self._stamped(method, params, headers, caller)
+        raw = await self.wire.call(method, params, headers=headers, on_progress=progress)
         try:
-            whole = raw if isinstance(raw, RawObject) else RawObject.read(raw)
-            if self.hub is not None and (told := self.hub.failure_in(whole)) is not None:
+            result = await read_object(raw)
+            if self.hub is not None and (told := self.hub.failure_in(result)) is not None:
                 raise ServerFailure(told)
-            result = clean_result(whole)
+            if result.is_large:
+                await Turns().give()  # each pass over a large result takes milliseconds
+            result = clean_result(result)
             self._check_result(method, result)
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
         except ValidationError as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
         return result
+
+    async def _sent_with_headers(
+        self, method: str, params: Fields, progress: CallProgress, caller: Caller | None
+    ) -> RawObject:
+        """Send a request again that the server refused before it acted: it wants arguments mirrored into headers.
+
+        A listing tells which ones.
+        """
+        await list_tools(self, self._limits)
+        try:
+            return await self._sent(method, params, progress, caller)
+        except MCPError as exc:
+            raise self._rpc_failure(method, exc) from exc
 
     def _rpc_failure(self, method: str, exc: MCPError) -> ServerFailure:
         data = exc.error.data
@@ -433,8 +413,10 @@ class Connection:
         wanted = self._header_maps.get(name)
         if not wanted:
             return {}
-        arguments = loads(params["arguments"]) if "arguments" in params else {}
-        return mcp_param_headers(wanted, arguments if isinstance(arguments, dict) else {})
+        given = params.get("arguments")
+        arguments = fields(given) if is_object(given) and given is not None else {}
+        read = {path[0] for path in wanted}
+        return mcp_param_headers(wanted, {key: loads(value) for key, value in arguments.items() if key in read})
 
     def _check_result(self, method: str, result: RawObject) -> None:
         """A tool's result is passed on unread; of any other the hub reads what the protocol says of it."""

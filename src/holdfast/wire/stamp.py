@@ -18,7 +18,7 @@ from mcp.shared.inbound import (
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
 from holdfast._version import __version__
-from holdfast.wire.envelope import dumps
+from holdfast.wire.raw_json import dumps
 from holdfast.wire.relay import Caller
 from holdfast.wire.tasks import without_task_capabilities
 

@@ -16,12 +16,12 @@ import anyio.lowlevel
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import DuplexDispatcher
-from holdfast.wire.envelope import one_line
+from holdfast.wire.dispatcher import DuplexDispatcher
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
+from holdfast.wire.raw_json import one_line
 from holdfast.wire.relay import until_cancelled
-from holdfast.wire.rpc import UnusableMessage, answered_id
+from holdfast.wire.rpc import answered_id
 
 __all__ = ["StdioDispatcher"]
 
@@ -74,7 +74,7 @@ class StdioDispatcher(DuplexDispatcher):
     @property
     def spoke(self) -> bool:
         """Whether it has sent a message of the protocol."""
-        return self._exchange.spoke
+        return self._rpc.spoke
 
     @property
     def last_line(self) -> str:
@@ -87,13 +87,13 @@ class StdioDispatcher(DuplexDispatcher):
 
     def unanswered(self) -> Evidence | None:
         """A program that printed only noise is no MCP server."""
-        if self._noise and not self._exchange.spoke:
+        if self._noise and not self._rpc.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
-        if self._unended and not self._exchange.spoke:
+        if self._unended and not self._rpc.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail="it printed a line without an end")
         return None
 
-    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
         try:
             await self._child.send(one_line(data) + b"\n")
         except (OSError, anyio.ClosedResourceError):
@@ -101,13 +101,11 @@ class StdioDispatcher(DuplexDispatcher):
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._ended.wait()
             raise ServerFailure(self._not_sent()) from None
-
-    def _written(self) -> int | None:
         return self._child.written
 
     def _not_sent(self) -> Evidence:
         """Why a message was not written whole: a process cannot act on a part of a line."""
-        seen = self._exchange.ended.evidence if self._exchange.ended is not None else None
+        seen = self._rpc.pending.ended.evidence if self._rpc.pending.ended is not None else None
         if isinstance(seen, ProcessExit | NetworkFailure):
             return replace(seen, sent=False)
         return _closed_stdin(sent=False)
@@ -141,7 +139,7 @@ class StdioDispatcher(DuplexDispatcher):
         await self._exit_or_timeout()
         if self._child.exit_code is not None:
             return  # a process that exits closes it too, and its exit says more
-        self._exchange.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
+        self._rpc.pending.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
         await self.deadlines.empty()
         self._deaf = True
         scope.cancel()
@@ -208,7 +206,7 @@ class StdioDispatcher(DuplexDispatcher):
     def _refuse_large(self, buffer: bytearray) -> None:
         """Fail the request that a line over the bound answers; the connection, if it is not known which."""
         over = over_message_bound(self._limits)
-        if not self._exchange.refuse(answered_id(bytes(buffer[:1024])), over):
+        if not self._rpc.refuse(answered_id(bytes(buffer[:1024])), over):
             raise ServerFailure(over)
 
     def _skip(self, buffer: bytearray) -> None:
@@ -221,21 +219,17 @@ class StdioDispatcher(DuplexDispatcher):
     async def _take_line(self, line: bytes) -> None:
         if not line.strip():
             return
-        self._exchange.received += len(line)
+        self._rpc.received += len(line)
         try:
-            await self._exchange.take_any(line)
+            await self._rpc.take_shared(line)
             self._spoken()
-        except UnusableMessage as exc:
-            unusable = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
-            if not self._exchange.refuse(answered_id(line), unusable):
-                self._take_noise(line)
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NotMcp):
                 raise
             self._take_noise(line)
 
     def _spoken(self) -> None:
-        if self.on_first_message is not None and self._exchange.spoke:
+        if self.on_first_message is not None and self._rpc.spoke:
             self.on_first_message()
             self.on_first_message = None
 
@@ -245,11 +239,11 @@ class StdioDispatcher(DuplexDispatcher):
             self._noise_since, self._noise_bytes = now, 0
         self._noise_bytes += len(line)
         # Once it has spoken the protocol, noise may be a part of an answer: it belongs to that caller alone.
-        if not self._exchange.spoke and len(self._noise) < NOISE_KEPT:
+        if not self._rpc.spoke and len(self._noise) < NOISE_KEPT:
             # Masked before it is cut: a cut secret would not be recognised.
             text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
             self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
-        if self._noise_bytes > (NOISE_BOUND if self._exchange.spoke else NOISE_BEFORE_SPEECH):
+        if self._noise_bytes > (NOISE_BOUND if self._rpc.spoke else NOISE_BEFORE_SPEECH):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}"))
 
 

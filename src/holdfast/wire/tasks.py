@@ -15,7 +15,7 @@ import anyio
 
 from holdfast.core import HttpStatus, NetworkFailure, NetworkFault, TimedOut
 from holdfast.errors import ServerFailure
-from holdfast.wire.envelope import Fields, RawObject, dumps, fields, is_object, join_fields, text_of
+from holdfast.wire.raw_json import Fields, RawObject, dumps, fields, is_object, join_fields, text_of
 
 __all__ = [
     "RELATED_TASK",

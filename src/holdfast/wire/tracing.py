@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.wire.envelope import BadJson, Fields, dumps, fields, text_of
+from holdfast.wire.raw_json import BadJson, Fields, dumps, fields, text_of
 
 __all__ = ["in_headers", "in_meta", "trace_headers", "traced"]
 

@@ -6,7 +6,6 @@ One ``HttpPeer`` is one server's endpoint. A request yields a response, whose bo
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import inspect
 import os
@@ -14,12 +13,12 @@ import re
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import anyio
@@ -43,6 +42,7 @@ from holdfast.core import (
     stated_in,
 )
 from holdfast.errors import ServerFailure
+from holdfast.turns import Turns
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
 from holdfast.wire.http.connection import LARGE_BYTES, BrokenHttp, NotHttp, Response
 from holdfast.wire.http.evidence import evidence_of
@@ -95,9 +95,6 @@ ERROR_BODY_SECONDS = 2.0
 
 MAX_REDIRECTS = 5
 
-KNOWN_HEADS = 64
-"""How many heads of requests are kept as bytes: one for each tool of a modern server, one for a legacy one."""
-
 LONGEST_TELLING = 8 * 1024
 """How much of such a header is kept: a challenge is searched on the event loop."""
 
@@ -148,9 +145,6 @@ class HttpPeer:
         self._static = None if callable(spec.headers) else _checked(spec.headers)
         self._pools: dict[HttpOrigin, Pool] = {}
         self._own_pool: Pool | None = None
-        self._heads: dict[tuple[object, ...], bytes] = {}
-        self._latest: tuple[Mapping[str, str], str | None, bytes] = ({}, None, b"")
-        """The headers, the token and the head of the latest POST to the endpoint: most have the same headers."""
         self._cookies: dict[str, str] = {}
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
@@ -192,15 +186,15 @@ class HttpPeer:
             finally:
                 response.close()
 
-    def post(self, content: bytes, headers: Mapping[str, str], *, again: bool) -> Coroutine[Any, Any, Response]:
+    async def post(self, content: bytes, headers: Mapping[str, str], *, again: bool) -> Response:
         """POST to the endpoint itself; the caller closes the response, and translates exceptions.
 
         ``again``: the server may get it twice.
         """
-        return self.send(_Asked("POST", self.url, headers, content, again=again))
+        return await self.send(_Asked("POST", self.url, headers, content, again=again))
 
     async def send(self, asked: _Asked) -> Response:
-        """The same for any request, with current headers and token. One that is refused for its token is sent again."""
+        """Send a request with current headers and token. One that is refused for its token is sent again."""
         refused = False
         while True:
             own = self._static if self._static is not None else await self._fresh_headers()
@@ -213,13 +207,15 @@ class HttpPeer:
             pool = self._own_pool if asked.url is self.url else None
             if pool is None:
                 pool = self._pool(asked.url)
-            head = self._head(pool, asked, own, token)
-            response = await pool.send(head, asked.content, asked.on_sending, again=asked.again)
-            headers = response.headers
-            if "set-cookie" in headers:
-                self._note_cookies(headers["set-cookie"])
-            if response.status in REDIRECTS and "location" in headers:
-                response = await self._redirected(asked, response, self._merged(asked.headers, own, token))
+            headers = self._merged(asked.headers, own, token)
+            target = asked.url.raw_path.decode("ascii")
+            response = await pool.request(
+                asked.method, target, headers.items(), asked.content, on_sending=asked.on_sending, again=asked.again
+            )
+            if "set-cookie" in response.headers:
+                self._note_cookies(response.headers["set-cookie"])
+            if response.status in REDIRECTS and "location" in response.headers:
+                response = await self._redirected(asked, response, headers)
             if response.status != 401 or token is None or refused or not await self._renewed(response, token):
                 return response
             refused = True
@@ -242,30 +238,6 @@ class HttpPeer:
             login=self._login(),
         )
         return seen, body
-
-    def _head(self, pool: Pool, asked: _Asked, own: Mapping[str, str], token: str | None) -> bytes:
-        """The head of a request. Most requests to a server have the same one."""
-        usual = own is self._static and asked.url is self.url and asked.method == "POST" and not self._cookies
-        if usual and asked.headers is self._latest[0] and token == self._latest[1]:
-            return self._latest[2]
-        given = (None if own is self._static else tuple(own.items()), tuple(asked.headers.items()))
-        key = (
-            asked.method,
-            None if asked.url is self.url else asked.url,
-            token,
-            *given,
-            tuple(self._cookies.items()) if self._cookies else None,
-        )
-        head = self._heads.get(key)
-        if head is None:
-            target = asked.url.raw_path.decode("ascii")
-            head = pool.head(asked.method, target, self._merged(asked.headers, own, token).items())
-            if len(self._heads) >= KNOWN_HEADS:
-                self._heads.clear()
-            self._heads[key] = head
-        if usual:
-            self._latest = asked.headers, token, head
-        return head
 
     def _merged(self, asked: Mapping[str, str], own: Mapping[str, str], token: str | None) -> dict[str, str]:
         merged = {**_DEFAULT_HEADERS, **own, **asked}
@@ -400,8 +372,7 @@ async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
 
 
 FED_BYTES = 16 * 1024
-LINES_IN_A_ROW = 2_000
-"""How much of a stream is read before other tasks get a turn; a piece may hold thousands of empty lines."""
+"""How much of a stream is read in one piece: it may hold thousands of empty lines."""
 
 
 async def read_events(
@@ -410,7 +381,6 @@ async def read_events(
     *,
     silence: float | None = None,
     skips: bool = False,
-    reader: EventReader | None = None,
 ) -> AsyncGenerator[ServerEvent, None]:
     """The events of a stream until it ends; one that is over the bound on a message raises ``ServerFailure``.
 
@@ -418,7 +388,7 @@ async def read_events(
 
     With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
     """
-    reader = reader or EventReader(limits.message_bytes, skips=skips)
+    reader, turns = EventReader(limits.message_bytes, skips=skips), Turns()
     server = response.server
     try:
         async with AsyncExitStack() as room:
@@ -429,9 +399,7 @@ async def read_events(
                 for start in range(0, len(chunk), FED_BYTES):
                     for event in reader.feed(chunk[start : start + FED_BYTES]):
                         yield event
-                    if reader.lines > LINES_IN_A_ROW:
-                        reader.lines = 0
-                        await asyncio.sleep(0)
+                    await turns.offer()
                 if (reader.pending > LARGE_BYTES) != has_room:
                     has_room = not has_room
                     if has_room:

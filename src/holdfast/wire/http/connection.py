@@ -71,7 +71,7 @@ class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
     __slots__ = (
-        "_connection", "_inflater", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "first_look",
+        "_connection", "_inflater", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error",
         "headers", "status",
     )  # fmt: skip
 
@@ -91,8 +91,6 @@ class Response:
         self.error: Exception | None = None
         self._read_ahead = 0
         """How much may come before the reader is woken."""
-        self.first_look: Callable[[bytes], int] | None = None
-        """Sees a piece that comes while the reader waits, and takes as many bytes of its beginning as it returns."""
 
     @property
     def ends_with_connection(self) -> bool:
@@ -164,10 +162,6 @@ class Response:
         inflated = self._inflater is None or self._inflater.ended
         return self.complete and inflated and not self._parts
 
-    def whole(self) -> bytes | None:
-        """The body, where all of it is here in one piece; it can still be read otherwise. Else None."""
-        return self._parts[0] if self.complete and self._inflater is None and len(self._parts) == 1 else None
-
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
         while (chunk := await self.next_chunk()) is not None:
@@ -208,12 +202,6 @@ class Response:
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
-        waiter = self._waiter
-        if self.first_look is not None and waiter is not None and not waiter.done() and self._inflater is None:
-            # The reader has all that came before: it waits, and nothing is left for it.
-            data = data[self.first_look(data) :]
-            if not data:
-                return
         if len(self._parts) < MANY_PIECES:
             self._parts.append(data)
         else:

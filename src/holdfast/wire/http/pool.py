@@ -145,26 +145,17 @@ class Pool:
         body: bytes | None = None,
         *,
         on_sending: Callable[[], None] | None = None,
-    ) -> Response:
-        """Send one request; the answer's head. ``on_sending`` is told when a connection stands."""
-        if body is None and method == "POST":
-            body = b""  # a POST without a length is refused by some servers
-        return await self.send(self.head(method, target, headers), body, on_sending)
-
-    async def send(
-        self,
-        head: bytes,
-        body: bytes | None = None,
-        on_sending: Callable[[], None] | None = None,
-        *,
         again: bool = False,
     ) -> Response:
-        """The same for a request whose ``head`` is made already.
+        """Send one request; the answer's head. Names of headers are in lower case. ``on_sending``: a connection stands.
 
         A peer may close a kept connection while the next request is on its way. With ``again``, a request that met
         such an end is sent once more: only for those that a server may get twice.
         """
-        whole = head + b"\r\n" if body is None else b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
+        if body is None and method == "POST":
+            body = b""  # a POST without a length is refused by some servers
+        length = b"" if body is None else b"content-length: %d\r\n" % len(body)
+        whole = b"%b%b\r\n" % (self._head(method, target, headers), length)
         connection = self._free()
         kept = connection is not None
         while True:
@@ -194,14 +185,14 @@ class Pool:
         self._all.clear()
         self._idle.clear()
 
-    def head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    def _head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
         """The head of a request, without the length of its body."""
         proxy = self._proxy
         if proxy is not None and not self.origin.tls:
             target = f"http://{self.origin.authority}{target}"
         given = list(headers)
         lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if not any(name.lower() == "host" for name, _ in given):  # a definition may name another Host
+        if not any(name == "host" for name, _ in given):  # a definition may name another Host
             lines.append(f"host: {self.origin.authority}\r\n")
         lines += [f"{name}: {value}\r\n" for name, value in given]
         if proxy is not None and proxy.authorization and not self.origin.tls:

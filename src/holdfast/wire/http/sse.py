@@ -13,7 +13,7 @@ import httpx2
 
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, quoted_name
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import DuplexDispatcher
+from holdfast.wire.dispatcher import DuplexDispatcher
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, over_message_bound, read_events
 from holdfast.wire.http.connection import Response
 from holdfast.wire.rpc import answered_id
@@ -39,7 +39,7 @@ class SseDispatcher(DuplexDispatcher):
         """Whether no connection to the server has stood yet."""
         return self._peer.connecting
 
-    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
         """POST a message, unless the stream ends first: then no answer could come.
 
         A POST that went on would also open a connection that has no owner.
@@ -47,14 +47,16 @@ class SseDispatcher(DuplexDispatcher):
         with anyio.CancelScope() as scope:
             self._posting.add(scope)
             try:
-                return await self._post(data, doing, headers)
+                await self._post(data, doing, headers)
             except ServerFailure as failure:
                 if _was_cut(failure.evidence):
                     await self._end_or_moment()
                 raise
+            else:
+                return None
             finally:
                 self._posting.discard(scope)
-        raise self._exchange.failure()
+        raise self.failure()
 
     async def _end_or_moment(self) -> None:
         """Wait a moment for the end of the stream: it tells whether only the POST was cut."""
@@ -64,7 +66,7 @@ class SseDispatcher(DuplexDispatcher):
     async def _post(self, data: bytes, doing: str, headers: Mapping[str, str]) -> None:
         await self._known.wait()
         if self._endpoint is None:
-            raise self._exchange.failure()
+            raise self.failure()
         headers = {"content-type": "application/json", **headers}
         async with self._peer.request("POST", self._endpoint, headers=headers, content=data, doing=doing) as response:
             if response.status >= 400:
@@ -93,14 +95,14 @@ class SseDispatcher(DuplexDispatcher):
         async for event in read_events(response, self._limits, skips=True):
             if event.cut:
                 over = over_message_bound(self._limits)
-                if not self._exchange.refuse(answered_id(event.data), over):
+                if not self._rpc.refuse(answered_id(event.data), over):
                     raise ServerFailure(over)
             elif event.name == "endpoint":
                 self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
                 self._known.set()
             elif event.name == "message" and event.data:
-                self._exchange.received += len(event.data)
-                await self._exchange.take_event(event.data)
+                self._rpc.received += len(event.data)
+                await self._rpc.take_shared(event.data)
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """The URL for POSTs. Another origin is refused, since it would get our credentials."""

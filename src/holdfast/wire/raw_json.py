@@ -1,8 +1,22 @@
 """JSON as it came: the members of an object and the items of an array, each as its own bytes.
 
-A call passes through the hub as bytes. Only the envelope is read: this module splits an object one level deep
-and joins it again, so numbers of any size, escapes, unknown members and the order of keys survive. Nothing here
+A call passes through the hub as bytes. Only what the hub must know is read: this module splits an object one level
+deep and joins it again, so numbers of any size, escapes, unknown members and the order of keys survive. Nothing here
 knows MCP, and nothing here builds Python values out of arguments or results.
+
+The forms of one thing:
+
+- ``Bytes`` is some JSON: ``bytes``, or msgspec's view of a part of them.
+- ``Fields`` are the members of an object by their names, each as ``Bytes``. Parameters are passed in this form.
+- ``RawObject`` is an object with its members and, as long as nothing changed, the bytes of the whole. Results are
+  passed in this form.
+- ``LoadedObject`` is a dict, for the SDK, which knows no bytes: a large object with the values of its small members.
+
+What may never happen (SEC-7): a message of the largest size holds up the event loop for 50 ms. Measured with 16 MiB on
+one core: msgspec scans the densest JSON in 40 ms, text in 7 ms, and a comma is counted in less than a nanosecond. What
+is slow is the objects that a split makes: 100,000 members take 20 ms, 800,000 items 36 ms. So any message may be
+scanned in one step, and a split has a bound on its parts (``MOST_MEMBERS``, ``MOST_ITEMS``). Over the bound that one
+message is refused with ``BadJson``. docs/adr/0028 has the reasons and the figures.
 """
 
 from __future__ import annotations
@@ -10,36 +24,41 @@ from __future__ import annotations
 import json
 import json.decoder
 import json.scanner
-import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+import anyio.to_thread
 import msgspec
 from msgspec import Raw
+
+from holdfast.turns import Turns
 
 __all__ = [
     "BadJson",
     "Fields",
     "KeyNames",
     "LoadedObject",
+    "NotAnObject",
+    "RawObject",
     "RawValue",
-    "SplitBytes",
     "dump_object",
     "dumps",
     "fields",
-    "has_lone_surrogate",
     "have_lone_surrogate",
-    "is_dense",
     "is_text",
     "is_word",
     "items",
     "join_fields",
     "join_items",
+    "load_members",
     "load_object",
     "loads",
     "objects",
+    "one_line",
     "read_bytes",
+    "read_object",
+    "split",
     "text_as_json",
     "text_of",
 ]
@@ -54,6 +73,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING = msgspec.json.Decoder(str)
+_ANY = msgspec.json.Decoder(Raw)
 
 _written = json.JSONEncoder(separators=(",", ":")).encode
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -75,18 +95,28 @@ EXPLAINED_BYTES = 64 * 1024
 SMALL_BYTES = 128 * 1024
 """What is not larger is read at once: that takes a few milliseconds for any content."""
 
-WINDOWS, WINDOW_BYTES = 256, 128
-DENSE_MARKS = 100_000
-"""A large text with more signs of structure than this is dense: to read it takes the event loop too long."""
+MOST_MEMBERS = 100_000
+"""How many members an object may have, beside those in ``_BULK``: each is a Python object, and takes 200 ns."""
 
-_NO_MARKS = bytes(sorted(set(range(256)) - set(b'"\\[]{},:\r\n')))
+MEMBER_BYTES = 5
+"""No member is shorter, with its comma: ``"":0,``."""
+
+MOST_ITEMS = 800_000
+"""How many commas a list may have, in its items too: each may stand between two items, which take 45 ns each.
+
+Ten thousand tools may have eighty each."""
+
+ODD_BYTES = 1 << 20
+"""How large an object or a list with half of a surrogate pair may be. The scanner refuses it, and the way around takes
+20 ms for so much."""
 
 
 class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
 
-    truncated = False
-    """Whether they end before the value does."""
+
+class NotAnObject(BadJson):
+    """The bytes are JSON, and no object."""
 
 
 class KeyNames:
@@ -107,31 +137,8 @@ def _folded(name: str) -> str:
     return name.upper().casefold()
 
 
-class SplitBytes(bytes):
-    """Some JSON of a large message whose parts are known already, so that they need not be looked for again."""
-
-    members: Fields | None = None
-    parts: list[Bytes] | None = None
-    lone_surrogates: bool = False
-    """Whether its message has an escaped surrogate that is not one of a pair."""
-
-
 class RawValue(bytes):
     """A value that is passed on as the bytes that it came in."""
-
-
-def is_dense(data: Bytes | bytearray) -> bool:
-    """Whether a large text has much structure. Looks at random places, which its sender cannot foresee."""
-    if isinstance(data, SplitBytes):
-        return True
-    view = memoryview(data)
-    if len(view) <= SMALL_BYTES:
-        return False
-    last = len(view) - WINDOW_BYTES
-    starts = [random.randrange(last) for _ in range(WINDOWS)]  # noqa: S311 - a sample; a guess of it gains nothing
-    seen = b"".join([view[start : start + WINDOW_BYTES] for start in starts])
-    marks = len(seen.translate(None, _NO_MARKS))
-    return marks * len(view) > DENSE_MARKS * len(seen)
 
 
 class RawObject:
@@ -159,7 +166,7 @@ class RawObject:
         return cls({key: dumps(one) for key, one in value.items()})
 
     def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
-        """The same with some members set, or left out where they are None."""
+        """An object with some members set, or left out where they are None."""
         members = dict(self.members)
         for key, value in changes.items():
             if value is None:
@@ -169,7 +176,7 @@ class RawObject:
         return self._like(members)
 
     def led_by(self, lead: Mapping[str, Bytes], written: bytes = b"") -> RawObject:
-        """The same with more members before its own; its own stay as they are. ``written`` is the lead as an object."""
+        """An object with more members before its own, which stay as they are. ``written`` is the lead as an object."""
         own = self.members
         more = lead if own.keys().isdisjoint(lead) else {key: value for key, value in lead.items() if key not in own}
         if not more:
@@ -193,7 +200,7 @@ class RawObject:
         return bytes(self.raw) if self.raw is not None else join_fields(self.members)
 
     def pieces(self) -> list[Bytes]:
-        """The same in pieces, which are not copied: a large one is joined once with what is around it."""
+        """As it goes over the wire, in pieces: a large one is copied once, when it is joined with what is around it."""
         return [self.raw] if self.raw is not None else _pieces(self.members)
 
     @property
@@ -202,14 +209,46 @@ class RawObject:
         return sum([len(memoryview(one)) for one in self.members.values()])
 
     def value(self) -> dict[str, Any]:
-        """The Python value, of an object that is not large; see ``large.load_members`` for any."""
+        """The Python value, of an object that is not large; ``load_members`` reads any."""
         if self.size > LOADED_BYTES:
             raise BadJson("it is too large to be read")
         return {key: loads(one) for key, one in self.members.items()}
 
 
+async def split(message: bytes | bytearray) -> Fields:
+    """The members of a message; raises ``BadJson``. It waits only for a large one, between the passes over it."""
+    # A large body comes as a bytearray, and all that follows reads that too.
+    data: bytes = message  # type: ignore[assignment]
+    if len(data) <= SMALL_BYTES:
+        return fields(read_bytes(data))
+    data = one_line(data)  # millions of line ends would be as many lines of an event stream
+    await Turns().give()
+    data = read_bytes(data)
+    await Turns().give()
+    return await _large_fields(data)
+
+
+async def read_object(data: Bytes) -> RawObject:
+    """An object of a message, such as its result; raises ``BadJson``. It waits only for a large one, as ``split``."""
+    if len(memoryview(data)) <= SMALL_BYTES:
+        return RawObject.read(data)
+    return RawObject(await _large_fields(data), data)
+
+
+async def _large_fields(data: Bytes) -> Fields:
+    """The members of a large object. Each pass over it may take 40 ms, so each is a step of its own."""
+    has_commas = _has_many_commas(data)
+    await Turns().give()
+    if has_commas:
+        _bound_members(data)
+        await Turns().give()
+    members = _members(data)
+    await Turns().give()
+    return members
+
+
 def read_bytes(data: bytes) -> bytes:
-    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings.
+    """Bytes that are UTF-8, as JSON is: the scanner does not look inside strings.
 
     A byte order mark before them is no part of them (RFC 8259 allows a reader to ignore it).
     """
@@ -244,46 +283,80 @@ _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def one_line(data: bytes) -> bytes:
-    """The same JSON on one line: a line end can only stand between its tokens."""
+    """JSON without line ends, which can only stand between its tokens."""
     return data.translate(_LINE_ENDS) if b"\n" in data or b"\r" in data else data
 
 
-def fields(data: Bytes | bytearray) -> Fields:
+class _Bulk(msgspec.Struct):
+    """The members that may be large by their nature. What is inside them is not split with the object around them."""
+
+    arguments: Raw = Raw()
+    content: Raw = Raw()
+    contents: Raw = Raw()
+    data: Raw = Raw()
+    error: Raw = Raw()
+    messages: Raw = Raw()
+    params: Raw = Raw()
+    prompts: Raw = Raw()
+    resourceTemplates: Raw = Raw()  # noqa: N815 - the protocol's name
+    resources: Raw = Raw()
+    result: Raw = Raw()
+    structuredContent: Raw = Raw()  # noqa: N815 - the protocol's name
+    text: Raw = Raw()
+    tools: Raw = Raw()
+
+
+_BULK = msgspec.json.Decoder(_Bulk)
+
+
+def fields(data: Bytes) -> Fields:
     """The members of a JSON object."""
-    if isinstance(data, SplitBytes):
-        return _known_members(data)
+    if len(memoryview(data)) > SMALL_BYTES and _has_many_commas(data):
+        _bound_members(data)
+    return _members(data)
+
+
+def _members(data: Bytes) -> Fields:
     try:
         return _OBJECT.decode(data)  # type: ignore[return-value]  # a dict of Raw is a dict of bytes to its readers
     except msgspec.ValidationError:
-        raise BadJson("it is not a JSON object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        return _fields_with_surrogates(bytes(data), exc)
+        raise NotAnObject("it is not a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _fields_with_surrogates(data)
     except RecursionError:
         raise BadJson("it is nested too deep") from None
 
 
-def _known_members(data: SplitBytes) -> Fields:
-    if data.members is not None:
-        return data.members
-    if len(data) <= SMALL_BYTES:
-        return fields(bytes(data))
-    raise BadJson("it is not a JSON object" if not is_object(data) else "it is too large to be read")
+def _has_many_commas(data: Bytes) -> bool:
+    """Whether there may be more members than are split: a comma stands between two of them, and in much else."""
+    return bytes(data).count(b",") > MOST_MEMBERS
+
+
+def _bound_members(data: Bytes) -> None:
+    """Refuse an object with too many members, before one of them is made.
+
+    What is outside of the large members is short in every message of the protocol. A peer cannot hide members there:
+    of a name that occurs twice, only the last value is taken off.
+    """
+    try:
+        bulk = _BULK.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return  # it is no object, or no JSON: nothing is made of it
+    inside = sum(len(memoryview(getattr(bulk, name))) for name in _Bulk.__struct_fields__)
+    if len(memoryview(data)) - inside > MEMBER_BYTES * MOST_MEMBERS:
+        raise BadJson("it has too many parts")
 
 
 def items(data: Bytes) -> list[Bytes]:
     """The items of a JSON array."""
-    if isinstance(data, SplitBytes):
-        if data.parts is not None:
-            return data.parts
-        if len(data) > SMALL_BYTES:
-            raise BadJson("it is not a JSON array" if not is_array(data) else "it has too many items")
-        data = bytes(data)
+    if len(memoryview(data)) > SMALL_BYTES and bytes(data).count(b",") > MOST_ITEMS:
+        raise BadJson("it has too many parts")
     try:
         return _ARRAY.decode(data)  # type: ignore[return-value]  # as above
     except msgspec.ValidationError:
         raise BadJson("it is not a JSON array") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        return _items_with_surrogates(bytes(data), exc)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _items_with_surrogates(data)
     except RecursionError:
         raise BadJson("it is nested too deep") from None
 
@@ -339,14 +412,10 @@ def text_as_json(text: str) -> bytes:
 LOADED_BYTES = 512 * 1024
 """What is not larger is read as a value at once: 20 ms for the content that takes longest."""
 
-LARGEST_LETTERS = 6 << 20
-"""How many bytes of other letters than ASCII are read as a value: they take a step ten times as long."""
-
 
 def loads(data: Bytes) -> Any:
-    """The Python value of some JSON, for the parts that the hub itself reads. What is large and dense is refused."""
-    size = len(memoryview(data))
-    if size > LOADED_BYTES and (is_dense(data) or (size > LARGEST_LETTERS and not bytes(data).isascii())):
+    """The Python value of some JSON, for the parts that the hub itself reads. A large one is refused."""
+    if len(memoryview(data)) > LOADED_BYTES:
         raise BadJson("it is too large to be read")
     return _decoded(_values, data)
 
@@ -402,29 +471,21 @@ def text_of(data: Bytes | None) -> str | None:
         return value if isinstance(value, str) else None
 
 
-_PAIR_OR_OTHER = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u]|u(?![dD][89a-fA-F]))")
-"""Every escape but that of a surrogate without its other half."""
-
-
-def has_lone_surrogate(data: Bytes) -> bool:
-    """Whether some JSON escapes a surrogate that is not one of a pair: it is no Unicode text."""
-    if isinstance(data, SplitBytes):
-        return data.lone_surrogates
-    if _SURROGATE.search(memoryview(data)) is None:
-        return False
-    return _SURROGATE.search(_PAIR_OR_OTHER.sub(b"", data)) is not None
-
-
 def is_text(text: str) -> bool:
     """Whether it is Unicode: servers drop a message with a lone surrogate, and its sender would wait for ever."""
     return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def have_lone_surrogate(values: Iterable[Bytes]) -> bool:
-    """Whether one of some values has such an escape. Most have none of any surrogate, and are looked at once."""
+    """Whether some JSON escapes a surrogate that is not one of a pair: that is no Unicode text.
+
+    The scanner refuses such JSON, and the values are known to be JSON. A value without any such escape is not scanned.
+    """
     for value in values:
-        suspect = value.lone_surrogates if isinstance(value, SplitBytes) else _SURROGATE.search(memoryview(value))
-        if suspect and has_lone_surrogate(value):
+        try:
+            if b"\\u" in bytes(value):
+                _ANY.decode(value)
+        except (msgspec.DecodeError, RecursionError):
             return True
     return False
 
@@ -446,9 +507,16 @@ class _StepwiseDecoder(json.JSONDecoder):
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # as above
 
 
-def loads_stepwise(data: Bytes) -> Any:
-    """The same as ``loads`` for any size, for a thread beside the event loop."""
-    return _decoded(_StepwiseDecoder(), data)
+async def load_members(result: RawObject) -> dict[str, Any]:
+    """The Python value of an object of any size; raises ``BadJson``. A large one is read in a thread, step by step."""
+    if result.size <= LOADED_BYTES:
+        return result.value()
+
+    def read() -> dict[str, Any]:
+        decoder = _StepwiseDecoder()
+        return {key: _decoded(decoder, one) for key, one in result.members.items()}
+
+    return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
 
 
 def _key(key: str) -> bytes:
@@ -464,10 +532,8 @@ def _key(key: str) -> bytes:
 # escape of the same length has the same layout, so its values show where the real ones are.
 
 
-def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
-    masked, count = _SURROGATE.subn(rb"\\u0041", data)
-    if not count:
-        raise _reason(data, cause) from cause
+def _fields_with_surrogates(data: Bytes | bytearray) -> Fields:
+    data, masked = _masked(data)
     try:
         found = list(_OBJECT.decode(masked).values())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -481,10 +547,8 @@ def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
     return members
 
 
-def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
-    masked, count = _SURROGATE.subn(rb"\\u0041", data)
-    if not count:
-        raise _reason(data, cause) from cause
+def _items_with_surrogates(data: Bytes) -> list[Bytes]:
+    data, masked = _masked(data)
     try:
         found = _ARRAY.decode(masked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -497,16 +561,17 @@ def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
     return values
 
 
-def _reason(data: bytes, cause: Exception) -> BadJson:
-    """Why bytes are no JSON, in the words of the slower reader where they are few enough for it."""
-    reason = BadJson("it is not JSON")
-    if len(data) <= EXPLAINED_BYTES:
-        try:
-            loads(data)
-        except BadJson as exc:
-            reason = exc
-    reason.truncated = "truncated" in str(cause)
-    return reason
+def _masked(data: Bytes | bytearray) -> tuple[bytes, bytes]:
+    """The bytes, and the copy in which the surrogates are replaced; raises ``BadJson`` where there are none."""
+    data = bytes(data)
+    if len(data) > ODD_BYTES:
+        raise BadJson("it is not JSON, or it is too large for a text with half of a surrogate pair")
+    masked, count = _SURROGATE.subn(rb"\\u0041", data)
+    if not count:
+        if len(data) <= EXPLAINED_BYTES:
+            loads(data)  # the slower reader says why
+        raise BadJson("it is not JSON")
+    return data, masked
 
 
 def _placed(masked: bytes, value: Raw, start: int) -> int:

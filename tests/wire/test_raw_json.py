@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.wire.envelope import (
+from holdfast.wire.raw_json import (
     BadJson,
     RawObject,
     dumps,
