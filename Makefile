@@ -15,7 +15,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field mutants clients programs cover lint audit format bench bench-docs docs screenshots schema \
+.PHONY: help serve test tests test-core test-long test-field mutants clients programs cover lint audit format bench bench-docs docs screenshots schema \
 	lock clean
 
 help:  ## Show this list
@@ -30,6 +30,16 @@ test: $(READY) $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs  ## Set up
 
 tests: $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs
 	$(BIN)/python -m pytest $(PARALLEL) -q
+
+# The decisions of core/ and config/, and of each package on the path of a call the tests that say most in a second.
+# The searches (*_properties.py) run with all tests.
+CORE_TESTS := tests/core tests/config tests/test_tree.py tests/test_keys.py tests/test_files.py tests/wire/test_rpc.py \
+	tests/wire/test_envelope.py tests/hub/test_one_failure.py tests/hub/test_life_calls.py tests/hub/test_life_states.py \
+	tests/endpoint/test_eras.py tests/endpoint/test_own_names.py tests/access/test_principals.py tests/front/test_parser.py \
+	tests/front/test_matrix.py tests/front/test_stdio.py
+
+test-core: $(READY)  ## While you write: the pure core, the configuration and the nearest of the rest, in 30 s
+	$(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || sysctl -n hw.ncpu) -q --ignore-glob='*_properties.py' $(CORE_TESTS)
 
 test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, more examples
 	$(BIN)/python -m pytest $(PARALLEL) -m long -q

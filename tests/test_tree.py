@@ -7,6 +7,7 @@ import importlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -163,10 +164,11 @@ LATE_CALLBACKS = frozenset(
 EXCEPTION_NAMES = frozenset({"exc", "error", "cause", "failure", "problem", "fault", "raised"})
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
     """Each module of the sources: its path, and what it says."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())
+    files = sorted(SOURCE.rglob("*.py"))
+    return [(path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())) for path in files]
 
 
 def test_no_two_classes_share_a_name() -> None:

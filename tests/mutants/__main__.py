@@ -33,13 +33,12 @@ def main() -> int:
 
 
 def drawn(groups: list[Group], count: int, seed: int, root: Path) -> list[Mutant]:
-    """So many mutants of all that there are; the same ones for the same seed and code."""
-    every = [
-        Mutant(group, file, site)
-        for group in groups
-        for file in group.files(root)
-        for site in sites_of(file.read_text())
-    ]
+    """So many mutants of all that there are; the same ones for the same seed and code.
+
+    A file that two groups name is of the later one: a file may need other tests than the rest of its package.
+    """
+    owners = {file: group for group in groups for file in group.files(root)}
+    every = [Mutant(group, file, site) for file, group in owners.items() for site in sites_of(file.read_text())]
     chosen = random.Random(seed).sample(every, min(count, len(every)))
     return sorted(chosen, key=lambda mutant: (mutant.group.name, str(mutant.file), mutant.site.start))
 
