@@ -571,9 +571,10 @@ async def test_workers_serve_the_demo_servers_which_end_with_their_supervisor(tm
 
 async def test_a_worker_leaves_when_its_supervisor_is_gone(tmp_path: Path) -> None:
     ours, theirs = channel_pair()
-    with socket.socket() as listener, theirs:
+    handing, handed = channel_pair()
+    with theirs, handing:
         task = WorkerTask(
-            number=1, listener=os.dup(listener.fileno()), supervisor=1, folder="f", address="a", token="t"
+            number=1, connections=handed.detach(), host="127.0.0.1", port=1, supervisor=1, folder="f", token="t"
         )
         ours.send(task.sent())
         environ = {WORKER_VARIABLE: str(os.dup(theirs.fileno())), "OTHER": "stays"}
@@ -582,7 +583,7 @@ async def test_a_worker_leaves_when_its_supervisor_is_gone(tmp_path: Path) -> No
         assert link.task == task
         assert environ == {"OTHER": "stays"}
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(link.follow, never)
+            tasks.start_soon(link.follow, never, lambda: 0)
             link.listening()
             with anyio.fail_after(10):
                 await anyio.wait_readable(ours)

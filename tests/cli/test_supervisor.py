@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
 from holdfast.config import config_from_mapping
-from holdfast.serve import supervisor as module
+from holdfast.serve import supervisor as module, worker_process
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.supervisor import Reports, Supervisor
-from holdfast.serve.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
+from holdfast.serve.supervisor import ConnectionSpread, Supervisor
+from holdfast.serve.worker_link import (
+    ALIVE,
+    LISTENING,
+    HandedConnections,
+    WorkerLink,
+    WorkerTask,
+    channel_pair,
+    read_lines,
+)
+from holdfast.serve.worker_process import Reports, WorkerProcess
 from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
@@ -56,7 +69,7 @@ def test_reports_are_missing_after_some_looks_in_a_row() -> None:
     assert not any(reports.are_missing() for _ in range(100))  # it never reported: it may know nothing of reports
     for _ in range(3):
         reports.heard()
-        assert not any(reports.are_missing() for _ in range(module.MISSED_REPORTS))
+        assert not any(reports.are_missing() for _ in range(worker_process.MISSED_REPORTS))
     assert reports.are_missing()
 
 
@@ -64,37 +77,41 @@ async def test_a_worker_reports_from_when_it_listens(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
     ours, theirs = channel_pair()
     theirs.setblocking(False)
-    listener, words, enough = bind("127.0.0.1", 0), list[str](), anyio.Event()
-    task = WorkerTask(number=1, listener=0, supervisor=0, folder="", address="", token="")
-    link = WorkerLink(task, theirs, listener)
+    words, enough = list[str](), anyio.Event()
+    handing, handed = channel_pair()
+    task = WorkerTask(number=1, connections=0, host="", port=0, supervisor=0, folder="", token="")
+    link = WorkerLink(task, theirs, HandedConnections(fileno=handed.detach()))
 
-    def heard(word: str) -> None:
-        words.append(word)
+    def heard(word: str, rest: str) -> None:
+        words.append(f"{word} {rest}".strip())
         if len(words) == 3:
             enough.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(link.follow, anyio.sleep_forever)
-        tasks.start_soon(read_words, ours, heard)
+        tasks.start_soon(link.follow, anyio.sleep_forever, lambda: 7)
+        tasks.start_soon(read_lines, ours, heard)
         link.listening()
         with anyio.fail_after(20):
             await enough.wait()
         tasks.cancel_scope.cancel()
-    assert words[:3] == [LISTENING, ALIVE, ALIVE]
+    assert words[:3] == [LISTENING, f"{ALIVE} 7", f"{ALIVE} 7"]
     link.close()
     ours.close()
+    handing.close()
 
 
 @pytest.fixture
-async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervisor]:
+async def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Supervisor]:
     """A supervisor whose workers do nothing but report, and which looks often."""
-    monkeypatch.setattr(module, "own_command", lambda: [sys.executable, "-I", "-S", "-c", REPORTS])
+    monkeypatch.setattr(worker_process, "own_command", lambda: [sys.executable, "-I", "-S", "-c", REPORTS])
     monkeypatch.setattr(sys, "argv", ["holdfast"])
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(worker_process, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
     with bind("127.0.0.1", 0) as listener:
         config = config_from_mapping({"mcpServers": {}})
-        yield Supervisor(Serving(options=ServeConfig(), config=config, listener=listener, host="127.0.0.1"))
+        supervisor = Supervisor(Serving(options=ServeConfig(), config=config, listener=listener, host="127.0.0.1"))
+        supervisor._folder = tmp_path
+        yield supervisor
 
 
 async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
@@ -105,14 +122,14 @@ async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
         with anyio.fail_after(20):
             first = await small._start(1)
             await first.listening.wait()
-            await came_true(lambda: first.reports._missed is not None)
+            await came_true(lambda: first.reports.missed is not None)
             with suppress(ProcessLookupError):  # a very busy machine may stop it first
                 first.process.send_signal(signal.SIGSTOP)
             await first.ended.wait()
             assert first.process.returncode == -signal.SIGKILL
             await came_true(lambda: small._workers[1] is not first)
             await small._workers[1].listening.wait()
-        small._ending = True
+        small._ending.set()
         for worker in list(small._all):
             worker.kill()
     assert "worker 1 hangs: it has not reported for 0.3 s, and is killed" in caplog.text
@@ -140,12 +157,97 @@ async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
         with anyio.fail_after(20):
             first = await small._start(1)
             await first.listening.wait()
-            monkeypatch.setattr(module, "own_command", lambda: [sys.executable, "-I", "-S", "-c", ENDS])
-            monkeypatch.setattr(module, "_either", late)
+            monkeypatch.setattr(worker_process, "own_command", lambda: [sys.executable, "-I", "-S", "-c", ENDS])
+            monkeypatch.setattr(module, "either", late)
             await small._roll()
         assert small._workers[1] is first
         assert not first.leaves
-        small._ending = True
+        small._ending.set()
         for worker in list(small._all):
             worker.kill()
     assert "worker 1 was not replaced" in caplog.text
+
+
+class Taking:
+    """A worker as the spread of connections sees it: it counts what it gets."""
+
+    def __init__(self, number: int, *, held: int = 0, is_late: bool = False, takes: bool = True) -> None:
+        self.number, self.held, self.is_late, self.takes = number, held, is_late, takes
+        self.got = 0
+
+    def hand(self, _: socket.socket) -> bool:
+        self.held += 1
+        self.got += 1
+        return True
+
+
+async def spread(*workers: Taking, count: int = 60) -> list[int]:
+    with bind("127.0.0.1", 0) as listener, ExitStack() as clients:
+        wanted: Any = set(workers)
+        handing = ConnectionSpread(listener, wanted)
+        address = listener.getsockname()
+        for _ in range(count):
+            clients.enter_context(socket.create_connection(address))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(handing.run)
+            with anyio.fail_after(20):
+                await came_true(lambda: sum(one.got for one in workers) == count)
+            handing.stop()
+    return [one.got for one in workers]
+
+
+async def test_connections_that_come_at_once_are_spread_evenly() -> None:
+    assert await spread(Taking(1), Taking(2)) == [30, 30]
+
+
+async def test_a_worker_that_was_started_again_gets_connections_until_it_holds_as_many() -> None:
+    assert await spread(Taking(1, held=40), Taking(2)) == [10, 50]
+
+
+async def test_a_worker_that_does_not_report_gets_none_while_another_one_does() -> None:
+    assert await spread(Taking(1, is_late=True), Taking(2)) == [0, 60]
+    assert await spread(Taking(1, is_late=True), Taking(2, takes=False)) == [60, 0]
+
+
+async def test_connections_wait_while_no_worker_takes_them() -> None:
+    one = Taking(1, takes=False)
+    with bind("127.0.0.1", 0) as listener:
+        wanted: Any = {one}
+        handing = ConnectionSpread(listener, wanted)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(handing.run)
+            with socket.create_connection(listener.getsockname()), anyio.fail_after(20):
+                await anyio.wait_all_tasks_blocked()
+                assert one.got == 0
+                one.takes = True
+                handing.workers_changed()
+                await came_true(lambda: one.got == 1)
+            handing.stop()
+
+
+async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> None:
+    ours, theirs = channel_pair()
+    task = WorkerTask(number=3, connections=0, host="", port=0, supervisor=0, folder="", token="")
+    process: Any = SimpleNamespace(pid=7)
+    channel, other = channel_pair()
+    worker = WorkerProcess(task, process, channel, ours, changed=lambda: None)
+    assert repr(worker) == "<WorkerProcess 3 pid=7 starting held=0>"
+    with (
+        bind("127.0.0.1", 0) as listener,
+        HandedConnections(fileno=theirs.detach()) as handed,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert worker.hand(accepted)
+        taken, peer = handed.accept()
+        assert peer == client.getsockname()
+        assert not taken.get_inheritable()
+        client.sendall(b"x")
+        assert taken.recv(1) == b"x"
+        taken.close()
+    assert worker.held == 1
+    with socket.socket() as late:
+        assert not worker.hand(late), "its end is closed"
+    for one in (ours, channel, other):
+        one.close()

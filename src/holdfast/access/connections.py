@@ -100,8 +100,6 @@ class ConnectionLimits:
         self._number_held = 0
         self.closed = 0
         """How many connections were closed, or not taken, because there were too many."""
-        self.on_change: Callable[[int], None] | None = None
-        """Told how many connections are open, when one came or went."""
 
     @property
     def open(self) -> int:
@@ -122,7 +120,6 @@ class ConnectionLimits:
             self._close_oldest(max(self._waiting.values(), key=len))
         self._waiting.setdefault(admission.key, {})[admission] = None
         self._number_waiting += 1
-        self._changed()
         return admission
 
     def close_one(self) -> bool:
@@ -145,19 +142,13 @@ class ConnectionLimits:
     def end(self, admission: Admission) -> None:
         """A connection is closed. Idempotent."""
         if admission.principal is None:
-            if self._leave(admission):
-                self._changed()
+            self._leave(admission)
             return
         self._held[admission.principal] -= 1
         if not self._held[admission.principal]:
             del self._held[admission.principal]
         self._number_held -= 1
         admission.principal = None
-        self._changed()
-
-    def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change(self.open)
 
     def _close_oldest(self, waiting: dict[Admission, None]) -> None:
         oldest = next(iter(waiting))

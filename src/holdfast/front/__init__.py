@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         SqliteSessions as SqliteSessions,
     )
     from holdfast.front.shared_events import SharedEvents as SharedEvents
-    from holdfast.front.shares import ConnectionShares as ConnectionShares
     from holdfast.front.stdio import serve_stdio as serve_stdio
     from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles
 

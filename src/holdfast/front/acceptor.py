@@ -18,7 +18,6 @@ from typing import Final
 
 from holdfast.access import Admission, ClientPeer, ConnectionLimits, PeerUids, has_left, peer_at
 from holdfast.front.handshakes import HandshakeTurns
-from holdfast.front.shares import ConnectionShares
 from holdfast.wire import unix_peer_uid
 
 __all__ = ["Acceptor", "AdmittedProtocol"]
@@ -31,9 +30,6 @@ HANDSHAKE_SECONDS: Final = 10.0
 
 PAUSE_SECONDS: Final = 0.1
 """The pause where no connection can be taken: no descriptor is left, and no connection waits."""
-
-OTHERS_SECONDS: Final = 0.005
-"""How long a worker waits for another one that holds fewer connections."""
 
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -70,7 +66,6 @@ class Acceptor:
         limits: ConnectionLimits,
         uids: PeerUids | None = None,
         tls: ssl.SSLContext | None = None,
-        shares: ConnectionShares | None = None,
         on_refused: Callable[[ClientPeer, str], None] = lambda _peer, _reason: None,
     ) -> None:
         self._listener = listener
@@ -78,18 +73,13 @@ class Acceptor:
         self._limits = limits
         self._uids = uids
         self._tls = tls
-        self._shares = shares
         self._on_refused = on_refused
-        self._waited = False
         self._loop = asyncio.get_running_loop()
         self._turns = HandshakeTurns(self._loop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
-        if shares is not None:
-            shares.hold(limits.open)
-            limits.on_change = shares.hold
         self._loop.add_reader(listener.fileno(), self._ready)
 
     @property
@@ -105,9 +95,6 @@ class Acceptor:
                 self._pause.cancel()
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
-            if self._shares is not None:
-                self._limits.on_change = None
-                self._shares.clear()
             if self._uids is not None:
                 self._uids.close()
 
@@ -122,21 +109,27 @@ class Acceptor:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=HANDSHAKE_SECONDS)
 
+    def take_waiting(self) -> None:
+        """Take every connection that waits now: for those that come to this process alone."""
+        while not self._closed and self._take_next():
+            pass
+
     def _ready(self) -> None:
         for _ in range(AT_ONCE):
-            if self._shares is not None and not self._waited and self._shares.others_first():
-                self._waited = True
-                self._wait(OTHERS_SECONDS)
+            if not self._take_next():
                 return
-            self._waited = False
-            try:
-                connection, name = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as exc:
-                self._cannot_accept(exc)
-                return
-            self._take(connection, name)
+
+    def _take_next(self) -> bool:
+        """Take one connection; False if none waits, or none can be taken."""
+        try:
+            connection, name = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return False
+        except OSError as exc:
+            self._cannot_accept(exc)
+            return False
+        self._take(connection, name)
+        return True
 
     def _cannot_accept(self, exc: OSError) -> None:
         if exc.errno in _NO_DESCRIPTOR:

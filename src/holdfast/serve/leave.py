@@ -28,8 +28,6 @@ __all__ = ["END_SIGNALS", "Drain", "Leaving", "end_when_asked", "leave_terminal"
 
 log = logging.getLogger("holdfast.serve")
 
-WORD_SECONDS = 1.0
-"""How long a worker that got a signal waits for word that all workers leave. A service manager signals all at once."""
 READY_SECONDS = 60.0
 """How long a successor waits for its servers before it takes over."""
 
@@ -94,15 +92,9 @@ class Leaving:
         if self._serving.lame_duck and (worker is None or not worker.is_orphan):
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
-        if worker is not None:
-            with anyio.move_on_after(WORD_SECONDS):
-                await worker.all_leave.wait()
-        self._server.stop_accepting()
+        self._stop_accepting()
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
-        until = anyio.current_time() + seconds
-        finished = await self._front.drain(seconds)
-        await self._wait_for_others(until)
-        return finished
+        return await self._front.drain(seconds)
 
     async def succeeded(self, pid: int = 0) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
@@ -111,26 +103,19 @@ class Leaving:
             notify_successor(os.environ, pid)
         self._note.withdraw()
         self._front.retire()
-        self._server.stop_accepting()
+        self._stop_accepting()
         self._front.move_streams()
         self._admin.close()
-        connected = self._serving.leave_seconds
-        until = anyio.current_time() + connected + self._serving.options.drain
-        with anyio.move_on_after(connected):
+        with anyio.move_on_after(self._serving.leave_seconds):
             await self._server.disconnected()
         if not await self._front.drain(self._serving.options.drain):
             log.warning("some calls did not finish within %g s, and are cut", self._serving.options.drain)
-        await self._wait_for_others(until)
         self.end()
 
-    async def _wait_for_others(self, until: float) -> None:
-        """In a worker that leaves with others: their clients may still use servers that run here."""
-        worker = self._serving.worker
-        if worker is None or not worker.all_leave.is_set() or worker.is_orphan:
-            return
-        worker.idle()
-        with anyio.move_on_at(until):
-            await worker.all_idle.wait()
+    def _stop_accepting(self) -> None:
+        self._server.stop_accepting()
+        if self._serving.worker is not None:
+            self._serving.worker.closed()
 
     def end(self) -> None:
         """Close what is left."""

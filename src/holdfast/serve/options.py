@@ -319,9 +319,10 @@ class Serving:
     config: Config | None
     """None for the demo servers."""
     listener: socket.socket | None = None
-    """The listening socket; None for stdin and stdout."""
+    """Where connections come from; None for stdin and stdout."""
     host: str = ""
-    """The address of that socket; it may have been opened by another process."""
+    port: int = 0
+    """The address at which clients connect; the socket may have been opened by another process."""
     token: str | None = field(default=None, repr=False)
     """The token of the callers."""
     token_file: Path | None = None
@@ -361,8 +362,7 @@ class Serving:
     @property
     def url(self) -> str:
         """The MCP endpoint."""
-        port = self.listener.getsockname()[1] if self.listener is not None else 0
-        return endpoint_url(self.host, port, tls=self.options.speaks_tls)
+        return endpoint_url(self.host, self.port, tls=self.options.speaks_tls)
 
     @property
     def open_to(self) -> str:

@@ -34,7 +34,6 @@ from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.endpoint import IDENTITY, Broker
 from holdfast.fleet import Fleet
 from holdfast.front import (
-    ConnectionShares,
     Front,
     ServerTls,
     SessionIds,
@@ -103,7 +102,9 @@ async def _run_http(serving: Serving) -> None:
             client_certificates=tls is not None and tls.wants_client_certificate,
             workers=options.worker_count,
         )
-        server = HubWebServer(web, tls=tls, on_listen=lambda: _announce(serving, config, admin), shares=_shares(worker))
+        server = HubWebServer(
+            web, tls=tls, on_listen=lambda: _announce(serving, config, admin), private=_private_socket(worker)
+        )
         front: Front = web.state.front
         note = Announcement(serving, config)
         leaving = Leaving(serving, server, front, admin, note)
@@ -116,12 +117,12 @@ async def _run_http(serving: Serving) -> None:
             tasks.start_soon(end_when_asked, leaving.drain, options.drain, leaving.end, worker)
             tasks.start_soon(admin.run)
             if worker is not None:
-                tasks.start_soon(worker.follow, leaving.succeeded)
+                tasks.start_soon(worker.follow, leaving.succeeded, lambda: server.held)
             tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if worker is None else nullcontext():
-                    await server.serve([serving.listener, *_private_sockets(worker)])
+                    await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
 
 
@@ -140,14 +141,14 @@ async def _offered(serving: Serving, leaving: Leaving) -> AsyncIterator[str]:
         tasks.cancel_scope.cancel()
 
 
-def _private_sockets(worker: WorkerLink | None) -> list[socket.socket]:
+def _private_socket(worker: WorkerLink | None) -> socket.socket | None:
     """In a worker: the socket at which the other workers reach it. The folder is private to the user."""
     if worker is None:
-        return []
+        return None
     private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     private.bind(worker.task.socket)
     private.listen()
-    return [private]
+    return private
 
 
 def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
@@ -173,16 +174,6 @@ def _server_tls(options: ServeConfig) -> ServerTls | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
     return ServerTls.of(TlsFiles(certificate=options.tls_cert, key=options.tls_key, client_ca=options.tls_client_ca))
-
-
-def _shares(worker: WorkerLink | None) -> ConnectionShares | None:
-    if worker is None:
-        return None
-    try:
-        return ConnectionShares(worker.task.shares, worker.task.place)
-    except (OSError, ValueError) as exc:
-        log.warning("connections are not spread evenly over the workers: %s", exc)
-        return None
 
 
 def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:

@@ -41,18 +41,16 @@ def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLin
     if options.stdio:
         return _run(serving)
     serving = replace(serving, uids=_allowed_users(serving), predecessor=_predecessor(options, config, worker))
-    given = (
-        worker.listener
-        if worker is not None
-        else serving.predecessor.listener
-        if serving.predecessor is not None
-        else inherited_socket(os.environ)
-    )
+    if worker is not None:
+        serving = replace(_known_local_callers(serving), host=worker.task.host, port=worker.task.port)
+        with closing(worker.connections):
+            return _run(replace(serving, listener=worker.connections))
+    given = serving.predecessor.listener if serving.predecessor is not None else inherited_socket(os.environ)
     host = given.getsockname()[0] if given is not None else options.host
     require_credentials_beyond_loopback(host, can_verify=serving.can_verify)
     serving = replace(_known_local_callers(serving), host=host)
     with closing(given or bind(options.host, options.port)) as listener:
-        return _run(replace(serving, listener=listener))
+        return _run(replace(serving, listener=listener, port=listener.getsockname()[1]))
 
 
 def _run(serving: Serving) -> int:

@@ -1,14 +1,33 @@
-"""``serve --workers N``: a supervisor owns the listening socket and a broker; each worker is a replica of the hub.
+"""``serve --workers N``: a supervisor owns the listening socket and the local store, and hands connections to workers.
 
-A worker is this program again, with the socket as an inherited descriptor. One that dies is started again, later each
-time. One that hangs does not report, and is killed. SIGHUP replaces them one at a time: the new one connects its
-servers and accepts, then the old one finishes what is open and ends. SIGTERM and Ctrl-C end all of them after their
-calls. A successor (``--takeover``, SIGUSR2) gets the socket from the supervisor. Workers end when their supervisor is
-gone.
+One Python process uses one core. Several must look like one hub: one address, one status page, one truth, without
+Redis. Each worker is a hub of its own; they share switches, evidence and sessions through the supervisor's store, and
+one of them answers the control API.
+
+What can happen, and what is done:
+
+- **A worker dies.** Its calls fail, no others. The next one starts, later each time.
+- **A worker hangs.** It gets no more connections, and is killed after a while (``worker_process``).
+- **SIGHUP** replaces the workers one at a time, with the program that is installed now. The new one connects its
+  servers and takes connections; then the old one gets none, finishes what is open, and ends. A new one that does not
+  start leaves the old one in its place, and ends the roll.
+- **SIGTERM and Ctrl-C** end all of them after their calls; the second time, at once. A terminal and systemd send the
+  same signal to all processes; what the supervisor says on its own socket is what counts.
+- **A successor** (``--takeover``, SIGUSR2) gets the listening socket. Until it accepts, nothing changes here.
+- **The supervisor dies.** Its sockets close, and every worker ends within a moment: nothing is left behind.
+
+What must never happen: a connection is taken that no worker will serve. So the supervisor accepts only while a worker
+takes connections, and what it handed over is served, also by a worker that is being replaced. A connection goes to the
+worker that holds the fewest, so they are spread evenly, also after one was started again. The system's own ways do not:
+workers that accept on one socket take what they get, and ``SO_REUSEPORT`` resets what waits in the queue of a worker
+that ends (docs/adr/0029).
+
+The first worker starts alone, so that a wrong option is told once.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -16,13 +35,10 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -34,107 +50,88 @@ from holdfast.core import typed_as
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
-from holdfast.front import ConnectionShares
 from holdfast.hub import sleep_until_poll
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.serve.listening_socket import notify_successor
 from holdfast.serve.options import Serving
-from holdfast.serve.program import anywhere, own_command
+from holdfast.serve.program import anywhere
 from holdfast.serve.takeover import handing_over, start_successors
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
 from holdfast.serve.tokens import read_token
-from holdfast.serve.worker_link import (
-    ALIVE,
-    ALL,
-    END,
-    IDLE,
-    LEAVE,
-    LISTENING,
-    MEMBERS,
-    READY,
-    REPORT_SECONDS,
-    SUCCEED,
-    WORKER_VARIABLE,
-    WorkerTask,
-    channel_pair,
-    read_words,
-    tell,
-)
+from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, SUCCEED, WorkerTask
+from holdfast.serve.worker_process import WorkerProcess, start_worker
 
-__all__ = ["Reports", "Supervisor", "private_place"]
+__all__ = ["ConnectionSpread", "Supervisor", "private_place"]
 
 log = logging.getLogger("holdfast.serve")
 
-START_SECONDS = 150.0
-"""How long a worker may take until it accepts; a minute of it may be its servers. Then it is killed."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds until a worker that ended is started again; they double each time."""
 STEADY_SECONDS = 60.0
 """A worker that ran for this long is started again as soon as the first time."""
-END_SECONDS = 15.0
-"""Beyond the time for its calls: after that, a worker is killed."""
-LOOK_SECONDS = REPORT_SECONDS
-"""How often the supervisor looks whether a worker has reported."""
-MISSED_REPORTS = 30
-"""A worker that has not reported at so many looks in a row is killed."""
 TOKEN_SECONDS = 1.0
+AT_ONCE = 64
+"""Connections that are handed out in one step of the event loop."""
+PAUSE_SECONDS = 0.05
+"""How long connections wait in the system's queue if no worker can take one, or no descriptor is left."""
 LONGEST_PATH = 80
 """Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
 
 
-class Reports:
-    """The reports of a worker. Looks are counted, not seconds: a machine that was suspended has looked once meanwhile.
+class ConnectionSpread:
+    """Accepts connections, and hands each to the worker that holds the fewest."""
 
-    Before the first report nothing is missed: a worker may run a release of this program that sends none.
-    """
+    def __init__(self, listener: socket.socket, workers: set[WorkerProcess]) -> None:
+        self._listener = listener
+        self._workers = workers
+        self._changed = anyio.Event()
+        self._stopped = anyio.Event()
+        listener.setblocking(False)
 
-    def __init__(self) -> None:
-        self._missed: int | None = None
+    def workers_changed(self) -> None:
+        """A worker takes connections now, or no longer does."""
+        self._changed.set()
 
-    def heard(self) -> None:
-        """A report came."""
-        self._missed = 0
+    def stop(self) -> None:
+        """Accept nothing from now on."""
+        self._stopped.set()
 
-    def are_missing(self) -> bool:
-        """Look: whether too many are missing by now."""
-        if self._missed is not None:
-            self._missed += 1
-        return self._missed is not None and self._missed > MISSED_REPORTS
+    async def run(self) -> None:
+        """Hand connections out until it is stopped."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._hand_out_while_taken)
+            await self._stopped.wait()
+            tasks.cancel_scope.cancel()
 
+    async def _hand_out_while_taken(self) -> None:
+        while True:
+            while not any(one.takes for one in self._workers):
+                self._changed = anyio.Event()
+                await self._changed.wait()
+            await anyio.wait_readable(self._listener)
+            if not self._hand_out():
+                await anyio.sleep(PAUSE_SECONDS)
 
-@dataclass(eq=False)
-class _Worker:
-    """One process."""
+    def _hand_out(self) -> bool:
+        """Take what waits; False if there is a reason to wait."""
+        for _ in range(AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return True
+            except OSError as exc:
+                log.warning("a connection could not be accepted: %s", exc.strerror)
+                return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+            with connection:
+                if not any(one.hand(connection) for one in self._in_turn()):
+                    log.warning("no worker could take a connection")
+                    return False
+        return True
 
-    number: int
-    process: anyio.abc.Process
-    channel: socket.socket
-    begun: float
-    place: int
-    socket: str
-    """Its place among the numbers of connections."""
-    listening: anyio.Event = field(default_factory=anyio.Event)
-    ready: anyio.Event = field(default_factory=anyio.Event)
-    """Set when its servers have an outcome, if it starts with others."""
-    idle: anyio.Event = field(default_factory=anyio.Event)
-    """Set when it serves no client any more, if all leave."""
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    reports: Reports = field(default_factory=Reports)
-    leaves: bool = False
-    """Whether it was told to leave, or is not wanted any more."""
-
-    def tell(self, word: str) -> None:
-        """Send a word. After the first one, its end is expected."""
-        self.leaves = True
-        tell(self.channel, word)
-
-    def kill(self) -> None:
-        """End it now; its warden ends its children."""
-        self.leaves = True
-        with suppress(ProcessLookupError):
-            self.process.kill()
+    def _in_turn(self) -> Sequence[WorkerProcess]:
+        """The workers that take connections, those that report in time and hold the fewest first."""
+        return sorted((one for one in self._workers if one.takes), key=lambda one: (one.is_late, one.held, one.number))
 
 
 class Supervisor:
@@ -143,49 +140,46 @@ class Supervisor:
     def __init__(self, serving: Serving) -> None:
         assert serving.listener is not None  # noqa: S101 - several workers serve over HTTP
         self._serving = serving
-        self._listener = serving.listener
-        self._count = serving.options.worker_count
-        self._note: Announcement
-        self._config: Config
-        self._demo = ""
-        self._token = serving.control_token
         self._key = secrets.token_urlsafe(48)
+        self._token = serving.control_token
         self._began = time.time()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         """The worker in force for each number."""
-        self._all: set[_Worker] = set()
+        self._all: set[WorkerProcess] = set()
         """Those too that are being replaced."""
+        self._spread = ConnectionSpread(serving.listener, self._all)
         self._delays: dict[int, float] = {}
-        self._started = 0
-        self._ending = False
+        self._starts = 0
+        self._ending = anyio.Event()
         self._roll_wanted = anyio.Event()
-        self._folder = Path()
-        self._shares: ConnectionShares | None = None
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
-        self._tasks: anyio.abc.TaskGroup
+        self._demo = ""
         self._code = 0
-        """The exit code: that of the first worker, if it does not start."""
+
+    def __repr__(self) -> str:
+        return f"<Supervisor of {self._workers}{' ending' if self._ending.is_set() else ''}>"
 
     def run(self) -> int:
-        """Serve until a signal; returns the exit code."""
+        """Serve until a signal; returns the exit code: that of the first worker, if it does not start."""
         keep_state_private(os.environ)
         with private_place() as folder:
-            self._folder = folder
-            self._shares = ConnectionShares.create(folder / "connections", 2 * self._count)
-            anyio.run(self._run)
+            anyio.run(self._run, folder)
         return self._code
 
-    async def _run(self) -> None:
+    async def _run(self, folder: Path) -> None:
         log_faults_in_lines()
-        async with self._found_config() as self._config, anyio.create_task_group() as self._tasks:
-            self._note = Announcement(self._serving, self._config)
-            await self._tasks.start(serve_broker, self._folder / "broker.sock")
+        self._folder = folder
+        async with self._found_config() as config, anyio.create_task_group() as self._tasks:
+            note = Announcement(self._serving, config)
+            await self._tasks.start(serve_broker, folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
-            async with self._offered() as handover:
-                with self._note.at(handover):
-                    self._tasks.start_soon(self._follow_token)
+            self._tasks.start_soon(self._spread.run)
+            async with self._offered(note) as handover:
+                with note.at(handover):
+                    self._tasks.start_soon(self._follow_token, note)
                     self._tasks.start_soon(self._roll_when_asked)
-                    await self._begin()
+                    if await self._begin():
+                        tell_addresses(self._serving, config, sign_in_code=self._sign_in_code)
                     await self._all_ended()
             self._tasks.cancel_scope.cancel()
 
@@ -208,65 +202,24 @@ class Supervisor:
                 forget_running()
 
     @asynccontextmanager
-    async def _offered(self) -> AsyncIterator[str]:
+    async def _offered(self, note: Announcement) -> AsyncIterator[str]:
         """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
-        if self._demo:
+        listener = self._serving.listener
+        if self._demo or listener is None:
             yield ""
             return
-        async with handing_over(self._listener, state_folder(os.environ) / "hubs", self._succeeded) as handover:
+
+        async def succeeded(pid: int) -> None:
+            log.info("a successor took over: connections that are open are served until they close")
+            if pid:
+                notify_successor(os.environ, pid)
+            note.withdraw()
+            self._spread.stop()
+            self._leave(SUCCEED, 2 * self._serving.leave_seconds)
+
+        async with handing_over(listener, state_folder(os.environ) / "hubs", succeeded) as handover:
             self._tasks.start_soon(start_successors, os.environ)
             yield handover
-
-    # The start.
-
-    async def _begin(self) -> None:
-        """Start the workers, the first one alone: what is wrong with the options is told once."""
-        takes_over = self._serving.predecessor is not None
-        first = await self._start(1, waits=takes_over, together=not takes_over)
-        await _either(first.listening, first.ended)
-        if not first.listening.is_set():
-            if self._is_ending():
-                return
-            self._ending = True
-            self._code = first.process.returncode or 1
-            return
-        for number in range(2, self._count + 1):
-            if not self._is_ending():
-                await self._start(number, waits=takes_over, together=not takes_over)
-        self._tasks.start_soon(self._tell_when_ready, tuple(self._workers.values()))
-        for number in range(2, self._count + 1):
-            await self._accepts(number)
-        if not self._is_ending():
-            self._announce()
-
-    async def _tell_when_ready(self, begun: Sequence[_Worker]) -> None:
-        """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
-
-        One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
-        """
-        for worker in begun:
-            await _either(worker.ready, worker.ended)
-        for worker in begun:
-            tell(worker.channel, READY)
-
-    async def _tell_when_idle(self, leaving: Sequence[_Worker]) -> None:
-        """Tell the workers that leave when none of them serves a client: a server of one is used by all."""
-        for worker in leaving:
-            await _either(worker.idle, worker.ended)
-        for worker in leaving:
-            tell(worker.channel, IDLE)
-
-    async def _accepts(self, number: int) -> None:
-        """Wait until the worker of a number accepts; one that ends first is started again."""
-        while not self._is_ending():
-            worker = self._workers[number]
-            await _either(worker.listening, worker.ended)
-            if worker.listening.is_set():
-                return
-            await anyio.sleep(FIRST_DELAY)  # the next one starts
-
-    def _announce(self) -> None:
-        tell_addresses(self._serving, self._config, sign_in_code=self._sign_in_code)
 
     def _sign_in_code(self) -> str:
         from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
@@ -275,120 +228,94 @@ class Supervisor:
 
     # Workers.
 
+    async def _begin(self) -> bool:
+        """Start the workers, the first one alone; whether all of them accept."""
+        takes_over = self._serving.predecessor is not None
+        first = await self._start(1, waits=takes_over, together=not takes_over)
+        await either(first.listening, first.ended)
+        if not first.listening.is_set():
+            if not self._ending.is_set():
+                self._ending.set()
+                self._code = first.process.returncode or 1
+            return False
+        for number in range(2, self._serving.options.worker_count + 1):
+            await self._start(number, waits=takes_over, together=not takes_over)
+        self._tasks.start_soon(self._tell_when_ready, tuple(self._workers.values()))
+        for number in sorted(self._workers):
+            while not self._ending.is_set() and not (worker := self._workers[number]).listening.is_set():
+                await either(worker.listening, worker.ended)
+                if not worker.listening.is_set():
+                    await anyio.sleep(FIRST_DELAY)  # the next one starts
+        return not self._ending.is_set()
+
+    async def _tell_when_ready(self, begun: Sequence[WorkerProcess]) -> None:
+        """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
+
+        One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
+        """
+        for worker in begun:
+            await either(worker.ready, worker.ended)
+        for worker in begun:
+            worker.say(READY)
+
     async def _start(
         self, number: int, *, waits: bool = False, together: bool = False, candidate: bool = False
-    ) -> _Worker:
+    ) -> WorkerProcess:
         """Start a worker. A candidate is in force when it accepts, and not started again before that."""
-        ours, theirs = channel_pair()
-        self._started += 1
-        task = WorkerTask(
-            number=number,
-            listener=self._listener.fileno(),
-            supervisor=os.getpid(),
-            folder=str(self._folder),
-            address=str(self._folder / f"{number}.{self._started}.sock"),
-            token=self._token,
-            key=self._key,
-            started=self._began,
-            socket=str(self._folder / f"{number}.{self._started}.web.sock"),
-            place=self._place(number),
-            demo=self._demo,
-            waits=waits,
-            together=together,
-        )
-        with theirs, hidden_environment(os.environ) as (environ, hidden):
-            ours.send(task.sent())
-            process = await anyio.open_process(
-                [*own_command(), *sys.argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=None,
-                stderr=None,
-                env={**environ, WORKER_VARIABLE: str(theirs.fileno())},
-                pass_fds=(self._listener.fileno(), theirs.fileno(), hidden),
+        self._starts += 1
+
+        def task(connections: int) -> WorkerTask:
+            return WorkerTask(
+                number=number,
+                connections=connections,
+                host=self._serving.host,
+                port=self._serving.port,
+                supervisor=os.getpid(),
+                folder=str(self._folder),
+                start=self._starts,
+                token=self._token,
+                key=self._key,
+                started=self._began,
+                demo=self._demo,
+                waits=waits,
+                together=together,
             )
-        worker = _Worker(number, process, ours, anyio.current_time(), task.place, task.socket)
+
+        worker = await start_worker(task, os.environ, changed=self._workers_changed)
         if not candidate:
             self._workers[number] = worker
         self._all.add(worker)
-        self._tasks.start_soon(self._attend, worker)
-        if self._is_ending():
+        self._tasks.start_soon(self._attend, worker, self._starts == 1)
+        if self._ending.is_set():
             worker.kill()
         return worker
 
-    def _place(self, number: int) -> int:
-        """A number has two places, because a worker and the one that replaces it run together."""
-        taken = {one.place for one in self._all}
-        first = 2 * (number - 1)
-        return first + 1 if first in taken else first
-
-    async def _attend(self, worker: _Worker) -> None:
-        """Listen to a worker until it ends, and start the next one if its end was not wanted."""
-
-        def heard(word: str) -> None:
-            if word == LISTENING:
-                worker.listening.set()
-                self._tell_members()
-            elif word == READY:
-                worker.ready.set()
-            elif word == IDLE:
-                worker.idle.set()
-            elif word == ALIVE:
-                worker.reports.heard()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read_words, worker.channel, heard)
-            tasks.start_soon(self._limit_start, worker)
-            tasks.start_soon(self._end_if_stuck, worker)
-            code = await worker.process.wait()
-            tasks.cancel_scope.cancel()
-        worker.channel.close()
-        if self._shares is not None:
-            self._shares.clear(worker.place)
+    async def _attend(self, worker: WorkerProcess, is_first: bool) -> None:
+        """Look after a worker until it ends, and start the next one if its end was not wanted."""
+        code = await worker.attend()
         self._all.discard(worker)
-        worker.ended.set()
-        self._tell_members()
-        first = not worker.listening.is_set() and self._started == 1
-        if worker.leaves or self._is_ending() or first or self._workers.get(worker.number) is not worker:
+        number = worker.number
+        never_ran = is_first and not worker.listening.is_set()
+        if worker.leaves or never_ran or self._workers.get(number) is not worker or self._ending.is_set():
             return
-        await self._start_again(worker, code)
-
-    async def _start_again(self, worker: _Worker, code: int) -> None:
         steady = anyio.current_time() - worker.begun > STEADY_SECONDS
-        delay = FIRST_DELAY if steady else self._delays.get(worker.number, FIRST_DELAY)
-        self._delays[worker.number] = min(2 * delay, LONGEST_DELAY)
+        delay = FIRST_DELAY if steady else self._delays.get(number, FIRST_DELAY)
+        self._delays[number] = min(2 * delay, LONGEST_DELAY)
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        log.error("worker %d ended %s; the next one starts in %g s", worker.number, how, delay)
+        log.error("worker %d ended %s; the next one starts in %g s", number, how, delay)
         await anyio.sleep(delay)
-        if not self._is_ending() and self._workers[worker.number] is worker:
-            await self._start(worker.number, waits=self._others_accept(worker.number))
+        if not self._ending.is_set() and self._workers[number] is worker:
+            await self._start(number, waits=any(one.stays for one in self._workers.values()))
 
-    def _others_accept(self, number: int) -> bool:
-        return any(
-            one.listening.is_set() and not one.leaves and not one.ended.is_set()
-            for one in self._workers.values()
-            if one.number != number
-        )
-
-    async def _limit_start(self, worker: _Worker) -> None:
-        with anyio.move_on_after(START_SECONDS):
-            await worker.listening.wait()
-            return
-        log.error("worker %d does not accept connections after %g s, and is killed", worker.number, START_SECONDS)
-        with suppress(ProcessLookupError):
-            worker.process.kill()
-
-    async def _end_if_stuck(self, worker: _Worker) -> None:
-        """Kill a worker that does not report any more. One that was told to leave has its own deadline."""
-        while not worker.leaves:
-            await anyio.sleep(LOOK_SECONDS)
-            if worker.reports.are_missing() and not worker.leaves:
-                seconds = MISSED_REPORTS * LOOK_SECONDS
-                log.error("worker %d hangs: it has not reported for %g s, and is killed", worker.number, seconds)
-                with suppress(ProcessLookupError):
-                    worker.process.kill()
-                return
-
-    # Rolling.
+    def _workers_changed(self) -> None:
+        """Tell each worker which of them accept and stay. The oldest comes first: it answers the control API."""
+        self._spread.workers_changed()
+        stay = sorted((one for one in self._all if one.stays), key=lambda one: one.begun)
+        line = f"{MEMBERS} {json.dumps([(one.number, one.task.socket) for one in stay])}"
+        for one in self._all:
+            one.say(line)
+        if self._ending.is_set() and not any(one.takes for one in self._all):
+            self._spread.stop()  # no worker serves what comes now: it is refused when the socket closes
 
     async def _roll_when_asked(self) -> None:
         while True:
@@ -400,28 +327,21 @@ class Supervisor:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
         log.info("the workers are replaced, one at a time")
         for number in sorted(self._workers):
-            if self._is_ending():
+            if self._ending.is_set():
                 return
             new = await self._start(number, waits=True, candidate=True)
-            await _either(new.listening, new.ended)
-            if self._is_ending():
+            await either(new.listening, new.ended)
+            if self._ending.is_set():
                 return
             if not new.listening.is_set() or new.ended.is_set():
                 log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
                 return
             old, self._workers[number] = self._workers[number], new
             log.info("worker %d is replaced: the old one serves open connections until they close", number)
-            old.tell(SUCCEED)
-            self._tell_members()
-            await self._gone(old, 2 * self._serving.leave_seconds)
-
-    async def _gone(self, worker: _Worker, seconds: float) -> None:
-        """Wait until a worker ended that was told to; one that does not is killed."""
-        with anyio.move_on_after(seconds + END_SECONDS):
-            await worker.ended.wait()
-            return
-        log.warning("worker %d did not end in time, and is killed", worker.number)
-        worker.kill()
+            old.stop_handing()
+            old.tell_to_leave(SUCCEED)
+            self._workers_changed()
+            await old.gone(2 * self._serving.leave_seconds)
 
     # The end.
 
@@ -432,51 +352,26 @@ class Supervisor:
                     leave_terminal()
                 if number == signal.SIGHUP and not self._on_terminal:
                     self._roll_wanted.set()
-                elif not self._is_ending():
+                elif not self._ending.is_set():
                     self._leave(LEAVE, self._serving.lame_duck + self._serving.options.drain)
                 else:
-                    self._tell_all(END)
-
-    async def _succeeded(self, pid: int) -> None:
-        """A successor accepts connections."""
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
-        self._note.withdraw()
-        self._leave(SUCCEED, 2 * self._serving.leave_seconds)
+                    for worker in self._all:
+                        worker.tell_to_leave(END)
 
     def _leave(self, word: str, seconds: float) -> None:
-        self._ending = True
-        self._tell_all(ALL)
-        self._tell_all(word)
-        self._tasks.start_soon(self._tell_when_idle, tuple(self._all))
+        self._ending.set()
         for worker in self._all:
-            self._tasks.start_soon(self._gone, worker, seconds)
-
-    def _tell_members(self) -> None:
-        """Tell each worker which of them accept and stay. The oldest comes first: it answers the control API."""
-        stay = [one for one in self._all if one.listening.is_set() and not one.leaves and not one.ended.is_set()]
-        stay.sort(key=lambda one: one.begun)
-        text = MEMBERS + json.dumps([(one.number, one.socket) for one in stay])
-        for one in self._all:
-            tell(one.channel, text)
-
-    def _is_ending(self) -> bool:
-        return self._ending
-
-    def _tell_all(self, word: str) -> None:
-        for worker in self._all:
-            worker.tell(word)
+            worker.tell_to_leave(word)
+            self._tasks.start_soon(worker.gone, seconds)
 
     async def _all_ended(self) -> None:
-        while self._all or not self._is_ending():
+        while self._all or not self._ending.is_set():
             running = next(iter(self._all), None)
             if running is not None:
                 await running.ended.wait()
-            else:
-                await anyio.sleep(0.05)  # all ended at once, and are being started again
+            await anyio.sleep(PAUSE_SECONDS)  # those that ended are taken off, or started again
 
-    async def _follow_token(self) -> None:
+    async def _follow_token(self, note: Announcement) -> None:
         """Commands find the hub by the note of this process: it must have the token that the workers accept."""
         file = self._serving.options.control_token_file
         while file is not None:
@@ -486,10 +381,10 @@ class Supervisor:
                 if token != self._token:
                     mask_in_log(token)
                     self._token = token
-                    self._note.change_token(token)
+                    note.change_token(token)
 
 
-async def _either(one: anyio.Event, other: anyio.Event) -> None:
+async def either(one: anyio.Event, other: anyio.Event) -> None:
     """Wait for the first of two events."""
 
     async def wait(event: anyio.Event) -> None:

@@ -15,7 +15,7 @@ import anyio
 import uvicorn
 
 from holdfast.access import ConnectionLimits, PeerUids
-from holdfast.front import Acceptor, ConnectionShares, HttpConnection, ServerTls
+from holdfast.front import Acceptor, HttpConnection, ServerTls
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,13 +33,9 @@ class HubWebServer(uvicorn.Server):
     """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
 
     def __init__(
-        self,
-        app: Any,
-        *,
-        tls: ServerTls | None,
-        on_listen: Callable[[], None],
-        shares: ConnectionShares | None = None,
+        self, app: Any, *, tls: ServerTls | None, on_listen: Callable[[], None], private: socket.socket | None = None
     ) -> None:
+        """``private`` is a Unix socket at which other processes of this hub reach it."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -50,7 +46,8 @@ class HubWebServer(uvicorn.Server):
                 lifespan="on",
             )
         )
-        self._shares = shares
+        self._private = private
+        self._limits = ConnectionLimits()
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
@@ -67,23 +64,26 @@ class HubWebServer(uvicorn.Server):
         await super().startup([])  # it opens no listener of its own
         if self.should_exit:
             return
-        self._acceptors = [self._acceptor(one) for one in sockets or ()]
+        self._acceptors = [
+            Acceptor(
+                *(one, self._made),
+                limits=self._limits,
+                uids=self._uids,
+                tls=self._tls,
+                on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
+            )
+            for one in sockets or ()
+        ]
+        if self._private is not None:
+            # It has limits of its own: strangers at the port must not shut out the other workers.
+            self._acceptors.append(Acceptor(self._private, self._made, limits=ConnectionLimits()))
         self.servers = cast("list[asyncio.Server]", self._acceptors)
         self._on_listen()
 
-    def _acceptor(self, listener: socket.socket) -> Acceptor:
-        """A private socket has limits of its own: strangers at the port must not shut out the other workers."""
-        if listener.family == socket.AF_UNIX:
-            return Acceptor(listener, self._made, limits=ConnectionLimits())
-        return Acceptor(
-            listener,
-            self._made,
-            limits=ConnectionLimits(),
-            uids=self._uids,
-            tls=self._tls,
-            shares=self._shares,
-            on_refused=cast("Any", self.config.app).state.endpoint.certificate_refused,
-        )
+    @property
+    def held(self) -> int:
+        """How many clients are connected."""
+        return self._limits.open
 
     def _made(self) -> HttpConnection:
         return HttpConnection(self.config, self.server_state, self.lifespan.state)
@@ -100,6 +100,8 @@ class HubWebServer(uvicorn.Server):
     def stop_accepting(self) -> None:
         """Close the listening socket; connections that are open, or were accepted, stay."""
         for acceptor in self._acceptors:
+            if self._private is not None:
+                acceptor.take_waiting()  # they were handed to this worker, and no other one takes them
             acceptor.stop()
 
     async def disconnected(self) -> None:

@@ -1,16 +1,18 @@
-"""What a worker of ``serve --workers`` and its supervisor tell each other, over a pair of sockets.
+"""What a worker of ``serve --workers`` and its supervisor tell each other, over two pairs of sockets.
 
-The supervisor sends one JSON object with what the worker needs; then single words: ``leave`` (serve the calls in
-flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they close) and
-``end`` (now). ``all`` comes before the first two if every worker of the supervisor leaves. The worker answers
-``listening``, and then ``alive`` once a second, because its event loop turns. ``members`` says which
-workers accept and stay. Workers that start together say ``ready`` when their servers have an outcome, and hear it when
-all of them said it. Workers that leave together say ``idle`` when
-they serve no client any more, and hear it too: until then their servers run for all.
+On the first pair the supervisor sends one JSON object with what the worker needs, then lines: ``leave`` (serve the
+calls in flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they
+close), ``end`` (now), ``ready`` (all workers that started together are ready) and ``members`` with the workers that
+accept and stay. The worker answers ``listening``, then ``alive`` once a second with the number of its connections,
+because its event loop turns; ``ready`` when its servers have an outcome, and ``closed`` when it takes no more
+connections.
 
-The socket closes when the supervisor is gone, however it went. Then the worker ends at once, without waiting for its
-calls: what starts in its place needs the port. A thread sees to it, because the event loop may hang: after a moment it
-kills the worker, and the worker's warden ends its servers.
+On the second pair the supervisor hands connections over. What it handed over before it said ``succeed`` waits there,
+and is taken before the worker closes its end: so a roll loses no connection.
+
+The first pair closes when the supervisor is gone, however it went. Then the worker ends at once, without waiting for
+its calls: what starts in its place needs the port. A thread sees to it, because the event loop may hang: after a moment
+it kills the worker, and the worker's warden ends its servers.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -34,9 +37,8 @@ from holdfast.errors import UsageError
 
 __all__ = [
     "ALIVE",
-    "ALL",
+    "CLOSED",
     "END",
-    "IDLE",
     "LEAVE",
     "LISTENING",
     "MEMBERS",
@@ -44,20 +46,19 @@ __all__ = [
     "REPORT_SECONDS",
     "SUCCEED",
     "WORKER_VARIABLE",
+    "HandedConnections",
     "WorkerLink",
     "WorkerTask",
     "channel_pair",
-    "read_words",
+    "read_lines",
     "tell",
 ]
 
 WORKER_VARIABLE = "HOLDFAST_WORKER"
 """Set by the supervisor for its workers: the descriptor of the socket to it."""
 
-LEAVE, SUCCEED, END, LISTENING, ALIVE, READY = "leave", "succeed", "end", "listening", "alive", "ready"
-ALL, IDLE = "all", "idle"
-MEMBERS = "members "
-"""Before the list of workers, as JSON."""
+LEAVE, SUCCEED, END, READY, MEMBERS = "leave", "succeed", "end", "ready", "members"
+LISTENING, ALIVE, CLOSED = "listening", "alive", "closed"
 REPORT_SECONDS = 1.0
 """How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
@@ -70,24 +71,23 @@ class WorkerTask:
     """What a worker gets from its supervisor."""
 
     number: int
-    listener: int
-    """The descriptor of the listening socket."""
+    connections: int
+    """The descriptor of the socket on which connections are handed over."""
+    host: str
+    port: int
+    """Where the supervisor listens."""
     supervisor: int
     """The process id of the supervisor."""
     folder: str
-    """A private folder of the supervisor: the broker's socket and those of the workers."""
-    address: str
-    """The path of the Unix socket on which this worker listens for the others."""
+    """A private folder of the supervisor: the sockets of the store and of the workers."""
+    start: int = 0
+    """How many workers were started before: no two have the same sockets."""
     token: str = field(repr=False)
     """The token of the control API, the same for all."""
     key: str = field(default="", repr=False)
     """Signs what only the workers of this supervisor accept: sign-ins of pages, and sessions if no key can be kept."""
     started: float = 0.0
     """When the supervisor began."""
-    socket: str = ""
-    """The path of the private Unix socket at which the other workers reach the web server of this one."""
-    place: int = 0
-    """Its place in the file that says how many connections each worker holds."""
     demo: str = ""
     """The folder of the demo servers, which the supervisor runs; empty for the servers of a configuration."""
     waits: bool = False
@@ -97,13 +97,18 @@ class WorkerTask:
 
     @property
     def broker(self) -> Path:
-        """The socket of the broker."""
+        """The socket of the store that the workers share."""
         return Path(self.folder) / "broker.sock"
 
     @property
-    def group(self) -> str:
-        """Equal for all workers of this supervisor, on this machine alone."""
-        return hashlib.sha256(f"{self.key} {self.supervisor}".encode()).hexdigest()[:16]
+    def address(self) -> str:
+        """The path of the Unix socket on which this worker listens for bound requests of the others."""
+        return str(Path(self.folder) / f"{self.number}.{self.start}.sock")
+
+    @property
+    def socket(self) -> str:
+        """The path of the private Unix socket at which the other workers reach the web server of this one."""
+        return str(Path(self.folder) / f"{self.number}.{self.start}.web.sock")
 
     @property
     def codes(self) -> Path:
@@ -111,33 +116,51 @@ class WorkerTask:
         return Path(self.folder) / "codes"
 
     @property
-    def shares(self) -> Path:
-        """The file that says how many connections each worker holds."""
-        return Path(self.folder) / "connections"
+    def group(self) -> str:
+        """Equal for all workers of this supervisor, on this machine alone."""
+        return hashlib.sha256(f"{self.key} {self.supervisor}".encode()).hexdigest()[:16]
 
     def sent(self) -> bytes:
         """As the worker reads it."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
+class HandedConnections(socket.socket):
+    """The worker's end of the socket on which connections come: it accepts like a listener."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection and its peer. One that its client left meanwhile is none."""
+        _, descriptors, _, _ = socket.recv_fds(self, 1, 1)
+        if not descriptors:
+            raise ConnectionAbortedError("the supervisor is gone")
+        connection = socket.socket(-1, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptors[0])
+        connection.set_inheritable(False)
+        try:
+            return connection, connection.getpeername()
+        except OSError as exc:
+            connection.close()
+            raise ConnectionAbortedError from exc
+
+
 class WorkerLink:
     """The worker's end."""
 
-    def __init__(self, task: WorkerTask, channel: socket.socket, listener: socket.socket) -> None:
+    def __init__(self, task: WorkerTask, channel: socket.socket, connections: HandedConnections) -> None:
         self.task = task
-        self.listener = listener
+        self.connections = connections
         self._channel = channel
         self._is_listening = anyio.Event()
         self.asked_to_leave = anyio.Event()
         self.asked_to_end = anyio.Event()
         self.all_ready = anyio.Event()
-        self.all_leave = anyio.Event()
-        """Set when every worker of the supervisor leaves."""
-        self.all_idle = anyio.Event()
         self.members: tuple[tuple[int, str], ...] = ()
         """Number and private socket of the workers that accept and stay, the oldest first."""
         self.is_orphan = False
         """Whether the supervisor is gone."""
+
+    def __repr__(self) -> str:
+        state = "orphan" if self.is_orphan else "leaving" if self.asked_to_leave.is_set() else "serving"
+        return f"<WorkerLink of worker {self.task.number} {state}>"
 
     @classmethod
     def find(cls, environ: MutableMapping[str, str]) -> WorkerLink | None:
@@ -155,46 +178,55 @@ class WorkerLink:
                     raise ValueError("the supervisor is gone")
                 said += part
             task = WorkerTask(**json.loads(said))
-            listener = socket.socket(fileno=task.listener)
-            listener.set_inheritable(False)
+            connections = HandedConnections(fileno=task.connections)
+            connections.set_inheritable(False)
         except (OSError, ValueError, TypeError) as exc:
             raise UsageError(
                 f"{WORKER_VARIABLE} is set, and this is no worker ({exc})", hint=f"unset {WORKER_VARIABLE}"
             ) from exc
         channel.setblocking(False)
-        return cls(task, channel, listener)
+        return cls(task, channel, connections)
 
     def close(self) -> None:
         """Close both sockets."""
         self._channel.close()
-        self.listener.close()
+        self.connections.close()
 
     def listening(self) -> None:
-        """Tell the supervisor that this worker accepts connections."""
+        """Tell the supervisor that this worker takes connections."""
         tell(self._channel, LISTENING)
         self._is_listening.set()
 
-    async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Do what the supervisor says, until cancelled; ``succeeded`` serves what is open until it closes, and ends."""
-        flags = {READY: self.all_ready, ALL: self.all_leave, IDLE: self.all_idle}
+    def ready(self) -> None:
+        """Every server of this worker has an outcome."""
+        tell(self._channel, READY)
+
+    def closed(self) -> None:
+        """This worker takes no more connections."""
+        tell(self._channel, CLOSED)
+
+    async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]], held: Callable[[], int]) -> None:
+        """Do what the supervisor says, until cancelled.
+
+        ``succeeded`` serves what is open until it closes, and ends. ``held`` is the number of connections here.
+        """
         async with anyio.create_task_group() as tasks:
 
-            def heard(word: str) -> None:
-                if word.startswith(MEMBERS):
-                    self.members = tuple((number, path) for number, path in json.loads(word[len(MEMBERS) :]))
-                elif word == SUCCEED:
+            def heard(word: str, rest: str) -> None:
+                if word == SUCCEED:
                     tasks.start_soon(succeeded)
-                elif word in flags:
-                    flags[word].set()
+                elif word == READY:
+                    self.all_ready.set()
+                elif word == MEMBERS:
+                    self.members = tuple((number, path) for number, path in json.loads(rest))
                 elif word in (LEAVE, END):
                     self.asked_to_leave.set()
                     if word == END:
                         self.asked_to_end.set()
 
-            tasks.start_soon(self._report)
-            await read_words(self._channel, heard)
+            tasks.start_soon(self._report, held)
+            await read_lines(self._channel, heard)
             self.is_orphan = True
-            self.all_leave.set()
             self.asked_to_leave.set()
             self.asked_to_end.set()
             await anyio.sleep_forever()
@@ -204,19 +236,11 @@ class WorkerLink:
         channel = os.dup(self._channel.fileno())
         threading.Thread(target=_kill_orphan, args=(channel,), name="supervisor", daemon=True).start()
 
-    def ready(self) -> None:
-        """Every server of this worker has an outcome."""
-        tell(self._channel, READY)
-
-    def idle(self) -> None:
-        """No client is served here any more, and all workers leave."""
-        tell(self._channel, IDLE)
-
-    async def _report(self) -> None:
-        """Say that the event loop turns, from when it accepts connections."""
+    async def _report(self, held: Callable[[], int]) -> None:
+        """Say that the event loop turns, from when it takes connections."""
         await self._is_listening.wait()
         while True:
-            tell(self._channel, ALIVE)
+            tell(self._channel, f"{ALIVE} {held()}")
             await anyio.sleep(REPORT_SECONDS)
 
 
@@ -228,8 +252,8 @@ def _kill_orphan(channel: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def read_words(channel: socket.socket, heard: Callable[[str], None]) -> None:
-    """Call ``heard`` with each word that comes, until the other end is closed."""
+async def read_lines(channel: socket.socket, heard: Callable[[str, str], None]) -> None:
+    """Call ``heard`` with the word and the rest of each line that comes, until the other end is closed."""
     rest = b""
     while True:
         await anyio.wait_readable(channel)
@@ -243,13 +267,14 @@ async def read_words(channel: socket.socket, heard: Callable[[str], None]) -> No
             return
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
-            heard(line.decode("ascii", "replace"))
+            word, _, more = line.decode("utf-8", "replace").partition(" ")
+            heard(word, more)
 
 
-def tell(channel: socket.socket, word: str) -> None:
-    """Send a word; a process that is gone hears nothing."""
+def tell(channel: socket.socket, line: str) -> None:
+    """Send a line; a process that is gone hears nothing."""
     with suppress(OSError):
-        channel.send(word.encode() + b"\n")
+        channel.send(line.encode() + b"\n")
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:

@@ -1,0 +1,223 @@
+"""One worker as its supervisor sees it: a process, what it says, and the connections that it gets.
+
+A worker is this program again, with the same command line. It may die at any time, hang, or never begin to accept. A
+worker that hangs does not report, and is killed. Looks without a report are counted, not seconds: a machine that was
+suspended has looked once meanwhile. SIGABRT would leave a core with secrets, and does not end a stopped process: it is
+SIGKILL.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import anyio
+import anyio.abc
+
+from holdfast.serve.isolation import hidden_environment
+from holdfast.serve.program import own_command
+from holdfast.serve.worker_link import (
+    ALIVE,
+    CLOSED,
+    LISTENING,
+    READY,
+    REPORT_SECONDS,
+    WORKER_VARIABLE,
+    WorkerTask,
+    channel_pair,
+    read_lines,
+    tell,
+)
+
+__all__ = ["Reports", "WorkerProcess", "start_worker"]
+
+log = logging.getLogger("holdfast.serve")
+
+START_SECONDS = 150.0
+"""How long a worker may take until it accepts; a minute of it may be its servers. Then it is killed."""
+END_SECONDS = 15.0
+"""Beyond the time for its calls: after that, a worker is killed."""
+LOOK_SECONDS = REPORT_SECONDS
+"""How often the supervisor looks whether a worker has reported."""
+MISSED_REPORTS = 30
+"""A worker that has not reported at so many looks in a row is killed."""
+LATE_REPORTS = 3
+"""A worker that has not reported at so many looks gets no connections while another one has."""
+
+
+class Reports:
+    """The reports of a worker. Before the first one nothing is missed: a worker that starts sends none."""
+
+    def __init__(self) -> None:
+        self.missed: int | None = None
+
+    def heard(self) -> None:
+        """A report came."""
+        self.missed = 0
+
+    def are_missing(self) -> bool:
+        """Look: whether too many are missing by now."""
+        if self.missed is not None:
+            self.missed += 1
+        return self.missed is not None and self.missed > MISSED_REPORTS
+
+
+class WorkerProcess:
+    """One process, and the supervisor's ends of its two sockets."""
+
+    def __init__(
+        self,
+        task: WorkerTask,
+        process: anyio.abc.Process,
+        channel: socket.socket,
+        connections: socket.socket,
+        *,
+        changed: Callable[[], None],
+    ) -> None:
+        """``changed`` is called when it begins or ends to take connections."""
+        self.task = task
+        self.number = task.number
+        """The one that takes its place has the same."""
+        self.process = process
+        self.begun = anyio.current_time()
+        self.listening = anyio.Event()
+        self.ready = anyio.Event()
+        """Set when its servers have an outcome, if it starts with others."""
+        self.ended = anyio.Event()
+        self.leaves = False
+        """Whether it was told to leave, or is not wanted any more."""
+        self.reports = Reports()
+        self.held = 0
+        """How many connections it holds: those that it reported, and those that it got since."""
+        self._is_closed = False
+        self._channel = channel
+        self._connections = connections
+        self._changed = changed
+
+    def __repr__(self) -> str:
+        state = (
+            "ended"
+            if self.ended.is_set()
+            else "leaving"
+            if self.leaves
+            else "serving"
+            if self.listening.is_set()
+            else "starting"
+        )
+        return f"<WorkerProcess {self.task.number} pid={self.process.pid} {state} held={self.held}>"
+
+    @property
+    def stays(self) -> bool:
+        """Whether it takes connections, and was not told to leave."""
+        return self.listening.is_set() and not self.leaves and not self.ended.is_set()
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes connections: one that leaves goes on until the lame-duck period is over."""
+        return self.listening.is_set() and not self._is_closed and not self.ended.is_set()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has not reported for some looks."""
+        return self.reports.missed is None or self.reports.missed > LATE_REPORTS
+
+    def hand(self, connection: socket.socket) -> bool:
+        """Hand a connection over; False if it cannot take it now."""
+        try:
+            socket.send_fds(self._connections, [b"."], [connection.fileno()])
+        except OSError:  # it is gone, or has not taken those before
+            return False
+        self.held += 1
+        return True
+
+    def say(self, line: str) -> None:
+        """Tell it something that changes nothing about its life."""
+        tell(self._channel, line)
+
+    def tell_to_leave(self, word: str) -> None:
+        """Send ``leave``, ``succeed`` or ``end``; from now on its end is expected."""
+        self.leaves = True
+        tell(self._channel, word)
+
+    def stop_handing(self) -> None:
+        """Give it no more connections: another one takes its place."""
+        self._is_closed = True
+
+    def kill(self, why: str = "") -> None:
+        """End it now; its warden ends its children."""
+        if why:
+            log.error("worker %d %s, and is killed", self.number, why)
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def attend(self) -> int:
+        """Listen to it until it ends; returns its exit code."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read_lines, self._channel, self._heard)
+            tasks.start_soon(self._limit_start)
+            tasks.start_soon(self._end_if_stuck)
+            code = await self.process.wait()
+            tasks.cancel_scope.cancel()
+        self._channel.close()
+        self._connections.close()
+        self.ended.set()
+        self._changed()
+        return code
+
+    async def gone(self, seconds: float) -> None:
+        """Wait until it ended, as it was told to; if it does not, kill it."""
+        with anyio.move_on_after(seconds + END_SECONDS):
+            await self.ended.wait()
+            return
+        self.kill("did not end in time")
+
+    def _heard(self, word: str, rest: str) -> None:
+        if word == LISTENING:
+            self.listening.set()
+            self._changed()
+        elif word == CLOSED:
+            self._is_closed = True
+            self._changed()
+        elif word == READY:
+            self.ready.set()
+        elif word == ALIVE:
+            self.reports.heard()
+            self.held = int(rest) if rest.isdigit() else self.held
+
+    async def _limit_start(self) -> None:
+        with anyio.move_on_after(START_SECONDS):
+            await self.listening.wait()
+            return
+        self.kill(f"does not accept connections after {START_SECONDS:g} s")
+
+    async def _end_if_stuck(self) -> None:
+        """Kill it if it does not report any more. One that was told to leave has its own deadline."""
+        while not self.leaves:
+            await anyio.sleep(LOOK_SECONDS)
+            if self.reports.are_missing() and not self.leaves:
+                self.kill(f"hangs: it has not reported for {MISSED_REPORTS * LOOK_SECONDS:g} s")
+                return
+
+
+async def start_worker(
+    task: Callable[[int], WorkerTask], environ: Mapping[str, str], *, changed: Callable[[], None]
+) -> WorkerProcess:
+    """Start the program again as a worker. ``task`` gets the descriptor on which connections come."""
+    ours, theirs = channel_pair()
+    handing, handed = channel_pair()
+    with theirs, handed, hidden_environment(environ) as (shown, hidden):
+        wanted = task(handed.fileno())
+        ours.send(wanted.sent())
+        process = await anyio.open_process(
+            [*own_command(), *sys.argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            stderr=None,
+            env={**shown, WORKER_VARIABLE: str(theirs.fileno())},
+            pass_fds=(theirs.fileno(), handed.fileno(), hidden),
+        )
+    return WorkerProcess(wanted, process, ours, handing, changed=changed)
