@@ -27,7 +27,7 @@ from holdfast.access.principals import Principal, TokenPolicy, TokensFile, Verif
 from holdfast.access.wrong_credentials import FAILURES
 from holdfast.errors import UsageError
 from holdfast.files import replace_file
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from tests.harness.web import serving
 

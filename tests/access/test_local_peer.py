@@ -15,7 +15,7 @@ import pytest
 from holdfast.access.connections import Admission, ClientPeer, ConnectionLimits
 from holdfast.access.guard import AccessRules, Refused
 from holdfast.access.local_peer import PeerUids, has_left
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from tests.harness.waiting import came_true
 from tests.harness.web import serving
@@ -114,11 +114,13 @@ def test_a_peer_that_sent_and_closed_is_not_taken_for_root(uids: PeerUids) -> No
 
 
 @pytest.mark.requirement("SEC-10")
+@pytest.mark.anyio
 @pytest.mark.parametrize(("uid", "kind"), [(12345, "user"), (None, "unknown_user")])
-def test_a_peer_whose_user_is_not_known_is_refused_and_not_called_another_user(uid: int | None, kind: str) -> None:
+async def test_a_peer_whose_user_is_not_known_is_refused_and_not_called_another(uid: int | None, kind: str) -> None:
     told: list[str] = []
     rules = AccessRules(None, {"localhost"}, uids={54321}, report=lambda kind, *_: told.append(kind))
-    refused = rules.decide({"host": "localhost"}, admission=Admission(ClientPeer("127.0.0.1", uid), ConnectionLimits()))
+    admission = Admission(ClientPeer("127.0.0.1", uid), ConnectionLimits())
+    refused = await rules.check({"host": "localhost"}, admission=admission)
     assert isinstance(refused, Refused)
     assert (refused.status, told) == (403, [kind])
 

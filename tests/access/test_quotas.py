@@ -27,7 +27,7 @@ from holdfast.access.wrong_credentials import (
 )
 from holdfast.config import QuotaSettings
 from holdfast.front.acceptor import Acceptor, AdmittedProtocol
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from tests.harness.web import serving
 
@@ -350,10 +350,10 @@ def test_sessions_in_use_elsewhere_count_and_what_is_no_use_is_ignored() -> None
     quotas = Quotas(lambda: QuotaSettings(sessions=3))
     quotas.share(lambda name: name)
     quotas.follow({"a": {"ada": [2, 0, 0]}, "b": {"ada": "x", "bob": [1]}, "c": None, "d": ["ada"]})
-    assert quotas.begin_session("ada") is None
-    assert quotas.begin_session("ada") is not None
+    assert quotas.begin_session("ada", lambda _: None) is None
+    assert quotas.begin_session("ada", lambda _: None) is not None
     quotas.follow({})
-    assert quotas.begin_session("ada") is None
+    assert quotas.begin_session("ada", lambda _: None) is None
 
 
 def test_what_is_told_is_bounded() -> None:

@@ -20,7 +20,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.access.principals import TokenPolicy, TokensFile
 from holdfast.endpoint import clients
-from holdfast.front import http_session
+from holdfast.front import sessions
 from holdfast.hub.hub import Hub
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import PATIENT, Era, Person, front, over_stdio, text_of
@@ -138,8 +138,8 @@ async def test_a_shared_servers_question_is_refused_while_calls_of_two_clients_a
     ):
         with anyio.fail_after(20):
             tasks.start_soon(other.call_tool, "o__hang", {})
-            broker = served.app.state.front._broker
-            while not broker._calls:
+            broker = served.app.state.front.broker
+            while not broker.attribution.calls:
                 await anyio.lowlevel.checkpoint()
             result = await client.call_tool("o__ask", {"kind": "elicit"})
             status = await client.call_tool("holdfast_status", {})
@@ -158,7 +158,7 @@ async def test_a_client_that_left_without_a_word_is_no_candidate(ada: Person) ->
             await ghost.begin(sampling={})
             async with ghost.call("holdfast_status", {}) as events:
                 await anext(events)
-            (known,) = served.app.state.front._broker._clients.values()
+            (known,) = served.app.state.front.broker._clients.values()
             known.seen_at -= clients.ABSENT_SECONDS
             async with ada.client(served.all, "legacy") as client:
                 await client.call_tool("o__speak", {})
@@ -224,7 +224,7 @@ async def test_a_server_over_http_keeps_its_principals_when_its_connection_is_ma
         async with _caller(ada, served.all, tokens.tokens["ada"]) as adas:
             await adas.call_tool("o__echo", {"text": "a"})
         await served.hub.reconnect("o")
-        assert served.app.state.front._broker._candidates("o") == ([], [])
+        assert served.app.state.front.broker.attribution._candidates("o") == ([], [])
 
 
 @pytest.mark.requirement("HUB-10", "SEC-18")
@@ -245,12 +245,12 @@ async def test_an_answer_that_another_principal_forges_never_reaches_the_server(
     ):
         forger = Session(http, served.all)
         await forger.begin(elicitation={}, sampling={})
-        sessions = served.app.state.front.sessions_of(None)._sessions
+        sessions = served.app.state.front.endpoint_of(None).sessions._sessions
 
         async def forge() -> None:
             """While ada's question is open: its true id, in bob's own session and in hers, which he has stolen."""
-            (open_one,) = [one for one in sessions.values() if one._questions]
-            (number,) = open_one._questions
+            (open_one,) = [one for one in sessions.values() if one.exchange.questions]
+            (number,) = open_one.exchange.questions._open
             forged = {"jsonrpc": "2.0", "id": number, "result": {"action": "accept", "content": {"colour": "forged"}}}
             for session in sessions:
                 headers = {**forger._headers, "mcp-session-id": session}
@@ -377,7 +377,7 @@ async def test_a_server_that_asked_for_roots_without_a_client_gets_them_when_one
 async def test_a_client_that_keeps_no_stream_open_is_not_waited_for_when_it_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_session, "OPENING_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "OPENING_SECONDS", 0.05)
     async with running("legacy") as origin, front({"o": {"url": origin.url}}) as served, httpx2.AsyncClient() as http:
         session = Session(http, served.all)
         with anyio.fail_after(20):

@@ -12,7 +12,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Receive, Scope, Send
 
 from holdfast.core.lifecycle.table import State
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.harness.served_hub import Era, Person, front, text_of

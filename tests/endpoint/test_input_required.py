@@ -78,12 +78,12 @@ async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, mon
         ada.client(served.all, "modern") as client,
     ):
         first = await _asked(client)
-        desk = served.app.state.front._broker
-        assert len(desk._calls) == 1
+        broker = served.app.state.front.broker
+        assert len(broker.attribution.calls) == 1
         monkeypatch.setattr(input_required, "ASK_SECONDS", -1.0)
-        desk.pending_calls._sweep()
+        broker.pending._sweep()
         with anyio.fail_after(10):
-            assert await desk.drain(10)
+            assert await broker.drain(10)
         with pytest.raises(MCPError):
             await _request(client, first.request_state)
     assert clients.ASK_SECONDS > 0

@@ -18,7 +18,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.access.principals import CLIENT_HEADER, CLIENT_META_KEY, TokenPolicy
 from holdfast.endpoint.instructions import STATELESS
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded, as_fields
 from holdfast.testing import FakeClock

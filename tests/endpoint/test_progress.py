@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
 from holdfast.endpoint.clients import Call
-from holdfast.endpoint.inbound import notice_message
+from holdfast.endpoint.inbound import notice_message, read_message
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
 
@@ -37,10 +38,12 @@ class Notices:
 async def test_a_notice_says_the_same_as_one_that_an_encoder_wrote(
     token: str | int, progress: float, total: float | None, message: str | None
 ) -> None:
-    channel: Any = Notices()
-    nobody: Any = None
-    Call(nobody, "server", channel=channel, token=token).progress(progress, total, message)
-    ((method, params),) = channel.told
+    reply: Any = Notices()
+    nobody: Any = SimpleNamespace(modern=False)
+    raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"_meta": {"progressToken": token}}})
+    call = Call(await read_message(raw.encode()), nobody, reply, version="2025-11-25", headers={})
+    call.progress(progress, total, message)
+    ((method, params),) = reply.told
     assert params is not None
     written = json.dumps({"jsonrpc": "2.0", "method": method, "params": dict(params)}, separators=(",", ":"))
     assert notice_message(method, params) == written.encode()

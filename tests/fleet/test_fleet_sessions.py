@@ -29,10 +29,9 @@ from holdfast.fleet import (
     serve_broker,
 )
 from holdfast.front import requests, shared_events
+from holdfast.front.app import Front, create_app
 from holdfast.front.fleet_sessions import FleetSessions
-from holdfast.front.http import Front, create_app
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
+from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.shared_events import SharedEvent, SharedEvents
@@ -97,9 +96,9 @@ class Replica:
 
     @property
     def sessions(self) -> HttpSessions:
-        found = self.front.sessions_of(None)
+        found = self.front.endpoint_of(None)
         assert found is not None
-        return found
+        return found.sessions
 
     def session(self, like: Session | None = None) -> Session:
         """A session of this replica, or the same session as another replica's."""
@@ -188,9 +187,8 @@ async def test_a_log_level_and_a_subscription_hold_on_the_replica_that_has_the_s
         async with second.session(session).notices() as notices:
             await first.ask(session, "logging/setLevel", level="error")
             await first.ask(session, "resources/subscribe", uri=uri)
-            (there,) = second.sessions._sessions.values()
-            assert there.client is not None
-            await came_true(lambda: there.client is not None and there.client.subscribed)
+            (there,) = second.sessions.all()
+            await came_true(lambda: there.client.subscribed)
             assert there.client.log_level == "error"
             ((_, original),) = there.client.subscribed
             await second.ask(session, "tools/call", name="o__touch", arguments={"uri": original})
@@ -199,7 +197,7 @@ async def test_a_log_level_and_a_subscription_hold_on_the_replica_that_has_the_s
                     if event.get("data") and "resources/updated" in event["data"]:
                         break
             await first.ask(session, "resources/unsubscribe", uri=uri)
-            await came_true(lambda: there.client is not None and not there.client.subscribed)
+            await came_true(lambda: not there.client.subscribed)
         assert not any(uri in value for value in store.seen), "the store can read what a session subscribed to"
 
 
@@ -209,11 +207,10 @@ async def test_a_note_of_last_use_takes_nothing_back_that_another_replica_change
         await session.begin()
         await second.ask(session, "ping")
         await first.ask(session, "logging/setLevel", level="error")
-        (here,), (there,) = first.sessions._sessions.values(), second.sessions._sessions.values()
-        await came_true(lambda: there.client is not None and there.client.log_level == "error")
+        (here,), (there,) = first.sessions.all(), second.sessions.all()
+        await came_true(lambda: there.client.log_level == "error")
         await second.front._ids.note(there.ticket, seen=second.front._ids.wall() + 7_200)
         await came_true(lambda: here.noted_at > here.ticket.issued + 7_000)
-        assert here.client is not None
         assert here.client.log_level == "error"
 
 

@@ -19,13 +19,13 @@ from holdfast.endpoint.tasks import ServerTask, TaskIds
 from holdfast.fleet import Fleet, PeerAddress, Peers
 from holdfast.fleet.messages import exchange_from, exchange_to
 from holdfast.front import requests
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
+from holdfast.front.http import HttpEndpoint
 from holdfast.front.peer_requests import MOST_TRIES
 from holdfast.front.requests import Request
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
-from holdfast.front.sessions import HttpSessions
+from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.hub import Hub
+from holdfast.keys import KeyRing
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.open_hubs import config
 from tests.harness.served_hub import Served
@@ -507,7 +507,7 @@ async def test_a_task_is_asked_about_through_another_replica_and_is_refused_when
         await a.die()
         lost = await modern_request(http, b, "tasks/get", taskId=task)
         assert "the task is on a replica that does not answer" in lost["error"]["message"]
-        of_a_dead_replica = TaskIds(lambda: [KEY], "0" * 16).shown(ServerTask("m", "1"), "local")
+        of_a_dead_replica = TaskIds(lambda: KeyRing([KEY]), "0" * 16).shown(ServerTask("m", "1"), "local")
         lost = await modern_request(http, b, "tasks/get", taskId=of_a_dead_replica)
         assert "there is no such task here" in lost["error"]["message"]
 
@@ -573,14 +573,14 @@ async def test_what_a_principal_used_at_one_replica_counts_at_the_others() -> No
 @pytest.mark.requirement("FLEET-5")
 async def test_replicas_that_name_each_other_pass_a_request_on_in_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     forwarded: list[str] = []
-    real = HttpSessions.serve
+    real = HttpEndpoint.serve
 
-    def counted(sessions: HttpSessions, request: Request, *rest: Any) -> Any:
+    def counted(sessions: HttpEndpoint, request: Request, *rest: Any) -> Any:
         if request.forwarded:
             forwarded.append(request.method)
         return real(sessions, request, *rest)
 
-    monkeypatch.setattr(HttpSessions, "serve", counted)
+    monkeypatch.setattr(HttpEndpoint, "serve", counted)
     async with scene(sharing="per-client") as (_, (a, b), http):
         for one, other in ((a, b), (b, a)):
 
@@ -600,7 +600,7 @@ async def test_what_another_replica_asks_about_a_session_is_asked_for_its_princi
     async with scene(tokens=TOKENS) as (_, (a, _), http):
         ada = LegacyClient(http, "the token of ada is long")
         await ada.begin(a)
-        sessions = a.served.app.state.front.sessions_of(None)
+        sessions = a.served.app.state.front.endpoint_of(None).sessions
         named = ada.headers["mcp-session-id"]
         assert sessions.in_use(named, "ada") is not None
         assert sessions.in_use(named, "bob") is None

@@ -39,7 +39,7 @@ async def test_draining_refuses_new_requests_with_503_and_waits_for_those_under_
                 tasks.start_soon(call)
                 await origin.waiting.wait()
                 assert not await served.app.state.front.drain(0.01)
-                assert served.app.state.front.draining
+                assert served.app.state.front.retiring
                 late = [await http.post(served.all, json=one, headers=headers) for one, headers in _late(era)]
                 origin.go.set()
             assert await served.app.state.front.drain(5)

@@ -11,9 +11,8 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.front.http import create_app
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
+from holdfast.front.app import create_app
+from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.front.session_store import SqliteSessions
 from holdfast.hub.hub import Hub
 from tests.front.test_sealed_sessions import Replica

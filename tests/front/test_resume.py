@@ -73,7 +73,7 @@ async def test_a_request_with_an_id_in_flight_is_refused_and_the_first_gets_its_
                 answer = await anext(events)
             async with session.request("ping") as again:
                 assert json.loads((await anext(again))["data"]) == {"jsonrpc": "2.0", "id": 7, "result": {}}
-    assert (told["id"], told["error"]["message"]) == (None, "a request with this id is in flight already")
+    assert (told["id"], told["error"]["message"]) == (None, "the id 7 is in flight already")
     assert _text(answer) == "waited"
 
 

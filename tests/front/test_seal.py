@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from holdfast.front import seal, session_ids
-from holdfast.front.seal import IDLE_SECONDS, LONGEST_ID, SESSION_SECONDS, SessionTicket, TicketSeal, fitted
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
-from holdfast.front.session_store import NOTE_SECONDS, MemorySessions
+from holdfast.front import session_id as sealing
+from holdfast.front.session_id import (
+    LONGEST_ID,
+    SessionIds,
+    SessionKeys,
+    SessionTicket,
+    TicketSeal,
+    fitted,
+)
+from holdfast.front.session_store import IDLE_SECONDS, NOTE_SECONDS, SESSION_SECONDS, MemorySessions
 from holdfast.keys import KeyRing
 
 pytestmark = pytest.mark.requirement("FLEET-1")
@@ -143,7 +148,7 @@ def test_settings_that_are_too_large_are_dropped_and_the_capability_stays() -> N
 
 
 def test_a_ticket_of_another_form_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal, "_packed", lambda _: b"no deflate stream")
+    monkeypatch.setattr(sealing, "_packed", lambda _: b"no deflate stream")
     session_id = RING.seal(_ticket(), endpoint=None, principal="local")
     assert RING.open(session_id, endpoint=None, principal="local") is None
 
@@ -237,11 +242,11 @@ async def test_with_a_shared_key_and_no_shared_store_idleness_cannot_be_known_an
 
 
 def _without_principal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(seal, "_bound_to", lambda endpoint, _: repr(endpoint).encode())
+    patch.setattr(sealing, "_bound_to", lambda endpoint, _: repr(endpoint).encode())
 
 
 def _without_expiry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session_ids, "is_expired", lambda *_, **__: False)
+    patch.setattr(sealing, "is_expired", lambda *_, **__: False)
 
 
 def _without_tombstone(patch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,8 @@ import pytest
 from holdfast.access.principals import TokenPolicy
 from holdfast.endpoint.instructions import RESTARTED
 from holdfast.front import requests, sessions as sessions_module
-from holdfast.front.http import Front, create_app
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
+from holdfast.front.app import Front, create_app
+from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.front.session_store import SqliteSessions
 from holdfast.front.sessions import HttpSessions
 from holdfast.hub.hub import Hub
@@ -50,9 +49,9 @@ class Replica:
 
     @property
     def sessions(self) -> HttpSessions:
-        found = self.front.sessions_of(None)
+        found = self.front.endpoint_of(None)
         assert found is not None
-        return found
+        return found.sessions
 
     async def ask(self, session_id: str, method: str, path: str = "/mcp", token: str = "", **params: Any) -> Any:
         """The response to one request of a session."""
@@ -109,10 +108,9 @@ async def test_a_session_goes_on_after_a_restart_with_its_log_level_and_subscrip
             answer = await after.ask(session_id, "tools/call", name="o__pid", arguments={})
             assert answer.status_code == 200
             assert "result" in answer.json()
-            (rebuilt,) = after.sessions._sessions.values()
-            assert rebuilt.client is not None
+            (rebuilt,) = after.sessions.all()
             assert rebuilt.client.log_level == "error"
-            await came_true(lambda: rebuilt.client is not None and rebuilt.client.subscribed)
+            await came_true(lambda: rebuilt.client.subscribed)
             again = Session(after.http, after.served.all)
             again._headers["mcp-session-id"] = session_id
             async with again.notices() as events:
@@ -166,14 +164,14 @@ async def test_abandoned_sessions_leave_the_memory_and_one_that_comes_back_goes_
         ids = [await hub.begin() for _ in range(100)]
         for session_id in ids:
             assert await _status(hub, session_id) == 200
-        broker = hub.front._broker
-        assert (hub.sessions.in_memory, len(broker._clients)) == (100, 100)
+        broker = hub.front.broker
+        assert (len(hub.sessions.all()), len(broker._clients)) == (100, 100)
         listening = Session(hub.http, hub.served.all)
         listening._headers["mcp-session-id"] = ids[0]
         async with listening.notices():
             monkeypatch.setattr(sessions_module, "SESSION_IDLE_SECONDS", 0.0)
             hub.sessions._sweep()
-            assert (hub.sessions.in_memory, len(broker._clients)) == (1, 1)  # the one with a stream
+            assert (len(hub.sessions.all()), len(broker._clients)) == (1, 1)  # the one with a stream
         await came_true((tmp_path / "sessions.sqlite").exists)
         with closing(sqlite3.connect(tmp_path / "sessions.sqlite")) as kept:
             (rows,) = kept.execute("SELECT (SELECT count(*) FROM sessions) + count(*) FROM listed").fetchone()
@@ -221,7 +219,7 @@ async def test_capabilities_that_do_not_fit_are_dropped_and_reported(
     with caplog.at_level(logging.WARNING):
         async with running("legacy") as origin, _replica(tmp_path, {"o": {"url": origin.url}}) as hub:
             session_id = await hub.begin(experimental={"large": {"text": noise}}, roots={})
-            (session,) = hub.sessions._sessions.values()
+            (session,) = hub.sessions.all()
             assert session.client is not None
             assert session.client.capabilities == {"roots": {}}
     assert len(session_id) <= 1_024
@@ -244,7 +242,7 @@ async def test_a_connection_of_ones_own_outlives_idling_and_its_loss_in_a_restar
             with monkeypatch.context() as patch:
                 patch.setattr(sessions_module, "SESSION_IDLE_SECONDS", 0.0)
                 before.sessions._sweep()
-            assert before.sessions.in_memory == 0
+            assert not before.sessions.all()
             assert await bump(before) == ("3", False)
         async with _replica(tmp_path, servers) as after:
             assert [await bump(after), await bump(after)] == [("1", True), ("2", False)]

@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from holdfast.access.principals import TokenPolicy
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.front.listener import HttpConnection
 from holdfast.hub.hub import Hub
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.front.seal import SessionTicket
-from holdfast.front.session_keys import KEY_VARIABLE, SessionKeys
+from holdfast.front.session_id import KEY_VARIABLE, SessionKeys, SessionTicket
 
 pytestmark = pytest.mark.requirement("FLEET-1")
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.front.seal import SessionTicket
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_keys import SessionKeys
+from holdfast.front.session_id import SessionIds, SessionKeys, SessionTicket
 from holdfast.front.session_store import MemorySessions, SessionRecord, SessionStore, SqliteSessions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from holdfast.files import replace_file
 from holdfast.front import listener
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.front.tls import ServerTls, TlsFiles
 from holdfast.hub import AccessRefused
 from holdfast.hub.hub import Hub

@@ -15,7 +15,7 @@ from mcp.client import ClientRequestContext
 from starlette.applications import Starlette
 
 from holdfast.access.principals import TokenPolicy
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from tests.harness.web import serving
 

@@ -20,7 +20,7 @@ from holdfast.core.lifecycle.events import Event
 from holdfast.core.lifecycle.machine import Lifecycle
 from holdfast.core.replicas.records import RecordBook
 from holdfast.core.replicas.store import Claim, ClaimAnswer
-from holdfast.front.seal import SessionTicket, TicketSeal
+from holdfast.front.session_id import SessionTicket, TicketSeal
 from tests.simulation.replica import Replica
 
 __all__ = [

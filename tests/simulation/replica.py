@@ -39,7 +39,7 @@ from holdfast.core import (
     record_value,
     switch_key,
 )
-from holdfast.front.seal import TicketSeal
+from holdfast.front.session_id import TicketSeal
 from tests.simulation.world import Broken, SimServer, World
 
 __all__ = ["Answer", "Replica", "SimConfig", "ToldReplica"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast.core import FleetRecord, NameKey, State, evidence_key, pin_key, record_value, switch_key
-from holdfast.front.seal import SessionTicket
+from holdfast.front.session_id import SessionTicket
 from holdfast.keys import KeyRing
 from tests.simulation.clients import CLIENTS, SimClients
 from tests.simulation.replica import Answer, Replica, SimConfig

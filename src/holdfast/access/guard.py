@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -123,27 +123,6 @@ class AccessRules:
         ``client_names`` are the names in it. ``admission`` is the place of the connection. With ``by_address`` the Host
         may be any address.
         """
-        found = self.decide(
-            headers,
-            open_to_all=open_to_all,
-            client_verified=client_verified,
-            client_names=client_names,
-            admission=admission,
-            by_address=by_address,
-        )
-        return found if isinstance(found, Principal | Refused) else await found
-
-    def decide(
-        self,
-        headers: Mapping[str, str],
-        *,
-        open_to_all: bool = False,
-        client_verified: bool = False,
-        client_names: frozenset[str] = frozenset(),
-        admission: Admission | None = None,
-        by_address: bool = False,
-    ) -> Principal | Refused | Coroutine[Any, Any, Principal | Refused]:
-        """The same without a wait; where credentials have to be looked at, what does that."""
         if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
             return self._foreign(admission)
         if self._hosts is not None and (refused := self._other_host(headers, self._hosts, by_address)) is not None:
@@ -153,10 +132,13 @@ class AccessRules:
         if self._client_certificates and not client_verified:
             return Refused(403, "a client certificate is required", hint="use one of the authority in --tls-client-ca")
         if self._tokens is None:
-            counted = admission is None or admission.principal is not None
-            return LOCAL if counted else self._counted(admission, LOCAL)
-        identify = self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
-        return self._identified(identify, headers, admission)
+            return self._counted(admission, LOCAL)
+        principal = await self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
+        if principal is None:
+            if headers.get("authorization") or headers.get(_SECRET_HEADER):
+                await self.login_failed(admission)
+            return Refused(401, "a valid bearer token is required", challenge="Bearer")
+        return self._counted(admission, principal)
 
     @staticmethod
     def _other_host(headers: Mapping[str, str], hosts: frozenset[str], by_address: bool) -> Refused | None:
@@ -191,19 +173,6 @@ class AccessRules:
             f"this hub does not serve the user with uid {uid}",
             hint=f"start the hub with --allow-uid {uid}, or with --token-file FILE",
         )
-
-    async def _identified(
-        self,
-        identify: Coroutine[Any, Any, Principal | None],
-        headers: Mapping[str, str],
-        admission: Admission | None,
-    ) -> Principal | Refused:
-        principal = await identify
-        if principal is None:
-            if headers.get("authorization") or headers.get(_SECRET_HEADER):
-                await self.login_failed(admission)
-            return Refused(401, "a valid bearer token is required", challenge="Bearer")
-        return self._counted(admission, principal)
 
     def _counted(self, admission: Admission | None, principal: Principal) -> Principal | Refused:
         """Count a connection for its first principal. One gateway, or one hub, has the connections of all its users."""

@@ -98,8 +98,6 @@ class Quotas:
         """The same by the names that replicas use among themselves; also of principals that were not seen here yet."""
         self._told: dict[str, dict[str, int]] = {}
         """The spent calls that each replica told, by label."""
-        self.make_room: Callable[[str], None] | None = None
-        """Ends the use of sessions that a principal does not need in memory now."""
 
     def begin_call(self, principal: str) -> QuotaExceeded | None:
         """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
@@ -125,16 +123,16 @@ class Quotas:
         if (use := self._used.get(principal)) is not None:
             use.calls = max(use.calls - 1, 0)
 
-    def begin_session(self, principal: str) -> QuotaExceeded | None:
+    def begin_session(self, principal: str, make_room: Callable[[str], None]) -> QuotaExceeded | None:
         """Count a session, until ``end_session``; or say why it is refused.
 
-        Idle sessions give way first, because they can be rebuilt. So clients that left cannot take the place of those
-        that are there: a principal is refused only if all of its sessions are in use.
+        Idle sessions give way first (``make_room``), because they can be rebuilt. So clients that left cannot take the
+        place of those that are there: a principal is refused only if all of its sessions are in use.
         """
         most = self._settings().sessions
         use = self._used.get(principal) or self._new(principal)
-        if use.sessions + use.sessions_elsewhere >= most and self.make_room is not None:
-            self.make_room(principal)
+        if use.sessions + use.sessions_elsewhere >= most:
+            make_room(principal)
         if use.sessions + use.sessions_elsewhere >= most:
             return self._refused(principal, QuotaExceeded("sessions", most, RETRY_SECONDS))
         use.sessions += 1

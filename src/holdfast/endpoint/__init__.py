@@ -8,28 +8,27 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.endpoint.broker import Broker as Broker
-    from holdfast.endpoint.clients import ASK_SECONDS as ASK_SECONDS, Client as Client
+    from holdfast.endpoint.capabilities import initialize as initialize
+    from holdfast.endpoint.clients import Call as Call, Client as Client, MessageReply as MessageReply, Outlet as Outlet
+    from holdfast.endpoint.exchange import (
+        CHANGES_CLIENT as CHANGES_CLIENT,
+        ROOTS_CHANGED as ROOTS_CHANGED,
+        Exchange as Exchange,
+        is_batch as is_batch,
+        read_batch as read_batch,
+    )
     from holdfast.endpoint.homes import LivesElsewhere as LivesElsewhere, RequestHomes as RequestHomes
     from holdfast.endpoint.inbound import (
-        ClientRequest as ClientRequest,
         Message as Message,
-        cancelled_id as cancelled_id,
         error_message as error_message,
         error_of as error_of,
-        meta_of as meta_of,
         notice_message as notice_message,
-        params_of as params_of,
         read_message as read_message,
-        read_small as read_small,
-        request_message as request_message,
         result_message as result_message,
         result_pieces as result_pieces,
-        settle as settle,
-        small_values as small_values,
     )
     from holdfast.endpoint.instructions import IDENTITY as IDENTITY
     from holdfast.endpoint.server import McpServer as McpServer
-    from holdfast.endpoint.tasks import TaskIds as TaskIds
-    from holdfast.endpoint.view import LIST_METHODS as LIST_METHODS, View as View
+    from holdfast.endpoint.view import View as View
 
 __getattr__, __dir__ = lazy_exports(__name__)

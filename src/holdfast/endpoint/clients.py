@@ -1,9 +1,13 @@
-"""The clients of the hub, the channels to them, and their calls in flight.
+"""The clients of the hub, their calls, and the ways to them.
 
 In the legacy era a client is a session. The modern era has no sessions: over HTTP each request is a client of its
-own, unless it carries a client key; over stdio the pipe is the client. A message is written when it comes: progress
-and log messages of a call go out in the order in which they came, all of them before its result. What a client does
-not read is bounded by its transport, so a slow client delays no other.
+own, unless it carries a client key; over stdio the pipe is the client.
+
+A transport gives two things to this package. An ``Outlet`` takes what precedes an answer or belongs to none: the stream
+of one request, or the stream that a client keeps open. A ``MessageReply`` is the outlet of one request, and takes its
+answer too. Neither ever waits: a message is written when it comes, so the messages of a call go out in the order in
+which they came, all of them before its result. What a client does not read is bounded by its transport, so a slow
+client delays no other.
 """
 
 from __future__ import annotations
@@ -11,17 +15,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcp import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
 from holdfast.access import LOCAL
+from holdfast.endpoint.inbound import Message, request_message, settle
 from holdfast.endpoint.tasks import with_related_task
 from holdfast.endpoint.view import View
-from holdfast.wire import LOG_LEVELS, Era, LoadedObject, dumps
+from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedObject, RawObject, dumps, text_of
 
-__all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
+if TYPE_CHECKING:
+    from holdfast.endpoint.input_required import OpenCall
+
+__all__ = ["ASK_SECONDS", "Call", "Client", "MessageReply", "Outlet", "Questions", "require_capability"]
 
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
@@ -32,14 +40,97 @@ ABSENT_SECONDS = 60.0
 _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
 
-class Channel(Protocol):
-    """A channel to a client: the stream of one request, or the stream that it keeps open for notifications."""
+class Outlet(Protocol):
+    """A way to a client: the stream of one request, or the stream that it keeps open for notifications."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client can be reached on it now."""
 
     def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
         """Send a notification; ``everywhere`` if each replica of a fleet tells the same. Never waits."""
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the client's answer to a request; raise ``MCPError`` if there is none."""
+    async def reach(self, method: str) -> Outlet:
+        """The outlet on which the client can be asked; raises ``MCPError`` if there is none. It may take a moment."""
+
+    def put_question(self, message: bytes) -> None:
+        """Send a request of the hub; raises ``MCPError`` if the client takes none."""
+
+
+class MessageReply(Outlet, Protocol):
+    """The way back for one request of a client. It takes exactly one answer; what comes after that is dropped."""
+
+    def result(self, request_id: Bytes, result: RawObject | bytes) -> None:
+        """The result."""
+
+    def error(self, request_id: Bytes, error: ErrorData) -> None:
+        """The error."""
+
+    def cancelled(self, request_id: Bytes) -> None:
+        """The client gave the request up: an answer only where the transport needs one."""
+
+    def refuse(self, error: ErrorData) -> None:
+        """The message is no request that can be answered under its id."""
+
+
+class Questions:
+    """The requests of servers that one client has not answered yet.
+
+    A number is used once, and numbers rise: so it is known of every number whether it was given out here. ``first`` is
+    chosen by the transport: another process may have asked the same client before.
+    """
+
+    __slots__ = ("_first", "_last", "_open")
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = self._last = first
+        self._open: dict[int, tuple[asyncio.Future[dict[str, Any]], Outlet]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    async def ask(self, outlet: Outlet, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Put a question on an outlet and wait for the client's answer; raises ``MCPError`` if there is none."""
+        outlet = await outlet.reach(method)
+        self._last += 1
+        number = self._last
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        outlet.put_question(request_message(number, method, params))
+        self._open[number] = answer, outlet
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                return await answer
+        except TimeoutError:
+            self._withdraw(number, outlet, "it took too long")
+            raise MCPError(INVALID_REQUEST, f"the client did not answer {method} in time") from None
+        except asyncio.CancelledError:
+            self._withdraw(number, outlet, "the answer is no longer needed")
+            raise
+        finally:
+            del self._open[number]
+
+    def answered(self, message: Message) -> bool:
+        """Take the client's answer; False if no such question was asked here."""
+        number = message.key
+        if not isinstance(number, int) or not self._first < number <= self._last:
+            return False
+        question, _ = self._open.get(number, (None, None))
+        if question is not None and not question.done():
+            settle(question, message)
+        return True
+
+    def end(self, why: str) -> None:
+        """Tell the client that it need not answer, and the servers that no answer comes."""
+        for number, (question, outlet) in list(self._open.items()):
+            if not question.done():
+                self._withdraw(number, outlet, why)
+                question.set_exception(MCPError(INVALID_REQUEST, f"the client cannot answer: {why}"))
+
+    def _withdraw(self, number: int, outlet: Outlet, why: str) -> None:
+        outlet.tell("notifications/cancelled", {"requestId": number, "reason": why})
+
+    def __repr__(self) -> str:
+        return f"<Questions open={sorted(self._open)}>"
 
 
 @dataclass(eq=False, slots=True)
@@ -47,19 +138,16 @@ class Client:
     """One client, for as long as it is connected."""
 
     view: View
-    channel: Channel
+    outlet: Outlet
+    """Its own stream of notifications; for a modern request, the stream of that request."""
     capabilities: Mapping[str, Any]
     modern: bool
     owner: Hashable
     """The owner of the connections that are not shared."""
     principal: str = LOCAL.name
     """The name of the principal that it acts for."""
-    stream_open: Callable[[], bool] | None = None
-    """Whether its notification stream is open; None where the connection itself shows that it is there (stdio)."""
-    calls: int = 0
-    """How many of its calls are in flight."""
-    seen_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-    """When it last sent a request."""
+    questions: Questions = field(default_factory=Questions)
+    clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
     persistent: bool = False
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
@@ -72,17 +160,22 @@ class Client:
     """What a hub behind this one recognises it by; None if its next request cannot be told from those of others."""
     via: tuple[str, ...] = ()
     """The hubs that its requests pass before this one."""
+    calls: int = 0
+    """How many of its calls are at servers."""
+    seen_at: float = 0.0
+    """When it last sent a message."""
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""
     listed: dict[str, str] | None = field(default_factory=dict)
     """The digest of each list that it was given, by method; None for a rebuilt session if it is not known."""
 
+    def __post_init__(self) -> None:
+        self.seen_at = self.clock()
+
     def is_present(self) -> bool:
         """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""
-        if self.stream_open is None or self.stream_open():
-            return True
-        return asyncio.get_running_loop().time() - self.seen_at < ABSENT_SECONDS
+        return self.outlet.is_open or self.clock() - self.seen_at < ABSENT_SECONDS
 
     def wants_log(self, level: object) -> bool:
         """Whether it wants a log message of this level."""
@@ -91,7 +184,8 @@ class Client:
         return LOG_LEVELS.index(str(level)) >= LOG_LEVELS.index(self.log_level)
 
     def __repr__(self) -> str:
-        return f"<Client {'modern' if self.modern else 'legacy'} of {self.view.server or 'all servers'}>"
+        era = "modern" if self.modern else "legacy"
+        return f"<Client {era} of {self.view.server or 'all servers'} principal={self.principal} calls={self.calls}>"
 
 
 def require_capability(client: Client, method: str, params: Mapping[str, Any] | None) -> None:
@@ -106,17 +200,63 @@ def require_capability(client: Client, method: str, params: Mapping[str, Any] | 
 
 
 class Call:
-    """A request in flight; it is the ``Caller`` of the wire."""
+    """One request of a client, from its message to its answer; at the server it is the ``Caller`` of the wire.
 
-    def __init__(self, client: Client, server: str, *, channel: Channel | None, token: str | int | None) -> None:
+    It runs in the task of its request. ``cancel`` ends what that task does for it, and no more: the task goes on with
+    the next message of its connection.
+    """
+
+    __slots__ = (
+        "_task", "cancelled", "client", "done", "headers", "message", "open", "progress_token", "reply",
+        "server", "task", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, message: Message, client: Client, reply: MessageReply, *, version: str, headers: Mapping[str, str]
+    ) -> None:
+        self.message = message
         self.client = client
-        self.server = server
-        self._channel = channel
-        self._token = token
-        self._lead: bytes | None = None
-        """How each of its progress notices begins."""
-        self.task: str | None = None
+        self.reply = reply
+        self.version = version
+        self.headers = headers
+        self.server = ""
+        """The server that it goes to, once that is known."""
+        self.open: OpenCall | None = None
+        """Takes the questions of a legacy server to a modern client, over several requests of that client."""
+        self.task = text_of(message.params.get("taskId")) if message.method in TASK_METHODS else None
         """The id under which the client knows the task that it asks about."""
+        token = message.meta.get("progressToken")
+        known = isinstance(token, str | int) and not isinstance(token, bool)
+        self.progress_token: str | int | None = token if known else None
+        """What its progress is reported under, if that is wanted."""
+        self._task = asyncio.current_task()
+        self.cancelled = self.done = False
+
+    # What the server of the endpoint reads.
+
+    @property
+    def method(self) -> str:
+        """Its method."""
+        return self.message.method or ""
+
+    @property
+    def params(self) -> Fields:
+        """Its parameters, as the bytes that they came in."""
+        return self.message.params
+
+    # Its end.
+
+    def cancel(self) -> None:
+        """Its client gave it up."""
+        if not self.done and not self.cancelled and self._task is not None:
+            self.cancelled = True
+            self._task.cancel()
+
+    def absorbs_cancellation(self) -> bool:
+        """Whether a cancellation was meant for the call alone; then its task is no longer cancelled."""
+        return self.cancelled and self._task is not None and self._task.uncancel() == 0
+
+    # What the wire uses (``Caller``).
 
     @property
     def era(self) -> Era:
@@ -125,7 +265,7 @@ class Call:
 
     @property
     def principal(self) -> str:
-        """Who calls."""
+        """The name of the principal that calls."""
         return self.client.principal
 
     @property
@@ -146,9 +286,11 @@ class Call:
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Send a server's request to the client, on the stream of the client's own request."""
         require_capability(self.client, method, params)
-        if self.client.modern or self._channel is None:
+        if self.open is not None:
+            return await self.open.ask(method, params)
+        if self.client.modern:
             raise MCPError(INTERNAL_ERROR, f"{method} cannot reach this client: its protocol knows no such request")
-        return await self._channel.ask(method, with_related_task(params, self.task))
+        return await self.client.questions.ask(self.reply, method, with_related_task(params, self.task))
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification, if the client wants it."""
@@ -156,28 +298,30 @@ class Call:
             return
         if method == "notifications/elicitation/complete" and self.client.modern:
             return  # the modern era has no such notification: the client learns it when it repeats the request
-        self._send(method, params)
+        if self.open is not None:
+            self.open.tell(method, params)
+        elif not self.done:  # nothing follows the answer, what the server may still say
+            self.reply.tell(method, params)
 
     def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
-        if self._token is None:
+        token = self.open.token if self.open is not None else self.progress_token
+        if token is None:
             return
-        params = LoadedObject(progressToken=self._token, progress=progress)
-        if self._lead is None:
-            self._lead = b'{"progressToken":%b,"progress":' % _as_json(self._token)
-        raw = self._lead + (b"%d" % progress if type(progress) is int else _as_json(progress))
+        params = LoadedObject(progressToken=token, progress=progress)
+        raw = b'{"progressToken":%b,"progress":%b' % (_as_json(token), _as_json(progress))
         if total is not None:
             params["total"] = total
-            raw += b',"total":%d' % total if type(total) is int else b',"total":' + _as_json(total)
+            raw += b',"total":' + _as_json(total)
         if message is not None:
             params["message"] = message
             raw += b',"message":' + dumps(message)
         params.raw = raw + b"}"
-        self._send("notifications/progress", params)
+        self.tell("notifications/progress", params)
 
-    def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
-        if self._channel is not None:
-            self._channel.tell(method, params)
+    def __repr__(self) -> str:
+        state = "done" if self.done else "cancelled" if self.cancelled else "in flight"
+        return f"<Call {self.message.key!r} {self.method} to {self.server or '?'} {self.era} {state}>"
 
 
 def _as_json(value: float | str) -> bytes:
@@ -185,3 +329,6 @@ def _as_json(value: float | str) -> bytes:
     if type(value) is int:
         return b"%d" % value
     return repr(value).encode() if type(value) is float else dumps(value)
+
+
+NO_HEADERS: Final[Mapping[str, str]] = {}

@@ -15,14 +15,13 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 from pydantic import ValidationError
 
-from holdfast.access import Principal
-from holdfast.endpoint.clients import Channel, Client
 from holdfast.wire import (
     SMALL_BYTES,
     BadJson,
     Bytes,
     Fields,
     LoadedObject,
+    NotAnObject,
     RawObject,
     RawValue,
     dump_object,
@@ -31,22 +30,17 @@ from holdfast.wire import (
     is_text,
     load_object,
     loads,
-    read_bytes,
     split,
     text_as_json,
     text_of,
 )
 
 __all__ = [
-    "ClientRequest",
     "Message",
     "error_message",
     "error_of",
-    "meta_of",
     "notice_message",
-    "params_of",
     "read_message",
-    "read_small",
     "request_message",
     "result_message",
     "result_pieces",
@@ -74,7 +68,7 @@ _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 class Message:
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("error", "escapes", "id", "is_request", "key", "members", "meta", "method", "params", "result")
+    __slots__ = ("_meta", "_params", "_raw_params", "error", "escapes", "id", "key", "method", "result")
 
     def __init__(self, members: Fields) -> None:
         self.id: Bytes | None = members.get("id")
@@ -83,13 +77,11 @@ class Message:
         method = members.get("method")
         usual = _USUAL.get(bytes(method)) if method is not None and len(memoryview(method)) <= LONGEST_ID else None
         self.method: str | None = usual or text_of(method)
-        self.params: Bytes | None = members.get("params")
+        self._raw_params: Bytes | None = members.get("params")
+        self._params: Fields | None = None
+        self._meta: Mapping[str, Any] | None = None
         self.escapes = True
         """Whether it may have characters that are written by their number."""
-        self.members: Fields | None = None
-        """The members of the parameters, once they were read (``params_of``)."""
-        self.meta: Mapping[str, Any] | None = None
-        """``_meta`` as a value, once it was read (``meta_of``)."""
         self.result: Bytes | None = None
         self.error: Bytes | None = None
         version = members.get("jsonrpc")
@@ -106,118 +98,64 @@ class Message:
                 raise MCPError(INVALID_REQUEST, "the method is not a text")
             if len(self.method) > LONGEST_ID:
                 raise MCPError(INVALID_REQUEST, "the method is too long")
-        self.is_request = self.method is not None and self.id is not None
-        """Whether it wants an answer."""
-
-
-class ClientRequest:
-    """A request of a client, with all that its handler needs."""
-
-    __slots__ = (
-        "channel", "client", "escapes", "headers", "id", "key", "meta", "method", "params", "principal", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        message: Message,
-        *,
-        version: str,
-        client: Client,
-        channel: Channel,
-        headers: Mapping[str, str],
-        principal: Principal,
-    ) -> None:
-        assert message.method is not None  # noqa: S101 - a request has one
-        assert message.id is not None  # noqa: S101 - as above
-        self.id = message.id
-        self.key = message.key
-        self.method = message.method
-        self.escapes = message.escapes
-        self.params = params = params_of(message)
-        self.meta = meta_of(message) if "_meta" in params else _NO_META
-        self.version = version
-        self.client = client
-        self.channel = channel
-        self.headers = headers
-        self.principal = principal
 
     @property
-    def progress_token(self) -> str | int | None:
-        """What progress of this request is reported under, if it is wanted."""
-        token = self.meta.get("progressToken")
-        return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+    def is_request(self) -> bool:
+        """Whether it wants an answer."""
+        return self.method is not None and self.id is not None
+
+    @property
+    def params(self) -> Fields:
+        """The members of its parameters; they are read once, and nothing changes them. Raises ``MCPError``."""
+        if self._params is None:
+            try:
+                self._params = fields(self._raw_params) if self._raw_params is not None else {}
+            except BadJson:
+                raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
+        return self._params
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """``_meta`` as a value; it is read once. Raises ``MCPError``."""
+        if self._meta is None:
+            self._meta = _read_meta(self.params.get("_meta"))
+        return self._meta
 
     def values(self) -> dict[str, Any]:
-        """All parameters as values, for the methods whose parameters the hub itself reads."""
-        return _values_of(self.params)
+        """All parameters as values, for methods whose parameters the hub itself reads; raises ``MCPError``."""
+        params = self.params
+        if sum(len(memoryview(value)) for value in params.values()) > LARGEST_READ:
+            raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
+        try:
+            return {key: loads(value) for key, value in params.items()}
+        except BadJson as exc:
+            raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
+
+    def cancelled_key(self) -> str | int | None:
+        """The id of the request that a ``notifications/cancelled`` names; None where it names none."""
+        try:
+            raw = self.params.get("requestId")
+            return _key(raw) if raw is not None else None
+        except MCPError:
+            return None
+
+    def __repr__(self) -> str:
+        kind = "request" if self.is_request else "notification" if self.method is not None else "response"
+        return f"<Message {kind} {self.method or ''} id={self.key!r}>"
 
 
 _NO_META: Final[Mapping[str, Any]] = {}
 
 
-def read_small(body: bytes) -> Message:
-    """One message that is not large; raises ``MCPError`` with the code that its sender is told."""
-    try:
-        message = Message(fields(read_bytes(body)))
-    except BadJson as exc:
-        raise _unreadable(exc) from None
-    message.escapes = b"\\u" in body
-    return message
-
-
 async def read_message(body: bytes) -> Message:
-    """The same for a message of any size. Only a large one takes a wait."""
-    if len(body) <= SMALL_BYTES:
-        return read_small(body)
+    """One message; raises ``MCPError`` with the code that its sender is told. Only a large one takes a wait."""
     try:
-        return Message(await split(body))
+        message = Message(await split(body))
     except BadJson as exc:
-        raise _unreadable(exc) from None
-
-
-def _unreadable(exc: BadJson) -> MCPError:
-    code = INVALID_REQUEST if "object" in str(exc) else PARSE_ERROR
-    return MCPError(code, f"the message cannot be read: {exc}")
-
-
-def params_of(message: Message) -> Fields:
-    """The members of a message's parameters; they are read once, and nothing changes them."""
-    if message.members is None:
-        try:
-            message.members = fields(message.params) if message.params is not None else {}
-        except BadJson:
-            raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
-    return message.members
-
-
-def cancelled_id(message: Message) -> str | int | None:
-    """The id of the request that a ``notifications/cancelled`` names; None where it names none."""
-    try:
-        raw = params_of(message).get("requestId")
-        return _key(raw) if raw is not None else None
-    except MCPError:
-        return None
-
-
-def small_values(message: Message) -> dict[str, Any]:
-    """All parameters as values, for messages that are small by their nature; raises ``MCPError`` for others."""
-    return _values_of(params_of(message))
-
-
-def _values_of(params: Fields) -> dict[str, Any]:
-    if sum(len(memoryview(value)) for value in params.values()) > LARGEST_READ:
-        raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
-    try:
-        return {key: loads(value) for key, value in params.items()}
-    except BadJson as exc:
-        raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
-
-
-def meta_of(message: Message) -> Mapping[str, Any]:
-    """``_meta`` as a value: the hub reads it, once."""
-    if message.meta is None:
-        message.meta = _read_meta(params_of(message).get("_meta"))
-    return message.meta
+        code = INVALID_REQUEST if isinstance(exc, NotAnObject) else PARSE_ERROR
+        raise MCPError(code, f"the message cannot be read: {exc}") from None
+    message.escapes = len(body) > SMALL_BYTES or b"\\u" in body
+    return message
 
 
 def _read_meta(raw: Bytes | None) -> Mapping[str, Any]:

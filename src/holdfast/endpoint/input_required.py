@@ -1,9 +1,13 @@
-"""A legacy server's requests to a modern client: the call stays open while the client collects the answers.
+"""Input that a server needs during a call, between any two protocol eras.
 
-A modern client cannot receive a request. It gets an ``input_required`` result and repeats its own request with the
-answers. Meanwhile the call to the server is pending here, under a random handle that is valid once, for the same
-request, by the same principal. A pending call keeps its place at the server and its timeout does not run. A call
-whose client does not return within ``ASK_SECONDS`` is cancelled.
+A legacy server sends requests to its client. A modern client cannot receive one: it gets an ``input_required`` result
+and repeats its own request with the answers. Meanwhile the call to the server is pending here (``OpenCall``), under a
+random handle that is valid once, for the same request, by the same principal. A pending call keeps its place at the
+server and its timeout does not run. A call whose client does not return within ``ASK_SECONDS`` is cancelled. The handle
+names the replica that has the call, so that another one can send the client's request there.
+
+A modern server gives an ``input_required`` result. A legacy client does not know it: ``next_round`` sends it the
+server's questions as requests, and the hub repeats the call with the answers, at most ``MAX_ROUNDS`` times.
 """
 
 from __future__ import annotations
@@ -20,10 +24,31 @@ import anyio.abc
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.endpoint.clients import ASK_SECONDS, Call, Channel, require_capability
-from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, dump_object, dumps, join_fields, loads
+from holdfast.endpoint.clients import ASK_SECONDS, Call, Outlet, require_capability
+from holdfast.endpoint.eras import COMPLETE
+from holdfast.endpoint.homes import CALL_LOST, LivesElsewhere, RequestHomes
+from holdfast.wire import (
+    CLIENT_REQUESTS,
+    SMALL_BYTES,
+    BadJson,
+    Bytes,
+    Fields,
+    RawObject,
+    dump_object,
+    dumps,
+    join_fields,
+    load_members,
+    loads,
+    text_of,
+)
 
-__all__ = ["EXPIRED", "OpenCall", "PendingCalls", "request_identity"]
+__all__ = ["EXPIRED", "MAX_ROUNDS", "OpenCall", "PendingCalls", "is_input_required", "next_round", "request_identity"]
+
+MAX_ROUNDS = 10
+"""How often a modern server may ask for input during one call of a legacy client."""
+
+ROUND_PAUSE_SECONDS = 0.2
+"""The pause before a call is repeated, if the server asked only for another round."""
 
 OUTBOX = 4_096
 """How many notifications may wait for a client that fetches answers; then the oldest are dropped."""
@@ -40,11 +65,11 @@ EXPIRED = (
 )
 
 
-def request_identity(method: str, params: Fields, principal: str) -> str:
-    """Return what a repeated request must share with the original one."""
-    digest = hashlib.sha256(f"{method}\0{principal}".encode("utf-8", "surrogatepass"))
+def request_identity(call: Call) -> str:
+    """What a repeated request must share with the original one."""
+    digest = hashlib.sha256(f"{call.method}\0{call.principal}".encode("utf-8", "surrogatepass"))
     for key in ("name", "uri", "arguments"):
-        digest.update(b"\0" + _canonical(params[key]) if key in params else b"\1")
+        digest.update(b"\0" + _canonical(call.params[key]) if key in call.params else b"\1")
     return digest.hexdigest()
 
 
@@ -68,14 +93,16 @@ class _Question:
         self.answered = anyio.Event()
 
 
-class OpenCall(Call):
-    """A modern client's call, which may last over several requests of the client."""
+class OpenCall:
+    """A modern client's call to a legacy server, which may last over several requests of the client."""
 
-    identity = ""
-    """Set by the forwarder: what a request that resumes this call must match."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, call: Call) -> None:
+        self.identity = request_identity(call)
+        """What a request that resumes this call must match."""
+        self.token = call.progress_token
+        """What progress is reported under in the request that waits now."""
+        self._outlet: Outlet | None = call.reply
+        """The stream of the request that waits; None between two requests."""
         self._questions: dict[str, _Question] = {}
         self._asked = 0
         self._changed = anyio.Event()
@@ -98,7 +125,6 @@ class OpenCall(Call):
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Add a request to the next ``input_required`` result, and wait for its answer."""
-        require_capability(self.client, method, params)
         self._asked += 1
         key, question = f"q{self._asked}", _Question(method, params)
         self._questions[key] = question
@@ -110,11 +136,11 @@ class OpenCall(Call):
         assert question.answer is not None  # noqa: S101 - it was answered
         return question.answer
 
-    async def advance(self, channel: Channel, token: str | int | None) -> RawObject | None:
-        """Wait for the result, or for a request of the server (None); the client's stream is open meanwhile."""
-        self._channel, self._token, self.pending_since = channel, token, None
+    async def advance(self, request: Call) -> RawObject | None:
+        """Wait for the result, or for a request of the server (None); the stream of ``request`` is open meanwhile."""
+        self._outlet, self.token, self.pending_since = request.reply, request.progress_token, None
         while self._outbox:
-            channel.tell(*self._outbox.popleft())
+            request.reply.tell(*self._outbox.popleft())
         try:
             while self._result is None and self._failure is None and not self._questions:
                 await self._changed.wait()
@@ -122,7 +148,7 @@ class OpenCall(Call):
             self.cancel()
             raise
         finally:
-            self._channel = None
+            self._outlet = None
         if self._failure is not None:
             raise self._failure
         result = self._result
@@ -131,10 +157,10 @@ class OpenCall(Call):
             self._result, self._failure = None, MCPError(INTERNAL_ERROR, "the call has its answer already")
         return result
 
-    def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send now, or when the client comes back."""
-        if self._channel is not None:
-            self._channel.tell(method, params)
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification now, or when the client comes back."""
+        if self._outlet is not None:
+            self._outlet.tell(method, params)
         else:
             self._outbox.append((method, params))
 
@@ -164,15 +190,48 @@ class OpenCall(Call):
         self._changed.set()
         self._changed = anyio.Event()
 
+    def __repr__(self) -> str:
+        state = "has its answer" if self._failure is not None else "is at its server"
+        return f"<OpenCall {state}, questions={list(self._questions)}>"
+
 
 class PendingCalls:
     """The calls that wait for answers of their clients."""
 
-    def __init__(self, tag: str = "") -> None:
-        self._prefix = f"{_MARK}{tag}.{secrets.token_urlsafe(9)}."
+    def __init__(self, homes: RequestHomes | None, start: Callable[..., None]) -> None:
+        """``homes`` knows the other replicas; ``start`` runs a task in the background."""
+        self._homes = homes
+        self._start = start
+        self._prefix = f"{_MARK}{homes.tag if homes is not None else ''}.{secrets.token_urlsafe(9)}."
         self._calls: dict[str, OpenCall] = {}
 
-    def add(self, call: OpenCall) -> RawObject:
+    async def begin(self, call: Call, work: Callable[[], Awaitable[RawObject]]) -> RawObject:
+        """Make a call in a task of its own; its result, or what the server asks first."""
+        call.open = OpenCall(call)
+        self._start(call.open.run, work)
+        return await self._advance(call, call.open)
+
+    async def resume(self, request: Call, state: str) -> RawObject:
+        """Go on with the call that a client repeats with answers; its result, or what the server asks next."""
+        given = {key: one for key, one in request.params.items() if key == "inputResponses"}
+        answers = (await load_members(RawObject(given))).get("inputResponses", {})
+        call = self._take(state, request_identity(request))
+        call.answer(answers if isinstance(answers, Mapping) else {})
+        return await self._advance(request, call)
+
+    async def check(self, state: str) -> None:
+        """Raise ``LivesElsewhere`` if a state is of a call that is pending on another replica."""
+        tag, _, rest = state.removeprefix(_MARK).partition(".")
+        if self._homes is None or not self.is_of_a_hub(state) or not tag or "." not in rest:
+            return
+        if (there := await self._homes.replica_of(tag)) is not None:
+            raise LivesElsewhere(there, CALL_LOST)
+
+    async def _advance(self, request: Call, call: OpenCall) -> RawObject:
+        result = await call.advance(request)
+        return result if result is not None else self._keep(call)
+
+    def _keep(self, call: OpenCall) -> RawObject:
         """Keep a call and return the ``input_required`` result for its client."""
         self._sweep()
         if len(self._calls) >= MAX_PENDING:
@@ -184,22 +243,15 @@ class PendingCalls:
         members = {"inputRequests": call.questions(), "requestState": dumps(handle)}
         return RawObject({"resultType": dumps("input_required"), **members})
 
-    def is_ours(self, state: object) -> bool:
+    def is_ours(self, state: str) -> bool:
         """Whether the hub made this state; any other one belongs to the server."""
-        return isinstance(state, str) and state.startswith(self._prefix)
+        return state.startswith(self._prefix)
 
-    def is_of_a_hub(self, state: object) -> bool:
+    def is_of_a_hub(self, state: str) -> bool:
         """Whether a hub made this state: this one, its predecessor, or another one."""
-        return isinstance(state, str) and state.startswith(_MARK)
+        return state.startswith(_MARK)
 
-    def tag_of(self, state: object) -> str:
-        """The tag of the replica that made this state; empty if it has none."""
-        if not isinstance(state, str) or not state.startswith(_MARK):
-            return ""
-        tag, _, rest = state.removeprefix(_MARK).partition(".")
-        return tag if "." in rest else ""
-
-    def take(self, state: str, identity: str) -> OpenCall:
+    def _take(self, state: str, identity: str) -> OpenCall:
         """Remove and return the call that a client resumes."""
         call = self._calls.get(state)
         if call is None or call.identity != identity:
@@ -225,3 +277,47 @@ class PendingCalls:
         for call in self._calls.values():
             call.cancel()
         self._calls.clear()
+
+    def __repr__(self) -> str:
+        return f"<PendingCalls {len(self._calls)}>"
+
+
+# A legacy client and a modern server.
+
+
+def is_input_required(result: RawObject) -> bool:
+    """Whether a result says that the server needs input first."""
+    kind = result.get("resultType")
+    return kind is not None and bytes(kind) != COMPLETE and text_of(kind) == "input_required"
+
+
+async def next_round(call: Call, params: Fields, result: Mapping[str, Any]) -> Fields:
+    """Send all of the server's requests to the client at once; return the parameters with the answers."""
+    questions = result.get("inputRequests") or {}
+    answers: dict[str, Any] = {}
+    failures: list[MCPError] = []
+
+    async def ask(key: str, question: Mapping[str, Any]) -> None:
+        try:
+            method = str(question.get("method"))
+            if method not in CLIENT_REQUESTS:
+                raise MCPError(INTERNAL_ERROR, f"the server asked for {method}, which is not a request to a client")
+            require_capability(call.client, method, question.get("params"))
+            answers[key] = await call.ask(method, question.get("params"))
+        except MCPError as exc:
+            failures.append(exc)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for key, question in questions.items():
+            tasks.start_soon(ask, key, question)
+    if failures:
+        raise failures[0]
+    if not questions:
+        await anyio.sleep(ROUND_PAUSE_SECONDS)
+    following = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
+    if answers:
+        following["inputResponses"] = dumps(answers)
+    if result.get("requestState") is not None:
+        following["requestState"] = dumps(result["requestState"])
+    return following

@@ -16,10 +16,10 @@ from mcp.shared.subscriptions import (
 )
 from mcp_types import INTERNAL_ERROR
 
-from holdfast.endpoint.clients import Channel
+from holdfast.endpoint.clients import Outlet
 from holdfast.endpoint.view import View
 
-__all__ = ["Subscriptions"]
+__all__ = ["Listeners"]
 
 MAX_SUBSCRIPTIONS = 1024
 
@@ -27,12 +27,10 @@ MAX_SUBSCRIPTIONS = 1024
 class _SubscriptionStream:
     """One client that listens; events go out as they come."""
 
-    def __init__(
-        self, owner: Hashable, channel: Channel, wanted: types.SubscriptionFilter, meta: dict[str, Any]
-    ) -> None:
+    def __init__(self, owner: Hashable, outlet: Outlet, wanted: types.SubscriptionFilter, meta: dict[str, Any]) -> None:
         self.owner = owner
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._channel = channel
+        self._outlet = outlet
         self._wanted = wanted
         self._uris = frozenset(wanted.resource_subscriptions or ())
         self._meta = meta
@@ -40,14 +38,14 @@ class _SubscriptionStream:
     def take(self, event: ServerEvent) -> None:
         if event_matches(self._wanted, self._uris, event):
             notice = event_to_notification(event, self._meta).model_dump(by_alias=True, mode="json", exclude_none=True)
-            self._channel.tell(notice["method"], notice.get("params"))
+            self._outlet.tell(notice["method"], notice.get("params"))
 
     def end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
 
-class Subscriptions:
+class Listeners:
     """The listeners of one endpoint. Publishing never waits, and an event can be limited to one client."""
 
     def __init__(self, view: View) -> None:
@@ -61,7 +59,7 @@ class Subscriptions:
                 listener.take(event)
 
     async def listen(
-        self, owner: Hashable, channel: Channel, subscription: object, wanted: types.SubscriptionFilter
+        self, owner: Hashable, outlet: Outlet, subscription: object, wanted: types.SubscriptionFilter
     ) -> dict[str, Any]:
         """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
         if len(self._listeners) >= MAX_SUBSCRIPTIONS:
@@ -69,8 +67,8 @@ class Subscriptions:
         honored = _honored(wanted)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: subscription}
         told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
-        channel.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
-        listener = _SubscriptionStream(owner, channel, honored, meta)
+        outlet.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
+        listener = _SubscriptionStream(owner, outlet, honored, meta)
         self._listeners.add(listener)
         try:
             await listener.ended

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.endpoint.eras import COMPLETE
+from holdfast.keys import SHORTEST_SECRET, KeyRing
 from holdfast.wire import RELATED_TASK, RawObject, dumps, fields, is_object, join_fields, text_of
 
 __all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "is_new_task", "renamed", "with_related_task"]
@@ -26,6 +25,7 @@ LEGACY_TASKS = frozenset({"tasks/get", "tasks/result", "tasks/cancel"})
 MODERN_TASKS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 """The requests of each era about a task."""
 
+_PURPOSE = "task id"
 _SEAL_BYTES = 16
 _LONGEST_ID = 4_096
 
@@ -42,16 +42,16 @@ class ServerTask(NamedTuple):
 class TaskIds:
     """The ids that clients see."""
 
-    def __init__(self, keys: Callable[[], Sequence[bytes]] | None = None, home: str = "") -> None:
-        own = secrets.token_bytes(32)
-        self._keys: Callable[[], Sequence[bytes]] = keys or (lambda: [own])
-        """The first one seals, all of them open; without them a key that ends with the process."""
-        self.home = home
+    def __init__(self, ring: Callable[[], KeyRing] | None = None, home: str = "") -> None:
+        """Without a ``ring`` the ids end with the process."""
+        own = KeyRing([secrets.token_bytes(SHORTEST_SECRET)])
+        self._ring = ring or (lambda: own)
+        self._home = home
 
     def shown(self, task: ServerTask, principal: str) -> str:
         """The id of a task for one principal; the same each time."""
-        body = _text(json.dumps([task.server, task.id, *([self.home] if self.home else [])]).encode())
-        return f"{body}.{_text(_seal(self._keys()[0], body, principal))}"
+        body = _text(json.dumps([task.server, task.id, *([self._home] if self._home else [])]).encode())
+        return f"{body}.{_text(self._ring().sign(_said(body, principal), purpose=_PURPOSE, size=_SEAL_BYTES))}"
 
     def find(self, shown: str, principal: str) -> ServerTask | None:
         """The task that this principal was given the id of; None for every other id."""
@@ -62,15 +62,13 @@ class TaskIds:
             given = _bytes(seal)
         except (binascii.Error, ValueError):
             return None
-        if not any(hmac.compare_digest(given, _seal(key, body, principal)) for key in self._keys()):
+        if not self._ring().verify(given, _said(body, principal), purpose=_PURPOSE, size=_SEAL_BYTES):
             return None
         return ServerTask(*json.loads(_bytes(body)))
 
 
-def _seal(key: bytes, body: str, principal: str) -> bytes:
-    said = f"{len(principal)}:{principal}{body}".encode()
-    own = hmac.digest(key, b"holdfast task ids", hashlib.sha256)
-    return hmac.digest(own, said, hashlib.sha256)[:_SEAL_BYTES]
+def _said(body: str, principal: str) -> bytes:
+    return f"{len(principal)}:{principal}{body}".encode()
 
 
 def is_new_task(result: RawObject) -> bool:

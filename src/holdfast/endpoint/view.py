@@ -5,12 +5,10 @@ Every question reads the current catalog, so an endpoint is never behind the hub
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
-from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config import Config
 from holdfast.core import (
@@ -19,12 +17,11 @@ from holdfast.core import (
     Kind,
     NameKey,
     Unknown,
-    is_own_uri,
     is_repeatable,
     nearest,
     unmarked,
-    uri_lead,
 )
+from holdfast.endpoint.resource_uris import ResourceUris
 from holdfast.hub import Hub, is_shown, shown
 from holdfast.wire import dumps, text_as_json
 
@@ -59,6 +56,7 @@ class View:
     def __init__(self, hub: Hub, server: str | None = None) -> None:
         self.hub = hub
         self.server = server
+        self._uris = ResourceUris(hub, server)
         self._listed: dict[Kind, tuple[Catalog, list[CatalogEntry]]] = {}
         self._routes: dict[str, ToolRoute] = {}
         self._routes_of: tuple[Catalog, Config] | None = None
@@ -76,10 +74,6 @@ class View:
         """Whether the endpoint has this server."""
         return self.server in (None, server)
 
-    def items(self, kind: Kind) -> list[dict[str, Any]]:
-        """Return all items of one kind, as they go over the wire."""
-        return [self._item(entry) for entry in self.entries(kind)]
-
     def entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint shows."""
         catalog = self.hub.registry.catalog
@@ -93,17 +87,17 @@ class View:
 
     def item(self, entry: CatalogEntry) -> dict[str, Any]:
         """Return one item, as it goes over the wire."""
-        return self._item(entry)
+        return {**shown(entry), **self._named(entry)}
 
     def unmarked_item(self, entry: CatalogEntry) -> dict[str, Any] | None:
-        """Return the same without the marks of the hub; None if it has none."""
+        """Return one item without the marks of the hub; None if it has none."""
         plain = unmarked(entry.item.raw)
         return None if entry.verified and plain is entry.item.raw else {**plain, **self._named(entry)}
 
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
-            return self._find_resource(name)
+            return self._uris.find(name)
         if self.server is None:
             return self.hub.registry.find(name, kind)
         spec = self.hub.config.servers.get(self.server)
@@ -125,94 +119,25 @@ class View:
             own = text_as_json(found.original) if found.original != name else None
             schema = self.input_schema(name)
             mirrors = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
-            route = ToolRoute(found, own, self.is_repeatable(found), mirrors)
+            route = ToolRoute(found, own, is_repeatable(catalog, catalog.names.get(found, "")), mirrors)
             if found in catalog.names:
                 self._routes[name] = route
         return route
 
     def shown_uri(self, server: str, uri: str) -> str:
-        """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous.
-
-        The hub's own resource is of no server.
-        """
-        if self.server is not None or not server:
-            return uri
-        key = NameKey(Kind.RESOURCE, server, uri)
-        known = self.hub.registry.catalog.names.get(key)
-        if known is not None:
-            return known
-        named = self._prefixes()[server] + uri
-        return next((one for one in (uri, *self._by_own_templates(key)) if self._owner_of(one) == key), named)
+        """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous."""
+        return self._uris.shown(server, uri)
 
     def input_schema(self, tool: str) -> Mapping[str, Any] | None:
         """Return the input schema of a listed tool."""
-        found = self.find(Kind.TOOL, tool)
-        entry = self._entry(found) if isinstance(found, NameKey) else None
+        found, catalog = self.find(Kind.TOOL, tool), self.hub.registry.catalog
+        name = catalog.names.get(found) if isinstance(found, NameKey) else None
+        entry = catalog.entry(name, Kind.TOOL) if name is not None else None
         schema = entry.item.raw.get("inputSchema") if entry is not None else None
         return schema if isinstance(schema, Mapping) else None
-
-    def is_repeatable(self, key: NameKey) -> bool:
-        """Whether a tool is declared read-only or idempotent."""
-        return is_repeatable(self.hub.registry.catalog, self.hub.registry.catalog.names.get(key, ""))
-
-    def _entry(self, key: NameKey) -> CatalogEntry | None:
-        name = self.hub.registry.catalog.names.get(key)
-        return self.hub.registry.catalog.entry(name, key.kind) if name is not None else None
-
-    def _item(self, entry: CatalogEntry) -> dict[str, Any]:
-        return {**shown(entry), **self._named(entry)}
 
     def _named(self, entry: CatalogEntry) -> dict[str, str]:
         return {_NAME[entry.key.kind]: entry.name if self.server is None else entry.original}
 
-    def _find_resource(self, uri: str) -> NameKey | Unknown:
-        """Find the owner of a resource; no server has one of the hub's own, at the endpoint of one server either."""
-        found = self._resource(uri)
-        own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
-        return Unknown(uri, ()) if own else found
-
-    def _resource(self, uri: str) -> NameKey | Unknown:
-        """Find the owner by the list, a template, the server prefix, or because one server has all resources."""
-        if self.server is not None:
-            return NameKey(Kind.RESOURCE, self.server, uri)
-        return self._owner_of(uri) or self.hub.registry.catalog.resolve(uri, Kind.RESOURCE)
-
-    def _owner_of(self, uri: str) -> NameKey | None:
-        if is_own_uri(uri):
-            return None
-        listed = self.hub.registry.catalog.owners.get((Kind.RESOURCE, uri))
-        if listed is not None:
-            return listed
-        for entry in self.hub.registry.catalog.templates:
-            if _fits(entry.name, uri):
-                lead = entry.name.removesuffix(entry.original)
-                return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
-        for server, lead in self._prefixes().items():
-            if uri.startswith(lead):
-                return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
-        having = {
-            entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in self.hub.registry.catalog.of(kind)
-        }
-        return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else None
-
-    def _by_own_templates(self, key: NameKey) -> Iterator[str]:
-        for entry in self.hub.registry.catalog.templates:
-            if entry.server == key.server and _fits(entry.original, key.original):
-                yield entry.name.removesuffix(entry.original) + key.original
-
-    def _prefixes(self) -> dict[str, str]:
-        """Return the URI prefix of each server; equal prefixes get a number."""
-        prefixes: dict[str, str] = {}
-        taken: set[str] = set()
-        for server in sorted(self.servers):
-            lead = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
-            prefixes[server] = lead
-            taken.add(lead)
-        return prefixes
-
-
-def _fits(template: str, uri: str) -> bool:
-    try:
-        return UriTemplate.parse(template).match(uri) is not None
-    except InvalidUriTemplate:
-        return False
+    def __repr__(self) -> str:
+        return f"<View of {self.server or 'all servers'}>"

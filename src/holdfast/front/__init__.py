@@ -8,11 +8,10 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.front.acceptor import Acceptor as Acceptor
+    from holdfast.front.app import Front as Front, create_app as create_app, create_hub_app as create_hub_app
     from holdfast.front.fleet_sessions import FleetSessions as FleetSessions
-    from holdfast.front.http import Front as Front, create_app as create_app, create_hub_app as create_hub_app
     from holdfast.front.listener import HttpConnection as HttpConnection
-    from holdfast.front.session_ids import SessionIds as SessionIds
-    from holdfast.front.session_keys import SessionKeys as SessionKeys
+    from holdfast.front.session_id import SessionIds as SessionIds, SessionKeys as SessionKeys
     from holdfast.front.session_store import (
         SessionRecord as SessionRecord,
         SessionStore as SessionStore,

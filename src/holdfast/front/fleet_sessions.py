@@ -18,9 +18,8 @@ import anyio
 import msgspec
 
 from holdfast.fleet import Fleet
-from holdfast.front.seal import IDLE_SECONDS
-from holdfast.front.session_keys import SessionKeys
-from holdfast.front.session_store import NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
+from holdfast.front.session_id import SessionKeys
+from holdfast.front.session_store import IDLE_SECONDS, NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
 
 __all__ = ["PURPOSE", "FleetSessions"]
 

@@ -1,410 +1,504 @@
-"""The hub over HTTP: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one.
+"""Streamable HTTP, both eras: the shell of HTTP around the exchange, for one endpoint.
 
-The MCP endpoints are served on the connection itself (``HttpConnection``); every other path is an ASGI application.
-Each endpoint has its own sessions. It opens at its first request and closes when its server is removed.
-``/healthz`` reports that the hub is alive, ``/readyz`` that every server has an outcome. The trace context in the
-headers of a request becomes the parent of the hub's spans.
+A request of the modern era stands alone: it has an exchange of its own, and ends when its client closes the connection.
+A legacy client has a session, and the session has the exchange. A legacy request goes on when its connection is gone,
+as its protocol has it, and its client can come back for the rest.
+
+    POST    one message (or a batch, in one version), and the answer to it: plain JSON or an event stream
+    GET     the stream of notices, or one that broke (``resumption``)
+    DELETE  ends a session, or the connections of a client key
+
+What belongs here: which status an answer has, which form a client takes (JSON alone or event streams), quotas, bodies
+and their room, and the way to other replicas. In what order this is checked is part of the protocol: first the form of
+the request, then its session, then its body, then its quota, and nothing of it reaches the exchange before that.
+
+A client that takes JSON alone gets JSON: what precedes the result is left out, and it cannot be asked. An answer that
+takes longer than 5 s becomes an event stream where the client takes one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NoReturn
 
-import anyio
-import anyio.abc
 from mcp import MCPError
-from opentelemetry.context import attach, detach
-from opentelemetry.propagate import extract
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request as AsgiRequest
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
-
-from holdfast.access import (
-    LOOPBACK_HOSTS,
-    AccessRules,
-    ClientKey,
-    ClientPeer,
-    Guard,
-    HubPrincipals,
-    Principal,
-    Quotas,
-    RefusalKind,
-    Refused,
-    TokenPolicy,
-    client_key_in,
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    decode_header_value,
+    unsupported_protocol_version_rejection,
 )
-from holdfast.endpoint import Broker, McpServer, TaskIds, View
-from holdfast.fleet import ClientHomeFinder, Fleet
-from holdfast.front.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
-from holdfast.front.peer_requests import PeerRequests
-from holdfast.front.requests import Reply, Request
-from holdfast.front.session_ids import SessionIds
-from holdfast.front.session_store import SessionRecord
-from holdfast.front.sessions import HttpSessions
-from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
-from holdfast.hub import AccessRefused, Hub, is_tracing
-from holdfast.wire import dumps
+from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ErrorData
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
-__all__ = ["Front", "McpEndpoint", "create_app", "create_hub_app"]
+from holdfast.access import Principal, QuotaExceeded, Quotas
+from holdfast.endpoint import (
+    ROOTS_CHANGED,
+    Exchange,
+    LivesElsewhere,
+    McpServer,
+    Message,
+    error_message,
+    error_of,
+    initialize,
+    is_batch,
+    read_batch,
+    read_message,
+    result_message,
+)
+from holdfast.front.bodies import BodyBudget
+from holdfast.front.peer_requests import MOST_TRIES, UNKNOWN_QUESTION, PeerRequests, RequestOwner
+from holdfast.front.requests import Reply, Request
+from holdfast.front.resumption import StreamOpener
+from holdfast.front.session_id import SessionIds
+from holdfast.front.sessions import HttpSession, HttpSessions
+from holdfast.front.streams import CANCELLED, Backlog, MessageStream
+from holdfast.wire import Bytes, RawObject, text_of
+
+__all__ = ["HttpEndpoint"]
 
 log = logging.getLogger("holdfast.front")
 
-_LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
+JSON_HEADER: Final = b"content-type: application/json\r\n"
 
-EVICTED_SHARE = 10
-"""One in so many idle sessions gives way at once where room is needed: they are not sorted for each new one."""
+QUOTA_EXCEEDED: Final = -32029
+"""A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
 
-USE_SECONDS = 0.5
-"""How old the use that other replicas are told may be."""
+NO_WAY_TO_REPLICAS: Final = (
+    "this question is not open here: it was asked before the hub was restarted, or by another replica. "
+    "Without --fleet and --advertise this hub cannot pass the answer on"
+)
 
-ENDING_SECONDS = 5.0
-"""How long the sessions of a removed server stay open, so that calls in flight get their answers."""
+_ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
+"""The headers by which a gateway may decide where a modern request goes."""
 
-
-def create_app(  # noqa: PLR0913 - what an operator decides
-    hub: Hub,
-    *,
-    tokens: TokenPolicy | None = None,
-    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
-    beside: Sequence[BaseRoute] = (),
-    uids: Collection[int] | None = None,
-    client_certificates: bool = False,
-    ids: SessionIds | None = None,
-    workers: int = 1,
-    fleet: Fleet | None = None,
-) -> Starlette:
-    """Return the application, to be served by uvicorn with ``http=HttpConnection``.
-
-    Create it before the hub is entered: servers then learn that clients can answer requests. Run it while the hub
-    is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
-    routes in ``beside`` check access themselves: a caller's token is not required there. ``uids`` are the users of this
-    machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
-    caller needs a certificate that TLS verified. ``workers`` processes share the memory that clients may use.
-    """
-    registry = hub.registry
-    journal = registry.journal
-
-    def report(kind: RefusalKind, source: str, principal: str, quota: str) -> None:
-        at = journal.clock.now()
-        journal.write(AccessRefused(kind=kind, source=source, principal=principal, quota=quota, at=at))
-
-    quotas = Quotas(
-        lambda: registry.config.settings.quotas,
-        on_refused=lambda principal, exceeded: report("quota", "", principal, exceeded.quota),
-    )
-    rules = AccessRules(
-        tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
-    )
-    front = Front(hub, ids, quotas, workers=workers, fleet=fleet)
-
-    async def healthz(_: AsgiRequest) -> JSONResponse:
-        return JSONResponse({"status": "alive"})
-
-    async def readyz(_: AsgiRequest) -> JSONResponse:
-        ready = await front.is_ready()
-        return JSONResponse({"ready": ready, "draining": front.draining}, status_code=200 if ready else 503)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(front.run)
-            yield
-            tasks.cancel_scope.cancel()
-
-    app = Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), *beside],
-        middleware=[Middleware(Guard, rules=rules, beside=beside)],
-        lifespan=lifespan,
-    )
-    app.state.front = front
-    app.state.endpoint = McpEndpoint(front, rules)
-    return app
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
 
 
-def create_hub_app(front: Front, *, uids: Collection[int] | None = None) -> Starlette:
-    """Return the application of the listener for other hubs: the MCP endpoints of the same front, and nothing else.
+class RequestsInFlight:
+    """The requests of one endpoint that wait for their answers, and the quota of each principal."""
 
-    Each of its peers is proven: by the kernel, where ``uids`` are the users of a Unix socket, else by a certificate of
-    the fleet, which TLS has verified. So what they say about their clients is believed (SEC-18).
-    """
-    rules = AccessRules(HubPrincipals(), None, uids=uids, client_certificates=uids is None, quotas=front.quotas)
-    app = Starlette(middleware=[Middleware(Guard, rules=rules)])
-    app.state.endpoint = McpEndpoint(front, rules)
-    return app
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._number = 0
+        self._idle = asyncio.Event()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every client has the answer to what it asked."""
+        return not self._number
+
+    async def wait_until_idle(self) -> None:
+        """Wait until every client has the answer to what it asked."""
+        while self._number:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def begin(self, principal: Principal, *, counted: bool) -> QuotaExceeded | None:
+        """A request is served until ``end``; or why it is refused. Only a ``counted`` one uses the quota."""
+        exceeded = self._quotas.begin_call(principal.name) if counted else None
+        self._number += exceeded is None
+        return exceeded
+
+    def end(self, principal: Principal, *, counted: bool) -> None:
+        """A request has its answer."""
+        if counted:
+            self._quotas.end_call(principal.name)
+        self._number -= 1
+        self._idle.set()
+
+    def __repr__(self) -> str:
+        return f"<RequestsInFlight {self._number}>"
 
 
-class Front:
-    """All MCP endpoints of a hub over HTTP."""
+class HttpEndpoint:
+    """Serves one view of the hub to HTTP clients of either era."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what all endpoints share
         self,
-        hub: Hub,
-        ids: SessionIds | None = None,
-        quotas: Quotas | None = None,
+        server: McpServer,
+        sessions: HttpSessions,
+        ids: SessionIds,
         *,
-        workers: int = 1,
-        fleet: Fleet | None = None,
+        backlog: Backlog,
+        bodies: BodyBudget,
+        quotas: Quotas,
+        largest: Callable[[], int],
+        forget: Callable[[Mapping[str, str], Principal], bool],
+        peers: PeerRequests | None,
     ) -> None:
-        self.hub = hub
-        self.quotas = quotas or Quotas()
-        self.quotas.make_room = self._make_room
-        linked = fleet is not None and fleet.peers is not None
-        self._broker = Broker(hub, ClientHomeFinder(hub, fleet) if linked and fleet is not None else None)
-        self._ids = ids or SessionIds()
-        if self._broker.homes is not None:
-            self._broker.task_ids = TaskIds(lambda: self._ids.keys.material, self._broker.homes.long_tag)
-        self.accepted = False
-        """Whether this hub was ready once, or took the place of another one: clients may be sent to it."""
-        self.is_told_ready = False
-        """Whether others decide when it is ready, and set ``accepted``."""
-        self.retiring = False
-        self.refusing = False
-        self._bounds = LogBounds(ALL_LOGGED_BYTES // workers, shared=self._ids.events)
-        self._backlog = Backlog(most=ALL_UNREAD_BYTES // workers)
-        self.bodies = BodyBudget(
-            most=ALL_BODY_BYTES // workers,
-            of_principal=lambda: self.quotas.body_bytes // workers,
-            unknown=UNKNOWN_BYTES // workers,
-            on_refused=self._no_room,
-        )
-        self._endpoints: dict[str | None, HttpSessions] = {}
-        self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
-        if fleet is not None:
-            self.quotas.share(self._ids.keys.label)
-            fleet.tell_use = self._tell_use
-            fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))
-        self._tasks: anyio.abc.TaskGroup | None = None
-        peers = fleet.peers if fleet is not None else None
-        self._peers = PeerRequests(self, peers) if peers is not None else None
+        """``largest`` is the bound of a body; ``forget`` ends the connections of a client key, if it was given one.
 
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            try:
-                await tasks.start(self._broker.run)
-                tasks.start_soon(self._ids.store.run, self._ended, self._changed)
-                if self._ids.events is not None:
-                    tasks.start_soon(self._ids.events.run)
-                changes = self.hub.events()
-                task_status.started()
-                async for _ in changes:
-                    self._end_removed()
-                await anyio.sleep_forever()
-            finally:
-                self._tasks = None
-                for sessions in self._endpoints.values():
-                    sessions.server.close()
-                    sessions.close()
-
-    async def is_ready(self) -> bool:
-        """Whether clients may be sent to this hub: every server had an outcome, and the hub does not leave.
-
-        A server that is added later does not count: a slow one would take every replica out of its balancer.
+        ``peers`` is the way to other replicas; None if there are none.
         """
-        if not self.accepted and not self.is_told_ready:
-            self.accepted = await self.hub.ready(0)
-        return self.accepted and not self.retiring
+        self.server = server
+        self.sessions = sessions
+        self._shared_keys = ids.keys.shared
+        self._streams = StreamOpener(server, sessions, ids, peers)
+        self._backlog = backlog
+        self._bodies = bodies
+        self.in_flight = RequestsInFlight(quotas)
+        self._largest = largest
+        self._forget = forget
+        self._peers = peers
 
-    def retire(self) -> None:
-        """Begin to leave: readiness says so, and each answer is the last one of its connection. All is still served."""
-        self.retiring = True
-
-    def move_streams(self) -> None:
-        """End the streams that would stay open, so that clients open them elsewhere; tell open questions."""
-        for sessions in self._endpoints.values():
-            sessions.server.close()
-            sessions.end_streams()
-
-    def refuse(self) -> None:
-        """Answer new requests with 503 from now on. Calls that wait for their client cannot be resumed any more."""
-        self.retire()
-        self.refusing = True
-        self._broker.pending_calls.close()
-        self.move_streams()
-
-    async def drain(self, within: float) -> bool:
-        """Refuse new requests and wait for those in flight; False if some are left after ``within`` seconds."""
-        self.refuse()
-        with anyio.move_on_after(within):
-            for sessions in list(self._endpoints.values()):
-                await sessions.wait_until_idle(within=within)
-        return all(sessions.is_idle for sessions in self._endpoints.values())
-
-    @property
-    def draining(self) -> bool:
-        """Whether this hub leaves."""
-        return self.retiring
-
-    def sessions_of(self, server: str | None) -> HttpSessions | None:
-        """Return the sessions of one endpoint; None if there is no such server."""
-        if server is not None and server not in self.hub.registry.slots:
-            return None
-        sessions = self._endpoints.get(server)
-        if sessions is None:
-            sessions = self._endpoints[server] = self._opened(server)
-        return sessions
-
-    def _opened(self, server: str | None) -> HttpSessions:
-        registry = self.hub.registry
-        mcp_server = McpServer(self._broker, View(self.hub, server))
-        self._broker.add_subscriptions(mcp_server.subscriptions)
-        sessions = HttpSessions(
-            mcp_server,
-            bounds=self._bounds,
-            backlog=self._backlog,
-            largest=lambda: registry.config.settings.limits.message_bytes,
-            forget=self._forget,
-            quotas=self.quotas,
-            bodies=self.bodies,
-            ids=self._ids,
-        )
-        sessions.peers = self._peers
-        return sessions
-
-    def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
-        """A client without a session that sent a key of its own can end its connections by DELETE."""
-        try:
-            key = client_key_in(headers, principal)
-        except MCPError:
-            return False
-        if key is not None:
-            self.hub.registry.clients.release(key)
-            if self._peers is not None and self._tasks is not None:
-                self._tasks.start_soon(self._peers.forget_client, key)
-        return key is not None
-
-    def release(self, owner: ClientKey) -> None:
-        """A client ended its connections at another replica."""
-        self.hub.registry.clients.release(owner)
-
-    def _no_room(self, principal: str, own: bool) -> None:
-        """A body found no room."""
-        if own:
-            self.quotas.refuse_body(principal)
-        else:
-            log.warning("the bodies of requests use up the memory for them: one was refused")
-
-    def _make_room(self, principal: str) -> None:
-        """Drop the sessions of a principal that are idle longest, of all endpoints."""
-        idle = [(one, sessions) for sessions in self._endpoints.values() for one in sessions.idle_sessions(principal)]
-        idle.sort(key=lambda found: found[0].used_at)
-        for one, sessions in idle[: len(idle) // EVICTED_SHARE + 1]:
-            sessions.drop_idle(one)
-
-    def _tell_use(self) -> dict[str, list[int]]:
-        """What principals use of this replica, for the others; the sessions are not counted for every exchange."""
-        at, told = self._use_told
-        if (now := time.monotonic()) - at >= USE_SECONDS:
-            busy = Counter(name for sessions in self._endpoints.values() for name in sessions.busy_principals())
-            told = self.quotas.told(busy)
-            self._use_told = now, told
-        return told
-
-    def _ended(self, session: bytes) -> None:
-        """Another hub ended a session."""
-        self._ids.ended(session)
-        self.hub.registry.clients.release(session)
-        for sessions in self._endpoints.values():
-            sessions.end(session)
-
-    def _changed(self, session: bytes, record: SessionRecord) -> None:
-        """Another replica changed what a session has."""
-        for sessions in self._endpoints.values():
-            sessions.changed(session, record)
-
-    def _end_removed(self) -> None:
-        """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""
-        known = self.hub.registry.slots
-        for server in [name for name in self._endpoints if name is not None and name not in known]:
-            sessions = self._endpoints.pop(server)
-            if self._tasks is not None:
-                self._tasks.start_soon(self._end, sessions)
-
-    async def _end(self, sessions: HttpSessions) -> None:
-        try:
-            sessions.server.close()
-            await sessions.wait_until_idle(within=ENDING_SECONDS)
-        finally:
-            sessions.close()
-            self._broker.remove_subscriptions(sessions.server.subscriptions)
-
-
-class McpEndpoint:
-    """The paths of MCP: checks access, finds the sessions, and lets them answer."""
-
-    def __init__(self, front: Front, rules: AccessRules) -> None:
-        self._front = front
-        self._rules = rules
-
-    @property
-    def retiring(self) -> bool:
-        """Whether each answer is the last one of its connection."""
-        return self._front.retiring
-
-    @property
-    def bodies(self) -> BodyBudget:
-        """The room for bodies."""
-        return self._front.bodies
-
-    def certificate_refused(self, peer: ClientPeer, reason: str) -> None:
-        """A client certificate does not verify."""
-        journal = self._front.hub.registry.journal
-        journal.write(AccessRefused(kind="certificate", source=peer.name, reason=reason, at=journal.clock.now()))
-
-    def claims(self, path: str) -> bool:
-        """Whether a path is an MCP endpoint."""
-        return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
-
-    def serve(self, request: Request, reply: Reply) -> Coroutine[Any, Any, None] | None:
-        """Answer one request; what is left to be done for it, if anything is."""
-        if self._front.refusing:
-            reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
-            return None
-        found = self._rules.decide(
-            request.headers,
-            client_verified=request.client_verified,
-            client_names=request.client_names,
-            admission=request.admission,
-        )
-        if isinstance(found, Principal) and not is_tracing():
-            return self._serve(request, reply, found)
-        return self._serve_later(request, reply, found)
-
-    async def _serve_later(
-        self, request: Request, reply: Reply, found: Principal | Refused | Coroutine[Any, Any, Principal | Refused]
-    ) -> None:
-        """Serve a request whose sender is found out by a wait, or one that is traced."""
-        if not isinstance(found, Principal | Refused):
-            found = await found
-        if not is_tracing():
-            if (served := self._serve(request, reply, found)) is not None:
-                await served
+    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
+        """Answer one HTTP request."""
+        headers = request.headers
+        if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            text = "Unsupported Media Type: send the body without a Content-Encoding"
+            _refuse(reply, 415, text, b"accept-encoding: identity\r\n")
             return
-        token = attach(extract(request.headers))
-        try:
-            if (served := self._serve(request, reply, found)) is not None:
-                await served
-        finally:
-            detach(token)
+        version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self._serve_modern(request, reply, principal, version)
+            return
+        named = headers.get("mcp-session-id")
+        if named is None:
+            await self._serve_without_session(request, reply, principal)
+            return
+        session = await self.sessions.find(named, principal)
+        if isinstance(session, QuotaExceeded):
+            _over_quota(reply, None, session)
+        elif session is None:
+            _refuse(reply, 404, "Session not found")
+        else:
+            session.serving += 1
+            try:
+                await self._serve_session(request, reply, session)
+            finally:
+                session.serving -= 1
+                session.used_at = asyncio.get_running_loop().time()
 
-    def _serve(self, request: Request, reply: Reply, found: Principal | Refused) -> Coroutine[Any, Any, None] | None:
-        if isinstance(found, Refused):
-            headers = {"content-type": "application/json", **found.headers}
-            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
-            return None
-        server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
-        sessions = self._front.sessions_of(server)
-        if sessions is None:
-            reply.plain(404, dumps({"error": f"no server named {server!r} is configured"}))
-            return None
-        return sessions.serve(request, reply, found)
+    # The legacy era.
+
+    async def _serve_without_session(self, request: Request, reply: Reply, principal: Principal) -> None:
+        """Only a handshake needs no session."""
+        if request.method == "DELETE" and self._forget(request.headers, principal):
+            reply.plain(204, b"", b"")
+        elif request.method in ("GET", "DELETE"):
+            _refuse(reply, 400, "Bad Request: Missing session ID")
+        elif request.method != "POST":
+            _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
+        elif _takes_post(request, reply):
+            try:
+                message = await read_message(await self._body(request, principal))
+                _check_routing(message, request)
+            except MCPError as exc:
+                reply.plain(400, error_message(None, exc.error))
+                return
+            if message.is_request and message.method == "initialize":
+                self._initialize(message, reply, principal)
+            else:
+                _refuse(reply, 400, "Bad Request: Missing session ID")
+
+    def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
+        """The handshake; no server behind the hub is waited for.
+
+        A client that shakes hands again declares itself again, in a new session: its earlier id stays what it was.
+        """
+        assert message.id is not None  # noqa: S101 - it is a request
+        try:
+            params = message.values()
+            settled = initialize(self.server.view, params)
+        except (MCPError, ValidationError, ValueError) as exc:
+            reply.plain(200, error_message(message.id, error_of(exc)))
+            return
+        session = self.sessions.begin(principal, settled.version, settled.capabilities, params.get("clientInfo"))
+        if isinstance(session, QuotaExceeded):
+            _over_quota(reply, message, session)
+        else:
+            reply.plain(200, result_message(message.id, settled.result), JSON_HEADER + session.header)
+
+    async def _serve_session(self, request: Request, reply: Reply, session: HttpSession) -> None:
+        if request.method == "POST":
+            if _takes_post(request, reply, session.header):
+                await self._post(request, reply, session)
+        elif request.method == "GET":
+            if not _accepted(request)[1]:
+                _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", session.header)
+            elif not await self._streams.open(request, reply, session):
+                _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session")
+        elif request.method == "DELETE":
+            await self.sessions.end(session)
+            reply.plain(200, b"", session.header)
+        else:
+            _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + session.header)
+
+    async def _post(self, request: Request, reply: Reply, session: HttpSession) -> None:
+        body = await self._body(request, session.principal)
+        try:
+            message = await read_message(body)
+            _check_routing(message, request)
+        except MCPError as exc:
+            if is_batch(body, session.ticket.version) and not _is_routed(request):
+                await self._batch(body, request, reply, session)
+            else:
+                reply.plain(400, error_message(None, exc.error), JSON_HEADER + session.header)
+            return
+        if message.method == "initialize" and message.is_request:
+            self._initialize(message, reply, session.principal)
+        elif not message.is_request:
+            await self._take(message, request, reply, session)
+        elif (exceeded := self.in_flight.begin(session.principal, counted=not request.forwarded)) is not None:
+            _over_quota(reply, message, exceeded, session.header)
+        else:
+            stream = MessageStream(session, reply, self._backlog, message.id)
+            reply.wait_for_result(session.header, stream.prime)
+            try:
+                await self._answer(session.exchange, message, request, reply, stream)
+            finally:
+                self.in_flight.end(session.principal, counted=not request.forwarded)
+
+    async def _take(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
+        """A notification or an answer of a client: it may concern another replica."""
+        exchange, peers = session.exchange, self._peers
+        owner = self._owner(session.principal)
+        if message.method is None and not exchange.questions.answered(message):
+            why: str | None = NO_WAY_TO_REPLICAS if self._shared_keys else UNKNOWN_QUESTION
+            if peers is not None:
+                why = await peers.pass_answer(message, request, reply, owner)
+            if why is not None:
+                _refuse(reply, 400, why, session.header)
+            return
+        reply.plain(202, b"", session.header)
+        if peers is not None and message.method == "notifications/cancelled":
+            key = message.cancelled_key()
+            if key is not None and key not in exchange.calls:
+                self.server.broker.start(peers.cancel, session, self.server.view.server, key)
+        await exchange.handle(message, _KeptReply())  # an answer was settled above; that it came shows who is there
+        if peers is not None and message.method == ROOTS_CHANGED and not request.forwarded:
+            homes = self.server.broker.homes
+            if homes is not None and (home := homes.known_elsewhere(session.client)) is not None:
+                await peers.pass_notice(home, request, owner)
+
+    async def _batch(self, body: bytes, request: Request, reply: Reply, session: HttpSession) -> None:
+        """Serve the messages of a batch at the same time. The answers come together, when all are done."""
+        try:
+            batch = await read_batch(body)
+        except MCPError as exc:
+            reply.plain(400, error_message(None, exc.error), JSON_HEADER + session.header)
+            return
+        reply.wait_for_result(session.header)
+        answers: list[_KeptReply] = []
+        counted = not request.forwarded  # the replica that it came in at counts it
+        async with asyncio.TaskGroup() as tasks:
+            for message in batch:
+                part = _KeptReply()
+                answers.append(part)
+                if isinstance(message, bytes):
+                    part.answer = message
+                elif not message.is_request:
+                    tasks.create_task(session.exchange.handle(message, part))
+                elif (exceeded := self.in_flight.begin(session.principal, counted=counted)) is not None:
+                    part.answer = _quota_error(message, exceeded)
+                else:
+                    tasks.create_task(self._answer_part(message, request, part, session))
+        if given := [part.answer for part in answers if part.answer]:
+            reply.result(b"[" + b",".join(given) + b"]")
+        elif reply.started:
+            reply.end()
+        else:
+            reply.plain(202, b"", b"")
+
+    async def _answer_part(self, message: Message, request: Request, part: _KeptReply, session: HttpSession) -> None:
+        """A request in a batch. One of another replica is refused: the HTTP request of a batch cannot go there."""
+        assert message.id is not None  # noqa: S101 - it is a request
+        try:
+            await session.exchange.handle(message, part, request.headers)
+        except LivesElsewhere:
+            text = "this request belongs to another replica: send it by itself, not in a batch"
+            part.error(message.id, ErrorData(code=INVALID_REQUEST, message=text))
+        finally:
+            self.in_flight.end(session.principal, counted=not request.forwarded)
+
+    # The modern era.
+
+    async def _serve_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> None:
+        takes_json, takes_events = _accepted(request)
+        if request.method != "POST":
+            if request.method == "DELETE" and self._forget(request.headers, principal):
+                reply.plain(204, b"", b"")
+            else:
+                reply.plain(405, b"", b"allow: POST\r\n")
+            return
+        if not takes_json:
+            _refuse(reply, 406, "Not Acceptable: Client must accept application/json")
+            return
+        try:
+            message = await read_message(await self._body(request, principal))
+            if message.method is None:
+                raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
+        except MCPError as exc:
+            reply.plain(400, error_message(None, exc.error))
+            return
+        listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
+        counted = not listens and not request.forwarded
+        if not message.is_request:
+            _acknowledge(reply, version)
+        elif (twice := next((one for one in request.head.repeated if one in _ROUTING), None)) is not None:
+            error = ErrorData(code=HEADER_MISMATCH, message=f"{twice} header appears more than once")
+            reply.plain(400, error_message(message.id, error))
+        elif listens and not takes_events:
+            _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
+        elif (exceeded := self.in_flight.begin(principal, counted=counted)) is not None:
+            _over_quota(reply, message, exceeded)
+        else:
+            assert message.key is not None  # noqa: S101 - it is a request
+            reply.streams = takes_events
+            stream = MessageStream(None, reply, self._backlog)
+            reply.wait_for_result()
+            exchange = Exchange(self.server, stream, era="modern", principal=principal)
+            request.on_gone = partial(exchange.cancel, message.key)
+            try:
+                await self._answer(exchange, message, request, reply, stream)
+            finally:
+                request.on_gone = None
+                self.in_flight.end(principal, counted=counted)
+
+    # Both eras.
+
+    async def _body(self, request: Request, principal: Principal) -> bytes:
+        """The body of a request, with room for it."""
+        request.whole = await request.body(self._largest(), hold=partial(self._bodies.hold, request, principal.name))
+        return request.whole
+
+    async def _answer(
+        self, exchange: Exchange, message: Message, request: Request, reply: Reply, stream: MessageStream
+    ) -> None:
+        """Let the exchange answer, here or on the replica that has to. A forwarded request goes no further."""
+        for _ in range(MOST_TRIES):
+            try:
+                await exchange.handle(message, stream, request.headers)
+            except LivesElsewhere as found:
+                if self._peers is None or request.forwarded:
+                    raise
+                try:
+                    stream.done = await self._peers.answer(found, request, reply, self._owner(exchange.principal))
+                except MCPError as exc:
+                    stream.error(message.id or b"null", exc.error)
+                if not stream.done:
+                    continue
+            return
+        text = "the replica with the connections of this client was not found; try again"
+        stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
+
+    def _owner(self, principal: Principal) -> RequestOwner:
+        return RequestOwner(self.server.view.server, principal)
+
+    def __repr__(self) -> str:
+        return f"<HttpEndpoint of {self.server.view.server or 'all servers'} {self.in_flight}>"
+
+
+class _KeptReply:
+    """Keeps the answer to one message of a batch. A batch takes no event stream."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        self.answer = b""
+
+    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
+        """Leave it out."""
+
+    async def reach(self, method: str) -> NoReturn:
+        """Refuse a question."""
+        raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it takes no event stream")
+
+    def put_question(self, message: bytes) -> None:
+        """Nothing is asked: ``reach`` refuses."""
+
+    def result(self, request_id: Bytes, result: RawObject | bytes) -> None:
+        """The result."""
+        self.answer = result_message(request_id, result)
+
+    def error(self, request_id: Bytes, error: ErrorData) -> None:
+        """The error."""
+        self.answer = error_message(request_id, error)
+
+    def cancelled(self, request_id: Bytes) -> None:
+        """The client gave it up."""
+        self.answer = error_message(request_id, CANCELLED)
+
+    def refuse(self, error: ErrorData) -> None:
+        """The message is no request that can be answered under its id."""
+        self.answer = error_message(None, error)
+
+
+# What the headers say.
+
+
+def _accepted(request: Request) -> tuple[bool, bool]:
+    """Whether a client takes JSON, and whether it takes event streams; wildcards count.
+
+    A client that does not say what it takes gets the form that needs no reader of event streams.
+    """
+    accept = request.headers.get("accept")
+    if accept is None:
+        return True, False
+    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    every = "*/*" in kinds
+    return every or bool(kinds & {_JSON, "application/*"}), every or bool(kinds & {_EVENTS, "text/*"})
+
+
+def _takes_post(request: Request, reply: Reply, headers: bytes = b"") -> bool:
+    """Whether a POST has the right form; else it is refused."""
+    takes_json, reply.streams = _accepted(request)
+    sends = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not takes_json:
+        _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
+    elif sends != _JSON:
+        _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
+    return takes_json and sends == _JSON
+
+
+def _is_routed(request: Request) -> bool:
+    """Whether its headers name a method or a tool."""
+    return MCP_METHOD_HEADER in request.headers or MCP_NAME_HEADER in request.headers
+
+
+def _check_routing(message: Message, request: Request) -> None:
+    """Refuse a legacy request whose headers name another method or tool than its body: a gateway may decide by them."""
+    if not _is_routed(request):
+        return
+    key = NAME_BEARING_METHODS.get(message.method or "")
+    name = text_of(message.params.get(key)) if key is not None else None
+    said = request.headers.get(MCP_METHOD_HEADER, message.method), request.headers.get(MCP_NAME_HEADER)
+    if said[0] != message.method or (said[1] is not None and decode_header_value(said[1]) != name):
+        raise MCPError(HEADER_MISMATCH, "the Mcp-Method or Mcp-Name header does not match the request body")
+
+
+# Answers that the shell makes itself.
+
+
+def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"") -> None:
+    error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
+    reply.plain(status, error, JSON_HEADER + headers)
+
+
+def _quota_error(message: Message | None, exceeded: QuotaExceeded) -> bytes:
+    data = {"retryAfter": exceeded.retry_after, "quota": exceeded.quota}
+    error = ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data)
+    return error_message(message.id if message is not None else None, error)
+
+
+def _over_quota(reply: Reply, message: Message | None, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
+    """Refuse a request over a quota, with the time to wait."""
+    later = b"retry-after: %d\r\n" % exceeded.retry_after
+    reply.plain(429, _quota_error(message, exceeded), JSON_HEADER + later + headers)
+
+
+def _acknowledge(reply: Reply, version: str) -> None:
+    """A notification of the modern era: it is accepted, and there is nothing that it could change."""
+    if (rejected := unsupported_protocol_version_rejection(version)) is not None:
+        error = ErrorData(code=rejected.code, message=rejected.message, data=rejected.data)
+        reply.plain(400, error_message(None, error))
+    else:
+        reply.plain(202, b"", b"")

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import anyio
 from mcp import MCPError
@@ -24,16 +24,16 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.access import ClientKey, Principal
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
-from holdfast.endpoint import ClientRequest, LivesElsewhere, McpServer, Message
+from holdfast.endpoint import LivesElsewhere, Message
 from holdfast.fleet import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 from holdfast.front.forwarded import ForwardedConnection
-from holdfast.front.http_session import HttpSession
-from holdfast.front.own_answers import UNKNOWN_QUESTION
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import tag_of_event
-from holdfast.wire import RawObject
 
-__all__ = ["PeerRequests", "RequestOwner", "SessionsOfEndpoint"]
+if TYPE_CHECKING:
+    from holdfast.front.sessions import HttpSession
+
+__all__ = ["PeerRequests", "RequestOwner"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -55,6 +55,10 @@ _NOT_FORWARDED: Final = frozenset(
 MOST_TRIES: Final = 3
 """How often a request looks for the replica that it belongs to."""
 
+UNKNOWN_QUESTION: Final = (
+    "this question is not open: it was asked before the hub was restarted, or by another replica; "
+    "the call that it belongs to has ended"
+)
 _MOVED: Final = "the connections of this client are on another replica now"
 _OUTCOME_UNKNOWN: Final = (
     "the replica that served this request broke off: whether the server carried the request out is not known"
@@ -68,25 +72,32 @@ class RequestOwner(NamedTuple):
     principal: Principal
 
 
-class SessionsOfEndpoint(Protocol):
-    """The sessions of one endpoint, as other replicas reach them."""
-
-    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
-        """Answer one request."""
+class SessionsInMemory(Protocol):
+    """The sessions of one endpoint."""
 
     def in_use(self, session_id: str, principal: str) -> HttpSession | None:
         """A session in memory, if it is of this principal."""
 
 
-class SessionsOfHub(Protocol):
-    """All endpoints of a hub."""
+class ReachedEndpoint(Protocol):
+    """One endpoint, as other replicas reach it."""
 
     @property
-    def refusing(self) -> bool:
-        """Whether new requests are refused."""
+    def sessions(self) -> SessionsInMemory:
+        """Its sessions."""
 
-    def sessions_of(self, server: str | None) -> SessionsOfEndpoint | None:
-        """The sessions of one endpoint; None if there is no such server."""
+    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
+        """Answer one request."""
+
+
+class EndpointsOfHub(Protocol):
+    """All endpoints of a hub."""
+
+    refusing: bool
+    """Whether new requests are refused."""
+
+    def endpoint_of(self, server: str | None) -> ReachedEndpoint | None:
+        """One endpoint; None if there is no such server."""
 
     def release(self, owner: ClientKey) -> None:
         """Close the connections of a client that ended them."""
@@ -95,7 +106,7 @@ class SessionsOfHub(Protocol):
 class PeerRequests:
     """The way of requests between this replica and the others."""
 
-    def __init__(self, hub: SessionsOfHub, peers: Peers) -> None:
+    def __init__(self, hub: EndpointsOfHub, peers: Peers) -> None:
         self._hub = hub
         self._peers = peers
         self._limit = anyio.CapacityLimiter(AT_ONCE)
@@ -121,41 +132,22 @@ class PeerRequests:
 
     # A whole request.
 
-    async def answer(
-        self,
-        elsewhere: LivesElsewhere,
-        server: McpServer,
-        asked: ClientRequest,
-        request: Request,
-        reply: Reply,
-        serves: Callable[[bool], object] = lambda _: None,
-    ) -> RawObject | None:
-        """The result of a request that belongs to another replica; None if that one has answered.
+    async def answer(self, elsewhere: LivesElsewhere, request: Request, reply: Reply, owner: RequestOwner) -> bool:
+        """Let the replica answer that a request belongs to; False if the request has to look again where it belongs.
 
-        ``serves`` is told whether it is served here: the other one may be gone, or have it no more.
+        That replica may be gone, or have it no more. Raises ``MCPError`` if the request is lost with it.
         """
-        owner = RequestOwner(server.view.server, asked.principal)
-        for left in reversed(range(MOST_TRIES)):
-            serves(False)
-            try:
-                await self.relay(elsewhere.replica, request, reply, owner)
-            except (PeerUnreachable, PeerRefused) as exc:
-                if elsewhere.find_again is None:
-                    raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
-                # One that moved is asked for again. One that is dead or leaves is replaced.
-                await elsewhere.find_again(str(exc) != _MOVED)
-                serves(True)
-            except PeerFailed as exc:
-                raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
-            else:
-                return None
-            if not left:
-                break
-            try:
-                return await server.answer(asked)
-            except LivesElsewhere as found:
-                elsewhere = found
-        raise MCPError(INTERNAL_ERROR, "the replica with the connections of this client was not found; try again")
+        try:
+            await self.relay(elsewhere.replica, request, reply, owner)
+        except (PeerUnreachable, PeerRefused) as exc:
+            if elsewhere.find_again is None:
+                raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
+            # One that moved is asked for again. One that is dead or leaves is replaced.
+            await elsewhere.find_again(str(exc) != _MOVED)
+            return False
+        except PeerFailed as exc:
+            raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
+        return True
 
     async def pass_answer(self, message: Message, request: Request, reply: Reply, owner: RequestOwner) -> str | None:
         """Pass a client's answer to the replica that asked; else why it could not be passed."""
@@ -229,15 +221,15 @@ class PeerRequests:
 
     async def _serve(self, asked: PeerRequest, answer: PeerReply) -> None:
         about = asked.about
-        sessions = self._hub.sessions_of(about.get("endpoint"))
-        if self._hub.refusing or sessions is None:
+        endpoint = self._hub.endpoint_of(about.get("endpoint"))
+        if self._hub.refusing or endpoint is None:
             answer.refuse("it is shutting down, or has no such server")
             return
         connection = ForwardedConnection(answer)
         headers = {str(name): str(value) for name, value in about["headers"].items()}
         request = connection.request(str(about["method"]), str(about["path"]), headers, asked.body)
         try:
-            await sessions.serve(request, Reply(connection, request), _principal(about["principal"]))
+            await endpoint.serve(request, Reply(connection, request), _principal(about["principal"]))
         except LivesElsewhere:
             answer.refuse(_MOVED)
         finally:
@@ -251,10 +243,8 @@ class PeerRequests:
 
     async def _cancel(self, asked: PeerRequest, answer: PeerReply) -> None:
         session = self._session(asked.about)
-        call = session.calls.get(asked.about.get("request", "")) if session is not None else None
-        if call is not None:
-            call.cancel()
-        answer.answer({"cancelled": call is not None})
+        cancelled = session is not None and session.exchange.cancel(asked.about.get("request", ""))
+        answer.answer({"cancelled": cancelled})
 
     # A client that ended its connections.
 
@@ -324,8 +314,10 @@ class PeerRequests:
     # All of them.
 
     def _session(self, about: Mapping[str, Any]) -> HttpSession | None:
-        sessions = self._hub.sessions_of(about.get("endpoint"))
-        return sessions.in_use(str(about.get("session")), str(about.get("principal"))) if sessions is not None else None
+        endpoint = self._hub.endpoint_of(about.get("endpoint"))
+        if endpoint is None:
+            return None
+        return endpoint.sessions.in_use(str(about.get("session")), str(about.get("principal")))
 
     async def _ask_all(self, operation: str, about: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """The answers of the other replicas; one that does not answer is left out."""

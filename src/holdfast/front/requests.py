@@ -253,7 +253,7 @@ class Request:
 class Reply:
     """The answer to one request: plain, or an event stream that begins when something precedes the result."""
 
-    __slots__ = ("_extra", "_request", "connection", "done", "on_done", "on_stream", "started", "streams")
+    __slots__ = ("_extra", "_first", "_request", "connection", "done", "on_done", "started", "streams")
 
     def __init__(self, connection: RequestConnection, request: Request) -> None:
         self.connection = connection
@@ -262,16 +262,17 @@ class Reply:
         self._extra = b""
         self.streams = False
         """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
-        self.on_stream: Callable[[], bytes] | None = None
-        """What an event stream begins with."""
+        self._first: Callable[[], bytes] | None = None
+        """Makes the first event of an event stream."""
         self.on_done: Callable[[], object] | None = None
         """Told when a stream is ended by somebody other than its reader."""
         self.started = False
         self.done = False
 
-    def wait_for_result(self, extra: bytes = b"") -> None:
-        """The result is being made; ``extra`` are the headers that go out with it."""
+    def wait_for_result(self, extra: bytes = b"", first: Callable[[], bytes] | None = None) -> None:
+        """The result is being made; ``extra`` are the headers that go out with it, ``first`` begins an event stream."""
         self._extra = extra
+        self._first = first
         if self.streams:
             self.connection.arm(STREAM_AFTER_SECONDS, self._tick)
 
@@ -280,7 +281,7 @@ class Reply:
     ) -> None:
         """An answer that is complete."""
         self.done = True
-        self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
+        self._first = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self.connection.write_plain(self._request, status, body, headers + self._extra)
 
     def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
@@ -306,7 +307,7 @@ class Reply:
         """Begin the event stream."""
         self.started = True
         self.connection.write_head(self._request, _STREAM_HEADERS + self._extra)
-        if self.on_stream is not None and (first := self.on_stream()):
+        if self._first is not None and (first := self._first()):
             self.connection.write_chunk(self._request, first)
         self.connection.arm(COMMENT_SECONDS, self._tick)
 
@@ -314,7 +315,7 @@ class Reply:
         """The stream is complete."""
         if not self.done:
             self.done = True
-            self.on_stream = None
+            self._first = None
             self.connection.disarm()
             self.connection.write_end(self._request)
             if self.on_done is not None:
@@ -324,13 +325,12 @@ class Reply:
 
     def hand_over(self) -> Callable[[], None]:
         """Another replica is to answer: no stream begins here meanwhile. The result takes that back."""
-        first, extra = self.on_stream, self._extra
-        self.on_stream, self._extra = None, b""
+        first, extra = self._first, self._extra
+        self._first, self._extra = None, b""
         self.connection.disarm()
 
         def take_back() -> None:
-            self.on_stream = first
-            self.wait_for_result(extra)
+            self.wait_for_result(extra, first)
 
         return take_back
 

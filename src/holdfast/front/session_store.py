@@ -1,7 +1,11 @@
 """What changes during a legacy session, and outlives the process: when it was seen, its end, log level, subscriptions.
 
-And the digest of each list that a client with a stream of notices was given: after a restart the hub announces a
-changed list only if it did change. That is kept on this machine alone, and for as long as an idle session lives.
+A ticket cannot be changed once its client has it, so this is kept beside it. What must never happen: an ended session
+opens again. So an end is never taken back, in memory, in the file and between hubs that share the file. What could not
+be written stays in memory and goes with the next write; a write is one transaction.
+
+Kept too is the digest of each list that a client with a stream of notices was given: after a restart the hub announces
+a changed list only if it did change. That is kept on this machine alone, and for as long as an idle session lives.
 
 ``SessionStore`` is what the sessions use; a store that replicas share implements the same. ``SqliteSessions`` is a file
 that the hubs of one configuration share. A session leaves a row only when it has something to keep: it lived for an
@@ -18,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -26,9 +30,25 @@ import anyio.to_thread
 from holdfast.files import FileStamp, file_stamp, private_folder, set_aside_once
 from holdfast.hub import sleep_until_poll, stamps
 
-__all__ = ["NOTE_SECONDS", "MemorySessions", "SessionRecord", "SessionStore", "SqliteSessions"]
+__all__ = [
+    "IDLE_SECONDS",
+    "NOTE_SECONDS",
+    "SESSION_SECONDS",
+    "MemorySessions",
+    "SessionRecord",
+    "SessionStore",
+    "SqliteSessions",
+]
 
 log = logging.getLogger("holdfast.front")
+
+T = TypeVar("T")
+
+IDLE_SECONDS: Final = 24 * 3600.0
+"""A session that is not used for this long is over."""
+
+SESSION_SECONDS: Final = 30 * 24 * 3600.0
+"""No session lives longer."""
 
 NOTE_SECONDS = 3_600.0
 """How far a stored time of last use may lag behind: a session in use costs one write an hour."""
@@ -80,36 +100,36 @@ class SessionStore(Protocol):
 
 
 class MemorySessions:
-    """Records that end with the process."""
+    """Records that end with the process. ``SqliteSessions`` keeps in one what it has not written yet."""
 
     shared = False
 
     def __init__(self) -> None:
-        self._records: dict[bytes, SessionRecord] = {}
-        self._listed: dict[bytes, Mapping[str, str]] = {}
-
-    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
-        """The lists that a session's client has."""
-        return self._listed.get(session)
-
-    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
-        """Keep the lists that a client has."""
-        self._listed[session] = {**self._listed.pop(session, {}), **listed}
-        while len(self._listed) > MOST_IN_MEMORY:
-            del self._listed[next(iter(self._listed))]
+        self.records: dict[bytes, SessionRecord] = {}
+        self.lists: dict[bytes, tuple[float, Mapping[str, str]]] = {}
+        """The lists of each session's client, and until when they are kept."""
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session, or None."""
-        return self._records.get(session)
+        return self.records.get(session)
 
     async def save(self, session: bytes, record: SessionRecord) -> None:
-        """Keep a record."""
-        known = self._records.pop(session, None)
-        if known is None or not known.ended:
-            known = record
-        self._records[session] = known
-        while len(self._records) > MOST_IN_MEMORY:
-            del self._records[next(iter(self._records))]
+        """Keep a record. An ended session stays ended."""
+        known = self.records.pop(session, None)
+        self.records[session] = known if known is not None and known.ended else record
+        while len(self.records) > MOST_IN_MEMORY:
+            del self.records[next(iter(self.records))]
+
+    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
+        """The lists that a session's client has; None if that is not known."""
+        return self.lists.get(session, (0.0, None))[1]
+
+    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
+        """Keep the lists that a client has; other lists of it stay."""
+        _, before = self.lists.pop(session, (0.0, {}))
+        self.lists[session] = until, {**before, **listed}
+        while len(self.lists) > MOST_IN_MEMORY:
+            del self.lists[next(iter(self.lists))]
 
     async def run(
         self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
@@ -153,50 +173,47 @@ class SqliteSessions:
     def __init__(self, file: Path, *, wall: Callable[[], float] = time.time) -> None:
         self._file = file
         self._wall = wall
-        self._unwritten: dict[bytes, SessionRecord] = {}
-        self._unwritten_lists: dict[bytes, tuple[float, Mapping[str, str]]] = {}
+        self._unwritten = MemorySessions()
         self._ended: set[bytes] = set()
         self._pruned = 0.0
         self._writing = anyio.Lock()
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session, or None; None too if the file cannot be read, which is logged."""
-        if (unwritten := self._unwritten.get(session)) is not None:
+        if (unwritten := await self._unwritten.load(session)) is not None:
             return unwritten
-        return await anyio.to_thread.run_sync(self._load, session)
+        query = "SELECT until, seen, ended, log_level, subscribed FROM sessions WHERE id = ?"
+        return await anyio.to_thread.run_sync(self._read, query, session, _record)
 
     async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
         """The lists that a session's client has; None if that is not known."""
-        _, unwritten = self._unwritten_lists.get(session, (0.0, None))
-        written = await anyio.to_thread.run_sync(self._load_listed, session)
+        unwritten = await self._unwritten.load_listed(session)
+        query = "SELECT lists FROM listed WHERE id = ?"
+        written = await anyio.to_thread.run_sync(self._read, query, session, _lists)
         return written if unwritten is None else {**(written or {}), **unwritten}
 
     async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
         """Keep the lists that a client has; on disk when this returns."""
-        _, before = self._unwritten_lists.get(session, (0.0, {}))
-        self._unwritten_lists[session] = (until, {**before, **listed})
-        while len(self._unwritten_lists) > MOST_IN_MEMORY:
-            del self._unwritten_lists[next(iter(self._unwritten_lists))]
+        await self._unwritten.save_listed(session, listed, until=until)
         await self._write_pending()
 
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record; at once in memory, on disk when this returns."""
-        before = self._unwritten.get(session)
-        if before is None or not before.ended:
-            self._unwritten[session] = record
+        await self._unwritten.save(session, record)
         await self._write_pending()
 
     async def _write_pending(self) -> None:
         """Write all that waits, in one transaction: what came while the last write was under way goes together."""
         with anyio.CancelScope(shield=True):  # a write that began is short, and its outcome must be known
             async with self._writing:
-                pending, lists = dict(self._unwritten), dict(self._unwritten_lists)
-                if not (pending or lists) or not await anyio.to_thread.run_sync(self._write, pending, lists):
+                records, lists = dict(self._unwritten.records), dict(self._unwritten.lists)
+                if not (records or lists) or not await anyio.to_thread.run_sync(self._write, records, lists):
                     return
-                for key in [key for key, one in pending.items() if self._unwritten.get(key) is one]:
-                    del self._unwritten[key]
-                for key in [key for key, two in lists.items() if self._unwritten_lists.get(key) is two]:
-                    del self._unwritten_lists[key]
+                # What was changed meanwhile is another object, and waits for the next write.
+                for key in [key for key, one in records.items() if self._unwritten.records.get(key) is one]:
+                    del self._unwritten.records[key]
+                for key in [key for key, two in lists.items() if self._unwritten.lists.get(key) is two]:
+                    del self._unwritten.lists[key]
 
     async def run(
         self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
@@ -212,28 +229,15 @@ class SqliteSessions:
                 self._ended = ended
             await sleep_until_poll(POLL_SECONDS)
 
-    def _load(self, session: bytes) -> SessionRecord | None:
+    def _read(self, query: str, session: bytes, made_of: Callable[..., T]) -> T | None:
+        """What a row of a session says; None if there is none, or the file cannot be read."""
         seen = file_stamp(self._file)
         try:
             if not self._file.exists():
                 return None
             with closing(self._open()) as database:
-                row = database.execute(
-                    "SELECT until, seen, ended, log_level, subscribed FROM sessions WHERE id = ?", (session,)
-                ).fetchone()
-            return _record(*row) if row is not None else None
-        except (sqlite3.Error, OSError, ValueError, TypeError) as exc:
-            self._failed("read", seen, exc)
-            return None
-
-    def _load_listed(self, session: bytes) -> Mapping[str, str] | None:
-        seen = file_stamp(self._file)
-        try:
-            if not self._file.exists():
-                return None
-            with closing(self._open()) as database:
-                row = database.execute("SELECT lists FROM listed WHERE id = ?", (session,)).fetchone()
-            return {str(key): str(value) for key, value in json.loads(row[0]).items()} if row is not None else None
+                row = database.execute(query, (session,)).fetchone()
+            return made_of(*row) if row is not None else None
         except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as exc:
             self._failed("read", seen, exc)
             return None
@@ -296,6 +300,10 @@ class SqliteSessions:
 def _has_tables(database: sqlite3.Connection) -> bool:
     found = database.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('sessions', 'listed')")
     return bool(found.fetchone() == (2,))
+
+
+def _lists(written: str) -> Mapping[str, str]:
+    return {str(key): str(value) for key, value in json.loads(written).items()}
 
 
 def _record(until: float, seen: float, ended: int, log_level: str | None, subscribed: str) -> SessionRecord:

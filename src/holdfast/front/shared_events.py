@@ -20,7 +20,7 @@ import msgspec
 from holdfast.core import replica_tag
 from holdfast.fleet import EventStore, LogWrite, StoreUnavailable
 from holdfast.front.fleet_sessions import PURPOSE
-from holdfast.front.session_keys import SessionKeys
+from holdfast.front.session_id import SessionKeys
 
 __all__ = ["SharedEvent", "SharedEvents"]
 

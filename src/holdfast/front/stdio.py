@@ -1,8 +1,12 @@
-"""The hub as an MCP server over stdio, for clients that start their servers.
+"""The hub as an MCP server over stdio: the shell of lines around the exchange, for clients that start their servers.
 
-Each line of the client is bounded: a longer one is never held whole, and is refused under its id. So are the answers
-that the client does not read (HUB-17): a thread of its own writes them, so a full pipe delays neither the hub nor its
-shutdown. A request whose id is in flight already is refused.
+What can happen. A line is longer than a message may be: it is never held whole, and is refused under its id. The client
+does not read (HUB-17): what waits for it is bounded, and a thread of its own writes it, so that a full pipe delays
+neither the hub nor its shutdown. The client closes its end: all of its calls are cancelled, at their servers too. A
+library or a child process prints: that goes to stderr, as stdout has the protocol alone.
+
+What must hold: a line is a whole message; messages of a batch are answered each by itself; every request gets an
+answer, though it may be a short error in place of a result that the client had no room for.
 """
 
 from __future__ import annotations
@@ -14,50 +18,34 @@ import logging
 import os
 import queue
 import re
+import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Self, TypeAlias
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import anyio.to_thread
 from mcp import MCPError
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    PROTOCOL_VERSION_META_KEY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-    ErrorData,
-)
-from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
-from holdfast.access import LOCAL
 from holdfast.endpoint import (
-    ASK_SECONDS,
     Broker,
-    Client,
-    ClientRequest,
+    Exchange,
     McpServer,
     Message,
     View,
-    cancelled_id,
     error_message,
-    error_of,
-    meta_of,
+    is_batch,
     notice_message,
-    params_of,
+    read_batch,
     read_message,
-    request_message,
     result_message,
-    settle,
-    small_values,
 )
-from holdfast.front.batches import is_batch, read_batch
 from holdfast.hub import Hub
-from holdfast.wire import Bytes, RawObject, dumps, one_line, text_of
+from holdfast.wire import Bytes, RawObject, dumps, one_line
 
 __all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
@@ -191,65 +179,54 @@ class StdoutWriter:
         self._moved = anyio.Event()
 
 
-class PipeServer:
-    """One client on a pipe. A ``Channel``.
+class PipeClient:
+    """The client on the pipe: all that goes out to it. The ``MessageReply`` of each of its messages, and its outlet.
 
-    Its first request decides the era of the whole connection. ``server/discover`` is only a question: a client that
-    got no answer in time (the Vercel AI SDK waits 1 s, while the hub still starts) goes on with ``initialize``.
+    An answer that the client does not read is replaced by a short error, so that each request still has its answer.
+    Notifications are dropped meanwhile.
     """
 
-    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup, writer: StdoutWriter, longest: int) -> None:
-        self._server = server
-        self._tasks = tasks
+    is_open = True
+
+    def __init__(self, writer: StdoutWriter) -> None:
         self._writer = writer
-        self._longest = longest
-        self._modern: bool | None = None
-        self._client: Client | None = None
-        self._version = LATEST_HANDSHAKE_VERSION
-        self._attached = False
-        self._calls: dict[str | int, anyio.CancelScope] = {}
-        self._asked = 0
-        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._dropped = 0
-
-    # What goes out.
-
-    def answer(self, request_id: Bytes | None, message: bytes) -> None:
-        """Write an answer; a short error takes its place while too much is unread."""
-        if not self._written(message):
-            text = "the result was dropped: the client did not read its earlier results"
-            self._write_error(request_id, ErrorData(code=INTERNAL_ERROR, message=text))
 
     def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
         """Send a notification; it is dropped while too much is unread."""
-        self._written(notice_message(method, params))
+        self._write(notice_message(method, params))
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the client's answer to a request; raise ``MCPError`` if there is none."""
-        self._asked += 1
-        number = self._asked
-        if not self._written(request_message(number, method, params)):
+    async def reach(self, method: str) -> PipeClient:
+        """The pipe is always there."""
+        return self
+
+    def put_question(self, message: bytes) -> None:
+        """Send a request of the hub."""
+        if not self._write(message):
             raise MCPError(INTERNAL_ERROR, "the client does not read its messages")
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
-        try:
-            with anyio.fail_after(ASK_SECONDS):
-                return await answer
-        except TimeoutError:
-            raise MCPError(INVALID_REQUEST, f"the client did not answer {method} in time") from None
-        except asyncio.CancelledError:
-            self.tell("notifications/cancelled", {"requestId": number, "reason": "the answer is no longer needed"})
-            raise
-        finally:
-            del self._questions[number]
 
-    async def refuse_long(self, request: str | int | None) -> None:
-        """Refuse a line over the bound."""
-        hint = "`holdfast.limits.messageBytes` sets the limit"
-        text = f"a message of more than {self._longest} bytes is refused; {hint}"
-        self._write_error(dumps(request), ErrorData(code=INVALID_REQUEST, message=text))
+    def result(self, request_id: Bytes, result: RawObject | bytes) -> None:
+        """The result; a short error takes its place while too much is unread."""
+        if not self._write(result_message(request_id, result)):
+            text = "the result was dropped: the client did not read its earlier results"
+            self._write_error(error_message(request_id, ErrorData(code=INTERNAL_ERROR, message=text)))
 
-    def _written(self, message: bytes) -> bool:
+    def error(self, request_id: Bytes, error: ErrorData) -> None:
+        """The error."""
+        self._write_error(error_message(request_id, error))
+
+    def cancelled(self, request_id: Bytes) -> None:
+        """A request that was given up has no answer."""
+
+    def refuse(self, error: ErrorData) -> None:
+        """The message is no request that can be answered under its id."""
+        self._write_error(error_message(None, error))
+
+    def refuse_part(self, refusal: bytes) -> None:
+        """A part of a batch is no message."""
+        self._write_error(refusal)
+
+    def _write(self, message: bytes) -> bool:
         if self._writer.write(one_line(message) + b"\n"):
             return True
         self._dropped += 1
@@ -257,166 +234,58 @@ class PipeServer:
             log.warning("the client does not read: %d bytes are unread, and more is dropped", self._writer.unread)
         return False
 
-    def _write_error(self, request_id: Bytes | None, error: ErrorData) -> None:
-        self._writer.write(error_message(request_id, error) + b"\n", extra=ERROR_BYTES)
+    def _write_error(self, message: bytes) -> None:
+        self._writer.write(one_line(message) + b"\n", extra=ERROR_BYTES)
 
-    # What comes in.
+    def __repr__(self) -> str:
+        return f"<PipeClient unread={self._writer.unread} dropped={self._dropped}>"
 
-    async def serve(self, lines: StdinLines) -> None:
+
+class PipeServer:
+    """Serves the client on the pipe: a task for each of its messages, in one exchange."""
+
+    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup, writer: StdoutWriter, longest: int) -> None:
+        self._server = server
+        self._tasks = tasks
+        self._longest = longest
+        self._client = PipeClient(writer)
+        self._exchange = Exchange(server, self._client, owner=secrets.token_bytes(16))
+
+    async def serve(self, lines: AsyncIterable[bytes]) -> None:
         """Take messages until the client closes the pipe; what is in line is written."""
         async for line in lines:
             if not line.strip():
                 continue
-            try:
-                self._take(await read_message(line))
-            except MCPError as exc:
-                if is_batch(line, self._version):
-                    self._take_batch(line)
-                else:
-                    self._write_error(None, exc.error)
+            for message in await self._messages(line):
+                self._tasks.start_soon(self._exchange.handle, message, self._client)
+            # The tasks begin in this turn, in their order: so the handshake is done before the next message is taken.
+            await anyio.lowlevel.checkpoint()
         self._server.close()
-        for scope in list(self._calls.values()):
-            scope.cancel()
-        if self._client is not None and self._attached:
-            self._server.detach(self._client)
+        self._exchange.close("the client left")
 
-    def _take_batch(self, line: bytes) -> None:
-        """Take the messages of a batch; each is answered by itself."""
+    async def refuse_long(self, request: str | int | None) -> None:
+        """Refuse a line over the bound, under its id if that was found."""
+        hint = "`holdfast.limits.messageBytes` sets the limit"
+        text = f"a message of more than {self._longest} bytes is refused; {hint}"
+        self._client.error(dumps(request), ErrorData(code=INVALID_REQUEST, message=text))
+
+    async def _messages(self, line: bytes) -> list[Message]:
+        """The messages of a line: one, or those of a batch. What is none is refused."""
         try:
-            batch = read_batch(line)
+            return [await read_message(line)]
         except MCPError as exc:
-            self._write_error(None, exc.error)
-            return
-        for _, message in batch:
-            if isinstance(message, bytes):
-                self._writer.write(message + b"\n", extra=ERROR_BYTES)
-            else:
-                self._take(message)
-
-    def _take(self, message: Message) -> None:
-        if message.method is None:
-            self._answered(message)
-        elif message.id is None:
-            self._notified(message)
-        elif message.key in self._calls:
-            log.warning("the client sent a request with an id that is in flight already: %r", message.key)
-            text = f"the id {json.dumps(message.key)} is in flight already"
-            self._write_error(None, ErrorData(code=INVALID_REQUEST, message=text))
-        elif message.method == "initialize" and self._modern is not True:
-            self._initialize(message)
-        else:
-            assert message.key is not None  # noqa: S101 - a request has an id
-            modern = _has_envelope(message) if self._modern is None else self._modern
-            if message.method != "server/discover":
-                self._modern = modern
-            scope = self._calls[message.key] = anyio.CancelScope()
-            self._tasks.start_soon(self._request, message, scope, modern)
-
-    def _answered(self, message: Message) -> None:
-        question = self._questions.get(message.key) if isinstance(message.key, int) else None
-        if question is not None and not question.done():
-            settle(question, message)
-
-    def _notified(self, message: Message) -> None:
-        if message.method == "notifications/cancelled":
-            wanted = cancelled_id(message)
-            if wanted is not None and (scope := self._calls.get(wanted)) is not None:
-                scope.cancel()
-            return
-        self._attach()
-        if self._client is not None and not self._modern:
-            self._tasks.start_soon(self._notice, self._client, message)
-
-    async def _notice(self, client: Client, message: Message) -> None:
+            refusal = exc
         try:
-            await self._server.noticed(client, self._version, message)
-        except (MCPError, ValueError) as exc:
-            log.debug("a notification of the client was dropped: %s", type(exc).__name__)
-
-    def _initialize(self, message: Message) -> None:
-        assert message.id is not None  # noqa: S101 - it is a request
-        self._modern = False
-        try:
-            params = small_values(message)
-            result, self._version, capabilities = self._server.initialize(params)
-        except Exception as exc:  # noqa: BLE001 - every request gets an answer
-            self.answer(message.id, error_message(message.id, error_of(exc)))
-            return
-        if self._client is None:
-            self._client = self._server.new_client(channel=self, capabilities=capabilities)
-        else:
-            self._client.capabilities = capabilities
-        self.answer(message.id, result_message(message.id, result))
-
-    def _attach(self) -> None:
-        if self._client is not None and not self._attached:
-            self._attached = True
-            self._server.attach(self._client)
-
-    async def _request(self, message: Message, scope: anyio.CancelScope, modern: bool) -> None:
-        assert message.id is not None  # noqa: S101 - it is a request
-        assert message.key is not None  # noqa: S101 - as above
-        try:
-            with scope:
-                try:
-                    answer = result_message(message.id, await self._result(message, modern=modern))
-                except Exception as exc:  # noqa: BLE001 - every request gets an answer
-                    answer = error_message(message.id, error_of(exc))
-                self.answer(message.id, answer)
-        finally:
-            self._calls.pop(message.key, None)
-
-    async def _result(self, message: Message, *, modern: bool) -> RawObject:
-        if not modern:
-            if _has_envelope(message):
-                raise MCPError(
-                    INVALID_REQUEST,
-                    "this connection serves the handshake protocol era; "
-                    "requests carrying the 2026-07-28 envelope are not accepted on it",
-                )
-            if self._client is None and message.method != "ping":
-                raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-            self._attach()
-            client = self._client or self._server.new_client(channel=self, capabilities={})
-            return await self._server.answer(_request_of(message, client, self, self._version))
-        client, version = self._modern_client(message)
-        self._server.attach(client)
-        try:
-            return await self._server.answer(_request_of(message, client, self, version))
-        finally:
-            self._server.detach(client)
-
-    def _modern_client(self, message: Message) -> tuple[Client, str]:
-        params = params_of(message)
-        if message.method == "initialize":
-            asked = text_of(params.get("protocolVersion"))
-            data: dict[str, Any] = {"supported": list(MODERN_PROTOCOL_VERSIONS)}
-            raise MCPError(
-                UNSUPPORTED_PROTOCOL_VERSION,
-                "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
-                data | ({"requested": asked} if asked is not None else {}),
-            )
-        meta = meta_of(message)
-        route = classify_inbound_request(
-            {"method": message.method, "params": {"_meta": meta} if "_meta" in params else {}}
-        )
-        if isinstance(route, InboundLadderRejection):
-            raise MCPError(route.code, route.message, route.data)
-        can = route.client_capabilities
-        client = self._server.new_client(channel=self, capabilities=can if isinstance(can, dict) else {}, meta=meta)
-        return client, route.protocol_version
-
-
-def _request_of(message: Message, client: Client, channel: PipeServer, version: str) -> ClientRequest:
-    return ClientRequest(message, version=version, client=client, channel=channel, headers={}, principal=LOCAL)
-
-
-def _has_envelope(message: Message) -> bool:
-    """Whether a request says its protocol version itself, as the modern era has it."""
-    try:
-        return message.method != "initialize" and PROTOCOL_VERSION_META_KEY in meta_of(message)
-    except MCPError:
-        return False
+            if not is_batch(line, self._exchange.version):
+                raise refusal
+            parts = await read_batch(line)
+        except MCPError as exc:
+            self._client.refuse(exc.error)
+            return []
+        for part in parts:
+            if isinstance(part, bytes):
+                self._client.refuse_part(part)
+        return [part for part in parts if not isinstance(part, bytes)]
 
 
 async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | None = None) -> None:
@@ -426,14 +295,14 @@ async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | N
     the start that a client can answer requests; it can also drain the calls before the end.
     """
     broker = broker or Broker(hub)
-    mcp_server = McpServer(broker, View(hub, server), owner="stdio")
+    mcp_server = McpServer(broker, View(hub, server))
     longest = hub.config.settings.limits.message_bytes
     with _own_stdin() as stdin, _own_stdout() as stdout:
         writer = StdoutWriter(stdout)
         async with anyio.create_task_group() as tasks:
             pipe = PipeServer(mcp_server, tasks, writer, longest)
             await tasks.start(broker.run)
-            broker.add_subscriptions(mcp_server.subscriptions)
+            broker.announcer.listeners.append(mcp_server.listeners)
             tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
             await pipe.serve(StdinLines(stdin, longest, pipe.refuse_long))
             tasks.cancel_scope.cancel()

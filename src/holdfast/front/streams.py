@@ -1,4 +1,13 @@
-"""The messages to HTTP clients: streams, the log that resumes one that broke, and bounds on what is not read."""
+"""The messages to HTTP clients: event streams, the log that resumes one that broke, and bounds on what is not read.
+
+An answer is plain JSON. It becomes an event stream at the first message that precedes the result, or when the result
+takes longer than 5 s (``requests.Reply``). Each event of a session has an id: the mark of its log, its number there,
+and the request of its stream. With the last id that it saw a client comes back, and reads what followed (``EventLog``).
+
+What must never happen: an event is sent twice on one stream, something follows the result, or a client that does not
+read makes the hub hold more than its bounds (``Backlog``, ``LogBounds``). The one that reads least is cut off, and
+comes back with the last event that it saw.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +19,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp import MCPError
-from mcp_types import INVALID_REQUEST
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp_types import INVALID_REQUEST, ErrorData
 
-from holdfast.endpoint import notice_message
+from holdfast.endpoint import error_message, notice_message, result_message, result_pieces
 from holdfast.front.requests import Reply
 from holdfast.front.shared_events import SharedEvent, SharedEvents
-from holdfast.wire import Bytes, loads
+from holdfast.wire import Bytes, RawObject, loads
 
 if TYPE_CHECKING:
-    from holdfast.front.http_session import HttpSession
+    from holdfast.front.sessions import HttpSession
 
 __all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event", "tag_of_event"]
 
@@ -36,6 +46,9 @@ LOGGED_EVENTS, LOGGED_BYTES = 1_000, 4 * 1024 * 1024
 ALL_LOGGED_BYTES: Final = 64 * 1024 * 1024
 SESSION_UNREAD_BYTES: Final = 32 * 1024 * 1024
 ALL_UNREAD_BYTES: Final = 256 * 1024 * 1024
+
+CANCELLED: Final = ErrorData(code=-32800, message="Request cancelled")
+"""What a legacy client's request ends with that it cancelled."""
 
 TOLD_LATER: Final = (
     "notifications/tools/list_changed",
@@ -217,25 +230,33 @@ def lost_event(event_id: str) -> LostEvent | None:
 
 
 class MessageStream:
-    """The messages of one request, or a session's notices, on their way to the client. A ``Channel``."""
+    """The messages of one request, or a session's notices, on their way to the client.
 
-    __slots__ = ("_answered_whole", "_request_id", "_suffix", "backlog", "done", "logged", "reply", "session")
+    It is the ``MessageReply`` of the exchange. A request of the modern era has no session, and nothing of its stream
+    is kept.
+    """
+
+    __slots__ = ("_answered_whole", "backlog", "done", "reply", "session", "suffix")
 
     def __init__(
         self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
     ) -> None:
-        self._request_id = request_id
-        self._suffix: str | None = None
         self.session = session
         self.reply = reply
         """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
+        self.suffix = _suffix(bytes(request_id)) if request_id is not None else ""
+        """What an event's id says about its stream: nothing for notices, else the id of the request."""
         self._answered_whole = False
         """Whether its client took no event stream, and has its answer."""
         self.backlog = backlog
-        self.logged = False
         self.done = False
-        if reply is not None and session is not None:
-            reply.on_stream = self._prime
+
+    # What precedes an answer, or belongs to none.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client reads it now."""
+        return self.reply is not None and not self.reply.done and not self.reply.lost
 
     def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
         """Send a notification; a client that takes no event stream gets the result alone.
@@ -243,22 +264,27 @@ class MessageStream:
         ``everywhere`` says that each replica learns of it, so that the one with the client's stream sends it too.
         """
         if method in TOLD_LATER and self.session is not None and self is self.session.notices:
-            self.session.missed |= not self.session.listening
+            self.session.missed |= not self.is_open
         self.send(notice_message(method, params), everywhere=everywhere)
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The client's answer; only a session can be asked."""
-        reply = self.reply
-        if self.session is None or self._answered_whole or (reply is not None and not reply.streams):
+    async def reach(self, method: str) -> MessageStream:
+        """The stream on which the client can be asked; only a session can be asked."""
+        session, reply = self.session, self.reply
+        if session is None or self._answered_whole or (reply is not None and not reply.streams):
             raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it takes no event stream")
-        # A call that was answered meanwhile has no stream any more: the client's own is left.
-        return await self.session.ask(self.session.notices if self.done else self, method, params)
+        if self is not session.notices:
+            # A call that was answered meanwhile has no stream any more: the client's own is left.
+            return await session.notices.reach(method) if self.done else self
+        if not await session.is_listening_soon():
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it has no notification stream open")
+        return self
+
+    def put_question(self, message: bytes) -> None:
+        """Send a request of the hub. Another replica that resumes the stream has no use for it."""
+        self.send(message, private=True)
 
     def send(self, message: bytes, *, everywhere: bool = False, private: bool = False) -> None:
-        """A message that precedes the result; a notice goes to the replica that has the client's stream.
-
-        A ``private`` one is of no use to another replica that resumes the stream.
-        """
+        """A message that precedes the result; a notice goes to the replica that has the client's stream."""
         reply = self.reply
         if self.done or (reply is not None and not reply.streams):
             return
@@ -269,12 +295,37 @@ class MessageStream:
             reply.event(message, event_id=number)
             self.backlog.wrote(reply, self.session or reply)
         elif self.session is not None and self is self.session.notices and not everywhere:
-            self.session.post(message)
+            self.session.deliver_elsewhere(message)
 
-    def finish(self, message: bytes | list[Bytes], *, status: int = 200, resumable: bool = True) -> None:
-        """The result, which may be in pieces.
+    # The answer.
 
-        A client of the first TypeScript SDK resumes after an error that has an event id.
+    def result(self, request_id: Bytes, result: RawObject | bytes) -> None:
+        """The result; a large one goes out in the pieces that it came in."""
+        large = isinstance(result, RawObject) and result.is_large
+        self._finish((result_pieces if large else result_message)(request_id, result))
+
+    def error(self, request_id: Bytes, error: ErrorData) -> None:
+        """The error; over HTTP the modern era has a status for some of them."""
+        status = ERROR_CODE_HTTP_STATUS.get(error.code, 200) if self.session is None else 200
+        self._finish(error_message(request_id, error), status=status, resumable=False)
+
+    def cancelled(self, request_id: Bytes) -> None:
+        """The client gave the request up. A legacy client gets an error: its stream would not end otherwise."""
+        if self.session is None:
+            self.done = True
+            return
+        if self.reply is not None and self.reply.streams and not self.reply.started:
+            self.reply.begin()  # a client that leaves takes a plain answer to a request that it gave up for a fault
+        self._finish(error_message(request_id, CANCELLED), resumable=False)
+
+    def refuse(self, error: ErrorData) -> None:
+        """The message is no request that can be answered under its id."""
+        self._finish(error_message(None, error), status=400, resumable=False)
+
+    def _finish(self, message: bytes | list[Bytes], *, status: int = 200, resumable: bool = True) -> None:
+        """The last message, which may be in pieces.
+
+        A client of the first TypeScript SDK resumes after an error that has an event id: so an error has none.
         """
         if self.done:
             return
@@ -294,6 +345,8 @@ class MessageStream:
         self._answered_whole = reply is not None and not reply.streams
         self.reply = None
 
+    # A stream that broke.
+
     def resume(self, reply: Reply, after: int) -> None:
         """Go on at another connection: first what was missed, then what comes."""
         session = self.session
@@ -307,21 +360,13 @@ class MessageStream:
             reply.end()
             self.reply = None
 
-    def _prime(self) -> bytes:
+    def prime(self) -> bytes:
         """The first event, which says where the stream can be resumed."""
         session = self.session
-        if session is None or session.version < PRIMED_SINCE:
+        if session is None or session.ticket.version < PRIMED_SINCE:
             return b""
-        self.logged = True
         first = session.log.event_id(self, session.log.add(self, b""))
         return b"id: %b\nretry: %d\ndata: \n\n" % (first, RETRY_MILLISECONDS)
-
-    @property
-    def suffix(self) -> str:
-        """What an event's id says about its stream: nothing for notices, else the id of the request."""
-        if self._suffix is None:
-            self._suffix = _named(bytes(self._request_id)) if self._request_id is not None else ""
-        return self._suffix
 
     def _log(self, message: bytes, *, final: bool = False, private: bool = False) -> bytes:
         if self.session is None:
@@ -329,8 +374,12 @@ class MessageStream:
         events = self.session.log
         return events.event_id(self, events.add(self, message, final=final, private=private))
 
+    def __repr__(self) -> str:
+        what = "notices" if self.session is not None and self is self.session.notices else "request"
+        return f"<MessageStream {what}{self.suffix} {'done' if self.done else 'open' if self.is_open else 'waiting'}>"
 
-def _named(request: bytes) -> str:
+
+def _suffix(request: bytes) -> str:
     return "." + (
         base64.urlsafe_b64encode(request).rstrip(b"=").decode() if len(request) <= _LONGEST_REQUEST_ID else ""
     )

@@ -20,7 +20,7 @@ from holdfast.control.server import ControlServer
 from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo
 from holdfast.fleet import Fleet
-from holdfast.front.http import create_app
+from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.serve.run import known_to
 from tests.harness.web import serving

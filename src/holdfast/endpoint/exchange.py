@@ -1,0 +1,365 @@
+"""The exchange of messages with one client, without a transport: messages in, messages out.
+
+An ``Exchange`` is as long as what its transport calls a connection: a session of the legacy era over HTTP, a pipe, or
+one request of the modern era over HTTP. The transports are shells around it. A shell reads messages, gives each to
+``handle`` with the ``MessageReply`` that takes its answer, and writes what the reply is given. Sessions and event
+streams are the HTTP shell's, lines and their bounds the stdio shell's.
+
+What can happen. A client sends requests, notifications and answers, in any order and at the same time: ``handle`` runs
+once for each of them, and several run at once. It may cancel a request, give the id of one in flight again, or leave.
+A server may send progress and log messages, or ask the client, until its result is there.
+
+What must hold:
+
+- Each request gets exactly one answer on its own reply: a result or an error. A cancelled one gets none, unless its
+  transport needs one (``MessageReply.cancelled``). Nothing follows the answer.
+- An id names one request in flight: ``calls`` is the one table of them. A second request with that id is refused
+  without an id, so that the answer to the first is not mistaken.
+- A cancelled call ends at its server too, and its task goes on with what it has to do next.
+- Every question has a deadline (``Questions``), and ends with the exchange.
+- Nothing of a client outlives its exchange, except what its owner keeps (``Broker.detach``).
+
+The era. Over HTTP a header says it, and the shell passes it on. On a pipe the first request decides for the whole
+connection. ``server/discover`` is only a question: a client that got no answer in time (the Vercel AI SDK waits 1 s,
+while the hub still starts) goes on with ``initialize``. A modern request is a client of its own, for as long as it
+takes; the legacy client begins with its handshake and is attached by its next message.
+
+``LivesElsewhere`` leaves ``handle`` before anything was sent or done for the message: another replica has to serve it,
+and the shell knows the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from mcp import MCPError
+from mcp.shared.inbound import NAME_BEARING_METHODS, InboundLadderRejection, classify_inbound_request
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    ErrorData,
+)
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from holdfast.access import LOCAL, ClientKey, Principal, client_key_in
+from holdfast.endpoint.capabilities import initialize
+from holdfast.endpoint.clients import NO_HEADERS, Call, Client, MessageReply, Outlet, Questions
+from holdfast.endpoint.homes import LivesElsewhere
+from holdfast.endpoint.inbound import Message, error_message, error_of, read_message
+from holdfast.endpoint.server import McpServer
+from holdfast.endpoint.view import LIST_METHODS
+from holdfast.wire import LOG_LEVELS, SMALL_BYTES, BadJson, Era, items, read_bytes, text_of, via_in
+
+__all__ = ["CHANGES_CLIENT", "ROOTS_CHANGED", "Exchange", "is_batch", "modern_route", "read_batch"]
+
+log = logging.getLogger("holdfast.front")
+
+BATCH_VERSION: Final = "2025-03-26"
+"""The only version with batches."""
+
+MOST_MESSAGES: Final = 100
+"""How many messages a batch may have."""
+
+CHANGES_CLIENT: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""Requests after which something of the client is different that has to outlive the process."""
+
+CLIENT_KEY_BYTES: Final = 18
+"""Of the digest by which a hub behind this one recognises a client."""
+
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+
+_KEPT: Final = CHANGES_CLIENT | LIST_METHODS.keys()
+
+Keep = Callable[[str], Awaitable[None]]
+"""Called with the method of a request that changed what is kept of the client, before its answer goes out."""
+
+
+async def _keep_nothing(_: str) -> None:
+    """Nothing of the client outlives its connection."""
+
+
+class Exchange:
+    """All that one client and the hub say to each other."""
+
+    def __init__(  # noqa: PLR0913 - what a transport knows of its client
+        self,
+        server: McpServer,
+        outlet: Outlet,
+        *,
+        era: Era | None = None,
+        owner: Hashable = None,
+        principal: Principal = LOCAL,
+        first_question: int = 0,
+        clock: Callable[[], float] | None = None,
+        keep: Keep = _keep_nothing,
+    ) -> None:
+        """``era`` is None where the first request decides it. ``owner`` is None for a modern request over HTTP."""
+        self._server = server
+        self._outlet = outlet
+        self._by_message = era is None
+        self._era: Era | None = era
+        self._owner = owner
+        self.principal = principal
+        self._clock = clock or asyncio.get_running_loop().time
+        self._keep = keep
+        self.questions = Questions(first_question)
+        self.calls: dict[str | int, Call] = {}
+        """The requests in flight, by their ids."""
+        self.client: Client | None = None
+        """The client of the legacy era, from its handshake on."""
+        self.version = LATEST_HANDSHAKE_VERSION
+        self._attached = False
+
+    async def handle(self, message: Message, reply: MessageReply, headers: Mapping[str, str] = NO_HEADERS) -> None:
+        """Take one message of the client; a request has its answer when this returns."""
+        self._attach()
+        if message.method is None:
+            self.questions.answered(message)
+        elif message.id is None:
+            await self._notified(message)
+        elif message.key in self.calls:
+            log.warning("the client sent a request with an id that is in flight already: %r", message.key)
+            text = f"the id {json.dumps(message.key)} is in flight already"
+            reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
+        elif message.method == "initialize" and self._era != "modern":
+            self._initialize(message, reply)
+        else:
+            await self._request(message, reply, headers)
+
+    def cancel(self, key: str | int) -> bool:
+        """End a request in flight; False if there is none with this id."""
+        call = self.calls.get(key)
+        if call is not None:
+            call.cancel()
+        return call is not None
+
+    def close(self, why: str, *, lingering: bool = False) -> None:
+        """The client left: end all that is under way. The connections of one that may come back linger."""
+        for call in list(self.calls.values()):
+            call.cancel()
+        self.questions.end(why)
+        self._keep = _keep_nothing  # it leads back to the session, which is free now
+        if self.client is not None:
+            self._server.broker.detach(self.client, lingering=lingering)
+
+    # The legacy client.
+
+    def _initialize(self, message: Message, reply: MessageReply) -> None:
+        assert message.id is not None  # noqa: S101 - it is a request
+        self._era = "legacy"
+        try:
+            settled = initialize(self._server.view, message.values())
+        except Exception as exc:  # noqa: BLE001 - every request gets an answer
+            reply.error(message.id, error_of(exc))
+            return
+        self.begin(settled.version, settled.capabilities)
+        reply.result(message.id, settled.result)
+
+    def begin(self, version: str, capabilities: Mapping[str, Any], *, rebuilt: bool = False) -> Client:
+        """The handshake is done: this is the client. One that shakes hands again declares itself again."""
+        self.version = version
+        if self.client is None:
+            self.client = self._new_client(self._outlet, capabilities, rebuilt=rebuilt)
+        self.client.capabilities = capabilities
+        if rebuilt:
+            self._attach()
+        return self.client
+
+    def _new_client(self, outlet: Outlet, capabilities: Mapping[str, Any], *, rebuilt: bool = False) -> Client:
+        return Client(
+            view=self._server.view,
+            outlet=outlet,
+            capabilities=capabilities,
+            modern=False,
+            owner=self._owner,
+            principal=self.principal.name,
+            questions=self.questions,
+            clock=self._clock,
+            persistent=self._by_message,
+            rebuilt=rebuilt,
+            key=_key_of(self._owner),
+        )
+
+    def _attach(self) -> None:
+        """The client sent a message: it is there, and from its second message on servers may ask it."""
+        if self.client is None:
+            return
+        self.client.seen_at = self._clock()
+        if not self._attached:
+            self._attached = True
+            self._server.broker.attach(self.client)
+
+    async def _notified(self, message: Message) -> None:
+        if message.method == "notifications/cancelled":
+            if (key := message.cancelled_key()) is not None:
+                self.cancel(key)
+        elif message.method == ROOTS_CHANGED and self.client is not None and self._era != "modern":
+            try:
+                await self._server.roots_changed(self.client, self.version, message)
+            except (MCPError, ValidationError, ValueError) as exc:
+                log.debug("a notification of a client was dropped: %s", type(exc).__name__)
+
+    # A request.
+
+    async def _request(self, message: Message, reply: MessageReply, headers: Mapping[str, str]) -> None:
+        assert message.id is not None  # noqa: S101 - it is a request
+        assert message.key is not None  # noqa: S101 - as above
+        call: Call | None = None
+        try:
+            call = self.calls[message.key] = self._accepted(message, reply, headers)
+            result = await self._server.answer(call)
+            if message.method in _KEPT and not call.client.modern:
+                await self._keep(message.method)
+            reply.result(message.id, result)
+        except asyncio.CancelledError:
+            if call is None or not call.absorbs_cancellation():
+                raise
+            reply.cancelled(message.id)
+        except LivesElsewhere:
+            raise  # nothing was done: the shell takes the message to the replica that has to serve it
+        except Exception as exc:  # noqa: BLE001 - every request gets an answer
+            reply.error(message.id, error_of(exc))
+        finally:
+            if call is not None:
+                call.done = True
+                if self.calls.get(message.key) is call:
+                    del self.calls[message.key]
+                if call.client.modern:
+                    self._server.broker.detach(call.client)
+
+    def _accepted(self, message: Message, reply: MessageReply, headers: Mapping[str, str]) -> Call:
+        """The call of a request, for the client that its era gives it; raises ``MCPError``."""
+        era = self._era or ("modern" if _has_envelope(message) else "legacy")
+        if message.method != "server/discover":
+            self._era = era
+        if era == "modern":
+            route = self._modern_route(message, headers)
+            client = self._modern_client(route, reply, headers)
+            return Call(message, client, reply, version=route.version, headers=headers)
+        if self._by_message and _has_envelope(message):
+            raise MCPError(
+                INVALID_REQUEST,
+                "this connection serves the handshake protocol era; "
+                "requests carrying the 2026-07-28 envelope are not accepted on it",
+            )
+        if self.client is None and message.method != "ping":
+            raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
+        legacy = self.client or self._new_client(self._outlet, {})
+        return Call(message, legacy, reply, version=self.version, headers=headers)
+
+    def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
+        if self._by_message and message.method == "initialize":
+            asked = text_of(message.params.get("protocolVersion"))
+            data: dict[str, Any] = {"supported": list(MODERN_PROTOCOL_VERSIONS)}
+            raise MCPError(
+                UNSUPPORTED_PROTOCOL_VERSION,
+                "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
+                data | ({"requested": asked} if asked is not None else {}),
+            )
+        return modern_route(message, None if self._by_message else headers)
+
+    def _modern_client(self, route: ModernRoute, reply: MessageReply, headers: Mapping[str, str]) -> Client:
+        """A client of one request. Its owner is the pipe, its client key, or nothing that outlives it."""
+        key = client_key_in(headers, self.principal, route.meta) if self._owner is None else None
+        level = route.meta.get(LOG_LEVEL_META_KEY)
+        return Client(
+            view=self._server.view,
+            outlet=reply,
+            capabilities=route.capabilities,
+            modern=True,
+            owner=self._owner if self._owner is not None else key or object(),
+            principal=self.principal.name,
+            clock=self._clock,
+            persistent=self._owner is not None or key is not None,
+            expires=key is not None,
+            key=_key_of(self._owner if self._owner is not None else key),
+            via=via_in(headers),
+            log_level=level if isinstance(level, str) and level in LOG_LEVELS else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self._era or 'no era yet'} {self.principal.name} calls={list(self.calls)} {self.questions}>"
+
+
+def _key_of(owner: Hashable) -> str | None:
+    """How a hub behind this one recognises a client: equal at every replica, and it tells nothing about the client.
+
+    None for a client that is not known beyond its request.
+    """
+    known = f"{owner.principal}\0{owner.key}".encode() if isinstance(owner, ClientKey) else owner
+    if not isinstance(known, bytes):
+        return None
+    return blake2b(known, digest_size=CLIENT_KEY_BYTES, person=b"holdfast client").hexdigest()
+
+
+# What a modern request says of itself.
+
+
+class ModernRoute(NamedTuple):
+    """What a modern request says of itself."""
+
+    version: str
+    capabilities: Mapping[str, Any]
+    meta: Mapping[str, Any]
+
+
+def modern_route(message: Message, headers: Mapping[str, str] | None) -> ModernRoute:
+    """Check that ``_meta`` and the headers agree: a gateway may decide by either. Raises ``MCPError`` if not."""
+    params, method = message.params, message.method or ""
+    read: dict[str, Any] = {"_meta": message.meta} if "_meta" in params else {}
+    key = NAME_BEARING_METHODS.get(method)
+    if key is not None and key in params:
+        read[key] = text_of(params[key])
+    found = classify_inbound_request({"method": method, "params": read}, headers=headers)
+    if isinstance(found, InboundLadderRejection):
+        raise MCPError(found.code, found.message, found.data)
+    can = found.client_capabilities
+    return ModernRoute(found.protocol_version, can if isinstance(can, dict) else {}, message.meta)
+
+
+def _has_envelope(message: Message) -> bool:
+    """Whether a request says its protocol version itself, as the modern era has it."""
+    try:
+        return message.method != "initialize" and PROTOCOL_VERSION_META_KEY in message.meta
+    except MCPError:
+        return False
+
+
+# Batches, which one version of the legacy era has. Each message is served like one that came alone.
+
+
+def is_batch(body: bytes, version: str) -> bool:
+    """Whether bytes that are no message are a batch, for a client of this version."""
+    return version == BATCH_VERSION and body[:64].lstrip()[:1] == b"["
+
+
+async def read_batch(body: bytes) -> list[Message | bytes]:
+    """The messages of a batch; in place of one that is none, the refusal of it. Raises ``MCPError``."""
+    try:
+        batch = items(read_bytes(body)) if len(body) <= SMALL_BYTES else []
+    except BadJson as exc:
+        raise MCPError(INVALID_REQUEST, f"the batch cannot be read: {exc}") from None
+    if not 0 < len(batch) <= MOST_MESSAGES:
+        bound = f"a batch has 1 to {MOST_MESSAGES} messages, in at most {SMALL_BYTES // 1024} KiB"
+        raise MCPError(INVALID_REQUEST, bound)
+    return [await _part(bytes(one)) for one in batch]
+
+
+async def _part(raw: bytes) -> Message | bytes:
+    try:
+        message = await read_message(raw)
+    except MCPError as exc:
+        return error_message(None, exc.error)
+    if message.method == "initialize":
+        error = ErrorData(code=INVALID_REQUEST, message="initialize may not be part of a batch")
+        return error_message(message.id, error)
+    return message

@@ -1,0 +1,119 @@
+"""The lists of one endpoint: tools, prompts, resources and templates, page by page.
+
+A page is made once for each catalog and era, and then given out as it is. Its digest is that of the page without the
+marks of the hub: from the digests that a session was given it is known after a restart whether its lists changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from mcp import MCPError
+from mcp_types import INVALID_PARAMS
+
+from holdfast.core import Catalog, Kind
+from holdfast.endpoint.eras import tool_for_client
+from holdfast.endpoint.instructions import status_resource, status_tool
+from holdfast.endpoint.view import LIST_METHODS, View
+from holdfast.wire import Fields, RawObject, dumps, join_fields, join_items
+
+__all__ = ["Lists"]
+
+PAGE = 1_000
+"""How many items one answer lists. Some clients read only the first page, so it is large."""
+
+PAGE_BYTES, STEP_BYTES = 8 * 1024 * 1024, 128 * 1024
+"""How large a page may become, and how much of it is written in one step of the event loop."""
+
+DIGEST_BYTES = 8
+"""Of a list that a client was given: enough to tell whether it changed."""
+
+
+class Lists:
+    """The pages of one endpoint."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject, bytes]] = {}
+
+    async def page(self, method: str, cursor: object, *, modern: bool) -> tuple[RawObject, int, bytes]:
+        """One page, where it begins, and its digest; raises ``MCPError`` if the cursor is of no page."""
+        start = _offset(cursor)
+        return await self._page(method, start, modern=modern)
+
+    async def differs(self, method: str, seen: str) -> bool:
+        """Whether the pages that a legacy client was given look different now."""
+        given = ""
+        for start in map(int, seen.split(":")[:-1]):
+            try:
+                _, _, digest = await self._page(method, start, modern=False)
+            except MCPError:
+                return True  # there is no such page any more
+            given = next_digest(given, start, digest)
+        return given != seen
+
+    async def _page(self, method: str, start: int, *, modern: bool) -> tuple[RawObject, int, bytes]:
+        catalog = self._view.hub.catalog
+        made = self._pages.get((method, modern, start))
+        if made is not None and made[0] is catalog:
+            return made[1], start, made[2]
+        kind, key = LIST_METHODS[method]
+        entries = self._view.entries(kind)
+        own = self._view.server is None and kind in (Kind.TOOL, Kind.RESOURCE)
+        if start and start >= len(entries) + own:
+            raise MCPError(INVALID_PARAMS, "Invalid cursor")
+        page: list[bytes] = []
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        size = since = 0
+        for entry in entries[start : start + PAGE]:
+            page.append(_written(kind, self._view.item(entry), modern=modern))
+            plain = self._view.unmarked_item(entry)
+            digest.update(page[-1] if plain is None else _written(kind, plain, modern=modern))
+            size += len(page[-1])
+            if size > PAGE_BYTES:
+                break
+            if size > since + STEP_BYTES:
+                since = size
+                await asyncio.sleep(0)
+        following = start + len(page)
+        if own and following == len(entries) and len(page) < PAGE:
+            page.append(dumps(status_tool() if kind is Kind.TOOL else status_resource()))
+            digest.update(page[-1])
+            following += 1
+        more: Fields = {"nextCursor": dumps(str(following))} if following < len(entries) + own else {}
+        members: Fields = {key: join_items([*page]), **more}
+        digest.update(more.get("nextCursor", b""))
+        written = RawObject(members, join_fields(members))
+        if self._view.hub.catalog is catalog:
+            self._pages[method, modern, start] = catalog, written, digest.digest()
+        return written, start, digest.digest()
+
+    def __repr__(self) -> str:
+        return f"<Lists of {self._view.server or 'all servers'}: {len(self._pages)} pages made>"
+
+
+def next_digest(before: str, start: int, digest: bytes) -> str:
+    """What a client has of a list after one more page: where each page began, and one digest of them all.
+
+    A page that does not follow the ones before begins again: a client that reads one page for ever costs no more.
+    """
+    *starts, last = before.split(":")
+    if starts and start <= int(starts[-1]):
+        starts, last = [], ""
+    both = blake2b(bytes.fromhex(last) + digest, digest_size=DIGEST_BYTES).hexdigest()
+    return ":".join((*starts, str(start), both))
+
+
+def _written(kind: Kind, item: Mapping[str, Any], *, modern: bool) -> bytes:
+    return dumps(dict(tool_for_client(item, modern=modern)) if kind is Kind.TOOL else item)
+
+
+def _offset(cursor: object) -> int:
+    if cursor is None:
+        return 0
+    if isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) < 10:
+        return int(cursor)
+    raise MCPError(INVALID_PARAMS, "Invalid cursor")
