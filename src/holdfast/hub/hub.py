@@ -27,7 +27,7 @@ from holdfast.hub.slot import Slot
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
 from holdfast.types import CallResult, FoundTool, ProgressFn, Tool
-from holdfast.wire import Fields, dumps, tool_info
+from holdfast.wire import Fields, HubTls, dumps, tool_info
 
 __all__ = ["Hub"]
 
@@ -60,8 +60,12 @@ class Hub:
         logins: Logins | None = None,
         approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Replicas | None = None,
+        hub_tls: HubTls | None = None,
     ) -> None:
-        """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says."""
+        """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says.
+
+        ``hub_tls`` gives the certificates for servers that another hub of the same key has.
+        """
         self.registry = SlotRegistry(
             config,
             state_file=state_file,
@@ -70,6 +74,7 @@ class Hub:
             logins=logins or Logins(),
             approvals=approvals,
             fleet=fleet,
+            hub_tls=hub_tls,
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""
         # The servers of a hub that closes are reported too.

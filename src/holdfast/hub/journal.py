@@ -170,6 +170,7 @@ _LOSS = {
     "FailedRepeatedly": "lost after repeated failures",
     "ReconnectRequested": "reconnect requested",
     "SessionExpired": "its session expired",
+    "ToldByHub": "lost",
     "TransportLost": "lost",
 }
 _END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}

@@ -57,6 +57,7 @@ from holdfast.wire import (
     Caller,
     Dialer,
     Fields,
+    HubTls,
     RawObject,
     Relay,
     Warden,
@@ -86,7 +87,7 @@ START_SECONDS = 2.0
 class SlotRegistry:
     """The slots of one hub. It is the ``SlotHost`` of its shared slots."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a hub is made of
         self,
         config: Config,
         *,
@@ -96,7 +97,9 @@ class SlotRegistry:
         logins: Logins,
         approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Replicas | None = None,
+        hub_tls: HubTls | None = None,
     ) -> None:
+        self._hub_tls = hub_tls
         self.config = config
         self.fleet = fleet
         """The other replicas of this hub, if it has any."""
@@ -176,6 +179,7 @@ class SlotRegistry:
                     authorize=self.logins.authorize,
                     on_stderr=self.journal.stderr_line,
                     is_hub=True,
+                    hub_tls=self._hub_tls,
                 ),
                 DialLimit(settings.load.concurrency, tasks),
                 self._cache,

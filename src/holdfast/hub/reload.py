@@ -8,7 +8,7 @@ new definition cannot be used keeps its running definition. Everything that happ
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.config import Config, TrustStore, read_file
-from holdfast.errors import ConfigError, Problem
+from holdfast.errors import ConfigError, Problem, UsageError
 from holdfast.files import FileStamp, file_stamp
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.polling import next_poll, stamps
@@ -48,7 +48,10 @@ class Reloader:
         *,
         clock: Clock | None = None,
         environ: Mapping[str, str] | None = None,
+        part: Callable[[Config], Config] | None = None,
     ) -> None:
+        """``part`` says which part of a configuration the hub serves; all of it if that is None."""
+        self._part = part
         self._hub = hub
         self._file = file
         self._clock = clock or RealClock()
@@ -87,7 +90,10 @@ class Reloader:
         except ConfigError as exc:
             return (self._refuse((), exc.problems),)
         self._watch(file.path for file in (d.env_file for d in reading.definitions) if file is not None)
-        return await self._apply(reading.config)
+        try:
+            return await self._apply(self._part(reading.config) if self._part is not None else reading.config)
+        except UsageError as exc:  # the part that it serves is gone from the file
+            return (self._refuse((), (Problem(message=exc.message, hint=exc.hint),)),)
 
     def _watch(self, others: Iterator[Path]) -> None:
         watched = (*self._always, *dict.fromkeys(others))

@@ -208,6 +208,18 @@ class ServeConfig:
             help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
         ),
     ] = None
+    only: Annotated[
+        list[str] | None,
+        Option("--only", metavar="ID", help="Serve only this server of the file; may be repeated"),
+    ] = None
+    listen_hubs: Annotated[
+        str | None,
+        Option(
+            "--listen-hubs",
+            metavar="HOST:PORT",
+            help='Serve other hubs there, which have {"hub": "HOST:PORT"}; or unix:/path on this machine',
+        ),
+    ] = None
     approvals_lock: Annotated[
         Path | None,
         Option(
@@ -294,6 +306,10 @@ class ServeConfig:
             raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
         if self.worker_count > 1 and self.stdio:
             raise UsageError("--workers does not go with --stdio", hint="several workers serve over HTTP")
+        if self.listen_hubs is not None and (self.worker_count > 1 or self.stdio or self.takeover):
+            other = "--stdio" if self.stdio else "--takeover" if self.takeover else "--workers"
+            hint = "a hub for other hubs runs its servers once, in one process"
+            raise UsageError(f"--listen-hubs does not go with {other}", hint=hint)
         if self.control_token_file is not None and environ.get(CONTROL_TOKEN_VARIABLE):
             raise UsageError(
                 f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
@@ -323,6 +339,8 @@ class Serving:
     host: str = ""
     port: int = 0
     """The address at which clients connect; the socket may have been opened by another process."""
+    hub_listener: socket.socket | None = None
+    """The listening socket for other hubs, if there is one."""
     token: str | None = field(default=None, repr=False)
     """The token of the callers."""
     token_file: Path | None = None

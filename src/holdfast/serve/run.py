@@ -21,13 +21,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppres
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import anyio.abc
 
 from holdfast.access import LOOPBACK_HOSTS, TokenPolicy
-from holdfast.config import ApprovalMode, Config, load_config, state_folder
+from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
 from holdfast.control import BrowserSessions, ControlServer, HubInfo, MayRead, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
@@ -41,10 +41,13 @@ from holdfast.front import (
     SqliteSessions,
     TlsFiles,
     create_app,
+    create_hub_app,
     serve_stdio,
 )
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
+from holdfast.identity import FleetIdentity
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
+from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part
 from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
 from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
 from holdfast.serve.options import ServeConfig, Serving
@@ -86,7 +89,15 @@ async def _run_http(serving: Serving) -> None:
         ids = _session_ids(serving, state_file)
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
-        hub = Hub(config, state_file=state_file, approvals=_approvals(options, serving.host), fleet=fleet)
+        identity = FleetIdentity(lambda: ids.keys.ring, f"{socket.gethostname()}-{os.getpid()}")
+        require_shared_key(options, shared=ids.keys.shared)
+        hub = Hub(
+            config,
+            state_file=state_file,
+            approvals=_approvals(options, serving.host),
+            fleet=fleet,
+            hub_tls=identity.client,
+        )
         secrets = CallerSecrets(serving)
         tokens = secrets.policy()
         admin = _control_server(hub, serving, tokens, fleet, notice=lambda: ids.keys.notice)
@@ -102,10 +113,14 @@ async def _run_http(serving: Serving) -> None:
             client_certificates=tls is not None and tls.wants_client_certificate,
             workers=options.worker_count,
         )
-        server = HubWebServer(
-            web, tls=tls, on_listen=lambda: _announce(serving, config, admin), private=_private_socket(worker)
-        )
         front: Front = web.state.front
+        server = HubWebServer(
+            web,
+            tls=tls,
+            on_listen=lambda: _announce(serving, config, admin),
+            private=_private_socket(worker),
+            for_hubs=_for_hubs(serving, front, identity),
+        )
         note = Announcement(serving, config)
         leaving = Leaving(serving, server, front, admin, note)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -149,6 +164,16 @@ def _private_socket(worker: WorkerLink | None) -> socket.socket | None:
     private.bind(worker.task.socket)
     private.listen()
     return private
+
+
+def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[HubListener, Any] | None:
+    """The listener for other hubs and what is served there; None if there is none."""
+    listener, address = serving.hub_listener, serving.options.listen_hubs
+    if listener is None or address is None:
+        return None
+    hubs = HubListener(listener, None if address.startswith(UNIX) else identity.server())
+    log.info("other hubs are served on %s", address)
+    return hubs, create_hub_app(front, uids=hubs.uids)
 
 
 def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
@@ -298,7 +323,7 @@ def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, files: Secret
     tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
-    reloader = Reloader(hub, hub.config.source)
+    reloader = Reloader(hub, hub.config.source, part=partial(served_part, serving.options))
     if not on_terminal():
         tasks.start_soon(_reload_on_signal, reloader, files)
     if serving.options.watch:

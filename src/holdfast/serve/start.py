@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.config import Config, load_config
 from holdfast.core import command_line, is_loopback
 from holdfast.errors import UsageError
+from holdfast.serve.inner_hub import bind_for_hubs, served_part
 from holdfast.serve.listening_socket import bind, inherited_socket
 from holdfast.serve.options import ServeConfig, Serving, endpoint_url
 from holdfast.serve.takeover import Predecessor, find_predecessor
@@ -38,6 +39,8 @@ def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLin
         gateway_secret=_gateway_secret(options.gateway_secret_file),
         worker=worker,
     )
+    if config is not None:
+        serving = replace(serving, config=served_part(options, config))
     if options.stdio:
         return _run(serving)
     serving = replace(serving, uids=_allowed_users(serving), predecessor=_predecessor(options, config, worker))
@@ -49,8 +52,8 @@ def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLin
     host = given.getsockname()[0] if given is not None else options.host
     require_credentials_beyond_loopback(host, can_verify=serving.can_verify)
     serving = replace(_known_local_callers(serving), host=host)
-    with closing(given or bind(options.host, options.port)) as listener:
-        return _run(replace(serving, listener=listener, port=listener.getsockname()[1]))
+    with closing(given or bind(options.host, options.port)) as listener, bind_for_hubs(options.listen_hubs) as hubs:
+        return _run(replace(serving, listener=listener, port=listener.getsockname()[1], hub_listener=hubs))
 
 
 def _run(serving: Serving) -> int:

@@ -16,6 +16,7 @@ import uvicorn
 
 from holdfast.access import ConnectionLimits, PeerUids
 from holdfast.front import Acceptor, HttpConnection, ServerTls
+from holdfast.serve.inner_hub import HubListener
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,9 +34,18 @@ class HubWebServer(uvicorn.Server):
     """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
 
     def __init__(
-        self, app: Any, *, tls: ServerTls | None, on_listen: Callable[[], None], private: socket.socket | None = None
+        self,
+        app: Any,
+        *,
+        tls: ServerTls | None,
+        on_listen: Callable[[], None],
+        private: socket.socket | None = None,
+        for_hubs: tuple[HubListener, Any] | None = None,
     ) -> None:
-        """``private`` is a Unix socket at which other processes of this hub reach it."""
+        """``private`` is a Unix socket at which other processes of this hub reach it.
+
+        ``for_hubs`` are a listener for other hubs, and the application that is served there.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
@@ -48,6 +58,7 @@ class HubWebServer(uvicorn.Server):
         )
         self._private = private
         self._limits = ConnectionLimits()
+        self._for_hubs = for_hubs
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
@@ -77,6 +88,8 @@ class HubWebServer(uvicorn.Server):
         if self._private is not None:
             # It has limits of its own: strangers at the port must not shut out the other workers.
             self._acceptors.append(Acceptor(self._private, self._made, limits=ConnectionLimits()))
+        if self._for_hubs is not None:
+            self._acceptors.append(self._acceptor_for_hubs(*self._for_hubs))
         self.servers = cast("list[asyncio.Server]", self._acceptors)
         self._on_listen()
 
@@ -84,6 +97,18 @@ class HubWebServer(uvicorn.Server):
     def held(self) -> int:
         """How many clients are connected."""
         return self._limits.open
+
+    def _acceptor_for_hubs(self, hubs: HubListener, app: Any) -> Acceptor:
+        """The connections of other hubs: the same hub, its MCP endpoints alone, with the rules of that application."""
+        config = uvicorn.Config(app, http=HttpConnection, log_config=None, access_log=False, lifespan="off")
+        config.load()
+        return Acceptor(
+            hubs.listener,
+            lambda: HttpConnection(config, self.server_state, self.lifespan.state),
+            limits=ConnectionLimits(),
+            tls=hubs.tls,
+            on_refused=app.state.endpoint.certificate_refused,
+        )
 
     def _made(self) -> HttpConnection:
         return HttpConnection(self.config, self.server_state, self.lifespan.state)

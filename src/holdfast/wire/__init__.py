@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         descriptor_shortage as descriptor_shortage,
         raise_descriptor_limit as raise_descriptor_limit,
     )
-    from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
+    from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks, HubTls as HubTls
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of

@@ -1,0 +1,115 @@
+"""What differs in a hub that other hubs use (FLEET-6): a part of the file, a second listener, and no approvals.
+
+A server that bears only one process is run by one hub: under systemd, as a StatefulSet of one, or as the stdio process
+of ``--workers``. The hubs in front have ``{"hub": ADDRESS}`` as its definition.
+
+- ``--only`` leaves the other servers of the file out. The file may name servers that this hub itself has elsewhere, and
+  reading it again while the hub runs leaves out the same ones.
+- ``--listen-hubs`` opens a second listener. Each peer there is proven: by a certificate that follows from the session
+  key, or on a Unix socket by the kernel. So the principals that it names are believed. The listener of ``--host`` and
+  ``--port`` stays what it is: for commands, probes and metrics of this machine.
+- Approvals are decided once, by the hubs in front, which know the people. If this hub held a changed tool too, two
+  persons would have to approve one change, and the second one would not know where.
+- There is no successor that takes over, and there are no workers: two processes at a time are what this hub prevents.
+  Its restart is an outage that the hubs in front tell as such.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.config import UNIX, Config
+from holdfast.core import is_loopback, nearest
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.serve.listening_socket import bind
+from holdfast.serve.options import ServeConfig
+
+__all__ = ["HubListener", "bind_for_hubs", "require_shared_key", "served_part"]
+
+
+@dataclass(frozen=True)
+class HubListener:
+    """Where other hubs connect."""
+
+    listener: socket.socket
+    tls: ssl.SSLContext | None
+    """None for a Unix socket: the kernel says who connects."""
+
+    @property
+    def uids(self) -> frozenset[int] | None:
+        """The users that may connect to a Unix socket; None where TLS decides."""
+        return frozenset({os.geteuid()}) if self.tls is None else None
+
+
+def served_part(options: ServeConfig, config: Config) -> Config:
+    """The part of a configuration that this hub serves, now and after each change of the file."""
+    if options.only:
+        if unknown := [one for one in options.only if one not in config.servers]:
+            near = nearest(unknown[0], config.servers)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(config.servers) or 'none'}"
+            raise UsageError(f"--only names `{unknown[0]}`, which the file does not have", hint=hint)
+        config = replace(config, servers={name: one for name, one in config.servers.items() if name in options.only})
+    if options.listen_hubs is None:
+        return config
+    servers = {name: replace(one, approvals="off") for name, one in config.servers.items()}
+    return replace(config, servers=servers, settings=replace(config.settings, approvals="off"))
+
+
+@contextmanager
+def bind_for_hubs(address: str | None) -> Iterator[socket.socket | None]:
+    """The listening socket for other hubs; None if there is none. A Unix socket is removed at the end."""
+    if address is None:
+        yield None
+        return
+    if not address.startswith(UNIX):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UsageError("--listen-hubs is no HOST:PORT", hint="write it as in --listen-hubs 0.0.0.0:4654")
+        with bind(host.strip("[]"), int(port)) as listener:
+            yield listener
+        return
+    path = Path(address.removeprefix(UNIX))
+    with _bind_unix(path) as listener:
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _is_served(path):
+            path.unlink()  # left behind by a hub that was killed
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(1024)
+    except OSError as exc:
+        listener.close()
+        hint = "another hub may run there; the path must be short, and its folder must exist"
+        raise HoldfastError(f"cannot listen on {path}: {exc.strerror or exc}", hint=hint) from exc
+    return listener
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(path))
+        return True
+    return False
+
+
+def require_shared_key(options: ServeConfig, *, shared: bool) -> None:
+    """Refuse a listener that no other machine can use: a key in the state folder is known on this machine alone."""
+    address = options.listen_hubs or UNIX
+    if shared or address.startswith(UNIX) or is_loopback(address.rpartition(":")[0].strip("[]")):
+        return
+    raise UsageError(
+        "--listen-hubs beyond this machine needs the session key that the other hubs have",
+        hint="start all of them with the same --session-key-file, or with the same HOLDFAST_SESSION_KEY",
+    )
