@@ -55,3 +55,12 @@ def test_an_import_for_type_checkers_counts(generator: ModuleType) -> None:
         text = "\n".join(path.read_text() for path in sources)
         named = set(re.findall(r"^\s*(?:from|import) holdfast\.(\w+)", text, flags=re.MULTILINE))
         assert used == (named & imports.keys()) - {name}, name
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md"])
+def test_every_file_that_the_map_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text))
+    missing = {name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src/holdfast"))}
+    assert named
+    assert missing == set()
