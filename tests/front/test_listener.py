@@ -14,7 +14,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.front import asgi, listener, requests
+from holdfast.front import answer_writer, asgi, listener, requests
 from holdfast.front.bodies import BodyBudget
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import Backlog
@@ -167,8 +167,8 @@ async def test_a_body_in_tiny_chunks_is_kept_in_few_pieces() -> None:
 
     async def counted(request: Request, reply: Reply) -> None:
         while not request.complete:
-            request._connection.want_body(request)
-            await request._connection.wait(10)
+            request._source.want_body()
+            await request._source.wait(10)
         kept.append(len(request._parts))
         reply.plain(200, await request.body(1 << 20))
 
@@ -325,13 +325,13 @@ async def test_messages_that_are_sent_in_a_row_go_out_in_one_write_and_in_their_
 
     async def serve(request: Request, reply: Reply) -> None:
         connection: Any = reply.connection
-        write = connection._transport.write
+        write = connection._out._transport.write
 
         def noted(data: bytes) -> None:
             written.append(data)
             write(data)
 
-        connection._transport = Watched(connection._transport, write=noted)
+        connection._out._transport = Watched(connection._out._transport, write=noted)
         await request.body(1 << 20)
         reply.streams = True
         for number in range(20):
@@ -357,9 +357,9 @@ async def test_what_waits_to_be_written_together_is_bounded_and_goes_out_before_
         request.keep_alive = False
         for _ in range(20):
             reply.event(b"x" * 10_000)
-            waiting.append(connection._pieces_size)
+            waiting.append(connection._out._pieces_size)
         reply.result(b"last")
-        connection.close()
+        connection._out.close()
 
     async with connected(serve) as (reader, writer):
         writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
@@ -367,7 +367,7 @@ async def test_what_waits_to_be_written_together_is_bounded_and_goes_out_before_
         assert await reader.read() == b""
     assert body.count(b"x" * 10_000) == 20
     assert body.endswith(b"data: last\n\n")
-    assert max(waiting) < listener.TOGETHER_BYTES
+    assert max(waiting) < answer_writer.TOGETHER_BYTES
 
 
 class Watched:
@@ -416,7 +416,7 @@ async def test_requests_that_are_sent_ahead_are_read_and_served_in_turns(kind: s
 
     async def look(request: Request, reply: Reply) -> None:
         nonlocal most
-        most = max(most, len(request._connection._requests))  # type: ignore[attr-defined]  # what it holds
+        most = max(most, len(request._source.queue))  # type: ignore[attr-defined]  # what it holds
         reply.plain(200, b"%d" % len(await request.body(1 << 20)))
 
     with measured_loop() as steps:

@@ -142,7 +142,7 @@ async def test_no_answer_over_http_holds_up_the_event_loop_and_a_header_of_any_l
     async with _before_http() as (steps, server, target, _):
         took = {what: await _answered(steps, server, target, what) for what in ANSWERS}
         monkeypatch.setattr("holdfast.wire.http.client.LONGEST_TELLING", 1 << 30)
-        monkeypatch.setattr("holdfast.wire.http.connection.HEAD_BYTES", 1 << 30)
+        monkeypatch.setattr("holdfast.wire.http.answer_parser.HEAD_BYTES", 1 << 30)
         parameters = b"Bearer " + b'a="b", ' * (LARGE_HEAD // 7)
         ANSWERS["a challenge without a bound"] = lambda: _refused(b"401 No", b"", b"www-authenticate: " + parameters)
         noticed = await _answered(steps, server, target, "a challenge without a bound", tries=1)
@@ -165,7 +165,7 @@ async def test_no_greeting_over_http_holds_up_the_event_loop_and_a_session_id_of
             server.stored["initialize"] = await anyio.to_thread.run_sync(ANSWERS[what])
             took[what] = await steps.longest_in(dial)
         monkeypatch.setattr("holdfast.wire.http.transport.LONGEST_SESSION_ID", 1 << 30)
-        monkeypatch.setattr("holdfast.wire.http.connection.HEAD_BYTES", 1 << 30)
+        monkeypatch.setattr("holdfast.wire.http.answer_parser.HEAD_BYTES", 1 << 30)
         server.stored["initialize"] = _greeted(b"mcp-session-id: " + b"a" * LARGE_HEAD)
         noticed = await steps.longest_in(dial, tries=1)
     assert _too_long(took) == {}
@@ -242,8 +242,8 @@ async def test_no_head_of_a_request_holds_up_the_event_loop(tmp_path: Path) -> N
 
 
 async def test_a_head_with_any_number_of_headers_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.front.parser.MOST_HEADERS", 1 << 30)
-    monkeypatch.setattr("holdfast.front.parser.HEAD_BYTES", 1 << 30)
+    monkeypatch.setattr("holdfast.front.request_parser.MOST_HEADERS", 1 << 30)
+    monkeypatch.setattr("holdfast.front.request_parser.HEAD_BYTES", 1 << 30)
     async with _with_tokens(tmp_path) as (steps, base):
         assert await _sent(steps, base, "one header too many times", tries=1) > LONGEST_STEP
 

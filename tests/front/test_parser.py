@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as some
 
-from holdfast.front.parser import BadRequest, RequestHead, RequestParser
+from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
 
 HEADS = (
     b"POST /mcp HTTP/1.1\r\nHost: a\r\ncontent-length: %d\r\naccept: x\r\n",
@@ -23,24 +23,24 @@ CHUNKED = b"POST /mcp HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n%
 
 
 class Taken:
-    """Keeps the requests of a connection."""
+    """Keeps the requests that a parser finds."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[object, ...]] = []
-        self._head = RequestHead()
+        self.head = RequestHead()
         self._body = b""
 
-    def begun(self, head: RequestHead, body: bytes | None = None) -> Taken:
-        self._head, self._body = head, body or b""
-        if body is not None:
-            self.end()
-        return self
+    def pull(self, parser: RequestParser) -> None:
+        while (event := parser.next_event()) is not None:
+            if isinstance(event, RequestHead):
+                self.head, self._body = event, b""
+            elif isinstance(event, RequestEnd):
+                self._end()
+            else:
+                self._body += event
 
-    def feed(self, data: bytes) -> None:
-        self._body += data
-
-    def end(self) -> None:
-        head = self._head
+    def _end(self) -> None:
+        head = self.head
         self.requests.append(
             (
                 head.method, head.path, head.raw_path, head.query, head.http_version, head.keep_alive, head.headers,
@@ -65,22 +65,22 @@ def test_requests_mean_the_same_however_their_bytes_are_cut(
     sent: list[tuple[int, bytes]], data: some.DataObject
 ) -> None:
     alone, cut = Taken(), Taken()
-    one = RequestParser(cut)
+    one = RequestParser()
     for kind, body in sent:
         written = _written(kind, body)
-        _feed(RequestParser(alone), written, len(written))
+        _feed(RequestParser(), alone, written, len(written))
         at = data.draw(some.sampled_from((0, 1, len(written) // 2, len(written) - 1)))
         for piece in (written[:at], written[at:]):
-            _feed(one, piece, len(piece) or 1)
+            _feed(one, cut, piece, len(piece) or 1)
     assert cut.requests == alone.requests
     assert len(alone.requests) == len(sent)
 
 
 def test_requests_that_are_sent_ahead_are_read_one_after_the_other() -> None:
     taken = Taken()
-    one = RequestParser(taken)
+    one = RequestParser()
     for _ in range(2):
-        _feed(one, _written(0, b"1") + _written(0, b"22") + _written(5, b""), 1 << 20)
+        _feed(one, taken, _written(0, b"1") + _written(0, b"22") + _written(5, b""), 1 << 20)
     assert [request[-1] for request in taken.requests] == [b"1", b"22", b""] * 2
 
 
@@ -88,10 +88,10 @@ def test_requests_that_are_sent_ahead_are_read_one_after_the_other() -> None:
     "bad", [b"no http\r\n\r\n", b"POST /mcp HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n"]
 )
 def test_bytes_that_are_no_request_are_refused_after_good_ones_too(bad: bytes) -> None:
-    one = RequestParser(Taken())
-    one.feed(_written(0, b"1"))
+    one, taken = RequestParser(), Taken()
+    _feed(one, taken, _written(0, b"1"), 1 << 20)
     with pytest.raises(BadRequest):
-        one.feed(bad)
+        _feed(one, taken, bad, 1 << 20)
 
 
 @pytest.mark.requirement("SEC-2")
@@ -106,9 +106,9 @@ def test_bytes_that_are_no_request_are_refused_after_good_ones_too(bad: bytes) -
 )
 def test_the_host_of_an_absolute_target_counts_and_not_the_header(target: bytes, host: str) -> None:
     taken = Taken()
-    RequestParser(taken).feed(b"GET " + target + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-    assert taken._head.headers["host"] == host
-    assert dict(taken._head.raw_headers)[b"host"] == host.encode(), "what reads the raw ones sees the same"
+    _feed(RequestParser(), taken, b"GET " + target + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 1 << 20)
+    assert taken.head.headers["host"] == host
+    assert dict(taken.head.raw_headers)[b"host"] == host.encode(), "what reads the raw ones sees the same"
 
 
 @pytest.mark.parametrize("pieces", [1, 1000])
@@ -118,8 +118,8 @@ def test_white_space_around_a_value_is_no_part_of_it(pieces: int) -> None:
         b"mcp-session-id: \t abc \t\r\nmcp-protocol-version: 2025-11-25 \r\ntransfer-encoding: , Chunked \r\nx: \r\n"
     )
     sent = b"POST /mcp HTTP/1.1\r\nHost: a \r\n" + fields + b"\r\n2\r\nok\r\n0\r\n\r\n"
-    _feed(RequestParser(taken), sent, len(sent) // pieces or 1)
-    found = dict(taken._head.headers)
+    _feed(RequestParser(), taken, sent, len(sent) // pieces or 1)
+    found = dict(taken.head.headers)
     assert found.pop("transfer-encoding") == ", Chunked"
     assert found == {"host": "a", "mcp-session-id": "abc", "mcp-protocol-version": "2025-11-25", "x": ""}
     assert taken.requests[0][-1] == b"ok"
@@ -127,10 +127,10 @@ def test_white_space_around_a_value_is_no_part_of_it(pieces: int) -> None:
 
 def test_a_head_that_begins_behind_a_large_body_is_not_too_large() -> None:
     taken = Taken()
-    one = RequestParser(taken)
+    one = RequestParser()
     following = _written(0, b"2")
-    _feed(one, _written(0, b"1" * 200_000) + following[:10], 1 << 20)
-    _feed(one, following[10:], 1 << 20)
+    _feed(one, taken, _written(0, b"1" * 200_000) + following[:10], 1 << 20)
+    _feed(one, taken, following[10:], 1 << 20)
     assert [request[-1] for request in taken.requests] == [b"1" * 200_000, b"2"]
 
 
@@ -147,8 +147,8 @@ def test_a_head_that_begins_behind_a_large_body_is_not_too_large() -> None:
 def test_a_coded_slash_separates_nothing(target: bytes, path: str) -> None:
     """A gateway that allows some paths reads another path in it than a hub would that decodes it first."""
     taken = Taken()
-    RequestParser(taken).feed(b"GET " + target + b" HTTP/1.1\r\nhost: a\r\n\r\n")
-    assert taken._head.path == path
+    _feed(RequestParser(), taken, b"GET " + target + b" HTTP/1.1\r\nhost: a\r\n\r\n", 1 << 20)
+    assert taken.head.path == path
 
 
 _CHUNKED, _LENGTH = b"Transfer-Encoding: chunked", b"Content-Length: 1"
@@ -232,12 +232,11 @@ def test_bytes_that_another_reader_may_split_otherwise_are_no_request(written: b
     data = written + b"GET /inner HTTP/1.1\r\nhost: a\r\n\r\n"
     size = max(size, len(data) // 4_000)  # those over a bound are long
     with pytest.raises(BadRequest):
-        _feed(RequestParser(taken), data, size)
+        _feed(RequestParser(), taken, data, size)
     assert not taken.requests
 
 
-def _feed(one: RequestParser, data: bytes, size: int) -> None:
+def _feed(one: RequestParser, taken: Taken, data: bytes, size: int) -> None:
     for start in range(0, len(data), size):
-        piece, at = data[start : start + size], 0
-        while at < len(piece):
-            at = one.feed(piece, at)
+        one.receive(data[start : start + size])
+        taken.pull(one)

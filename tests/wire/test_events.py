@@ -9,17 +9,19 @@ import pytest
 from holdfast.config.settings import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, OverBound
 from holdfast.errors import ServerFailure
+from holdfast.wire.http.answer_parser import AnswerHead
 from holdfast.wire.http.client import read_events
 from holdfast.wire.http.connection import PooledConnection, Response
 
 pytestmark = pytest.mark.anyio
 
+HEAD = AnswerHead(200, {"content-type": "text/event-stream"}, keep_alive=True, length=None, chunked=True)
 STREAM = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\ndata: y\r\n\r\n'
 
 
 def answer(pieces: Sequence[bytes], *, ends: bool = True) -> Response:
     """A response whose body came in these pieces; then it ends, or stays silent."""
-    response = Response(PooledConnection(lambda _: None), 200, {"content-type": "text/event-stream"})
+    response = Response(PooledConnection(lambda _: None), HEAD)
     for piece in pieces:
         response.feed(piece)
     if ends:

@@ -19,6 +19,7 @@ from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.http.answer_parser import AnswerHead
 from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.transport import HttpDispatcher
@@ -309,7 +310,11 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             params = {"progressToken": number, "progress": 0.5}
             notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
             await wire._rpc.take(json.dumps(notice).encode())
-            return Response(None, 200, {"content-type": kind}, (form % json.dumps(answer(number))).encode())
+            head = AnswerHead(200, {"content-type": kind}, keep_alive=True, length=None, chunked=True)
+            response = Response(None, head)
+            response.feed((form % json.dumps(answer(number))).encode())
+            response.end()
+            return response
 
         monkeypatch.setattr(wire._peer, "post", post)
         assert await wire.call("tools/call", {}, headers={}, on_progress=tell) is not None

@@ -14,7 +14,8 @@ import uvloop
 
 from holdfast.config import CallPolicy
 from holdfast.wire.http import connection as http1, dialing
-from holdfast.wire.http.connection import Disconnected, NotHttp, Response
+from holdfast.wire.http.answer_parser import Disconnected, NotHttp
+from holdfast.wire.http.connection import Response
 from holdfast.wire.http.inflate import INFLATED_BYTES, BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
 from tests.harness.waiting import came_true
@@ -252,7 +253,7 @@ async def test_a_slow_reader_holds_the_sender_up_and_not_our_memory() -> None:
         response = await pool.request("GET", "/", [])
         connection = response._connection
         assert connection is not None
-        await came_true(lambda: connection._paused)
+        await came_true(lambda: connection.flow.paused)
         assert response._size < 2 << 20
         assert sent < 32 << 20
         response.close()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.connection import NotHttp, PooledConnection
+from holdfast.wire.http.answer_parser import NotHttp
+from holdfast.wire.http.connection import PooledConnection
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-4", "SEC-7")]
 

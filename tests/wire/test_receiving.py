@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.wire.http.receiving import ReceiveRoom
+from holdfast.wire.http.receive_room import ReceiveRoom
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-11", "HUB-17")]
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.front.parser import BadRequest
-from holdfast.front.requests import BODY_SECONDS, Gone, Request, TooLarge
-
-if TYPE_CHECKING:
-    from holdfast.front.listener import HttpConnection
+from holdfast.front.request_parser import BadRequest
+from holdfast.front.requests import BODY_SECONDS, AnswerSink, Gone, Request, TooLarge
 
 __all__ = ["AsgiExchange"]
 
@@ -21,8 +18,16 @@ LARGEST_BODY = 64 * 1024
 class AsgiExchange:
     """One request through the ASGI application."""
 
-    def __init__(self, connection: HttpConnection, request: Request, app: Callable[..., Awaitable[None]]) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        out: AnswerSink,
+        request: Request,
+        app: Callable[..., Awaitable[None]],
+        refuse: Callable[[int], None],
+    ) -> None:
+        self._out = out
+        self._refuse = refuse
+        """Ends the connection with a status."""
         self._request = request
         self._app = app
         self._gone = asyncio.Event()
@@ -35,14 +40,14 @@ class AsgiExchange:
 
     async def run(self, transport: asyncio.BaseTransport, state: dict[str, Any]) -> None:
         """Give it to the application, and its answer to the client."""
-        request, connection = self._request, self._connection
+        request, out = self._request, self._out
         try:
             self._body = await request.body(LARGEST_BODY, within=BODY_SECONDS)
         except TooLarge:
-            connection.write_plain(request, 413, b"", b"")
+            out.write_plain(request, 413, b"", b"")
             return
         except BadRequest as exc:
-            connection.refuse(exc.status)
+            self._refuse(exc.status)
             return
         except Gone:
             return
@@ -51,7 +56,7 @@ class AsgiExchange:
             await self._app(_scope(request, transport, state), self._receive, self._send)
         except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
             if not self._begun:
-                connection.write_plain(request, 500, b"Internal Server Error", b"content-type: text/plain\r\n")
+                out.write_plain(request, 500, b"Internal Server Error", b"content-type: text/plain\r\n")
                 return
         if not self._done:
             request.keep_alive = False
@@ -70,20 +75,20 @@ class AsgiExchange:
             self._head = b"".join(b"%b: %b\r\n" % (name, value) for name, value in given if name != b"content-length")
             return
         body, more = message.get("body", b""), message.get("more_body", False)
-        connection, request = self._connection, self._request
+        out, request = self._out, self._request
         if not self._begun:
             self._begun = True
             assert self._head is not None  # noqa: S101 - an application starts its answer first
             if not more:
                 self._done = True
-                connection.write_plain(request, self._status, body, self._head)
+                out.write_plain(request, self._status, body, self._head)
                 return
-            connection.write_head(request, self._head, self._status)
-        connection.write_chunk(request, body)
+            out.write_head(request, self._head, self._status)
+        out.write_chunk(request, body)
         if not more:
             self._done = True
-            connection.write_end(request)
-        await connection.drained()
+            out.write_end(request)
+        await out.drained()
 
 
 def _scope(request: Request, transport: asyncio.BaseTransport, state: dict[str, Any]) -> dict[str, Any]:

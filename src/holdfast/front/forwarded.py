@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.access import Admission
 from holdfast.fleet import PeerReply
-from holdfast.front.parser import RequestHead
+from holdfast.front.request_parser import RequestHead
 from holdfast.front.requests import Request, WholeRequests
 from holdfast.wire import Bytes
 
@@ -21,9 +20,6 @@ class ForwardedConnection(WholeRequests):
         self._reply = reply
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.admission: Admission | None = None
-        self.client_verified = False
-        self.client_names: frozenset[str] = frozenset()
 
     def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Request:
         """The request, as the client sent it to the other replica."""

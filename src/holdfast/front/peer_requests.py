@@ -229,7 +229,7 @@ class PeerRequests:
         headers = {str(name): str(value) for name, value in about["headers"].items()}
         request = connection.request(str(about["method"]), str(about["path"]), headers, asked.body)
         try:
-            await endpoint.serve(request, Reply(connection, request), _principal(about["principal"]))
+            await endpoint.serve(request, Reply(connection, connection, request), _principal(about["principal"]))
         except LivesElsewhere:
             answer.refuse(_MOVED)
         finally:

@@ -1,7 +1,6 @@
 """One HTTP request of a client, and the answer to it: plain, or an event stream.
 
-The connection makes them: ``HttpConnection``, or ``ForwardedConnection`` for a client of another replica. What serves a
-request sees these two, and no transport.
+What serves a request sees these two, and no transport: they know a connection by the three protocols below.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.front.parser import BadRequest, RequestHead
-from holdfast.wire import MANY_PIECES, Bytes, append_piece
+from holdfast.front.request_parser import BadRequest, RequestHead
+from holdfast.wire import Bytes, append_piece
 
 if TYPE_CHECKING:
     from holdfast.access import Admission
     from holdfast.front.bodies import BodyLease
 
-__all__ = ["Gone", "Reply", "Request", "RequestConnection", "TooLarge", "WholeRequests"]
+__all__ = ["AnswerSink", "Gone", "Reply", "Request", "RequestSource", "Timer", "TooLarge", "WholeRequests"]
 
 BODY_SECONDS: Final = 30.0
 """How long a body may make no progress."""
@@ -47,12 +46,28 @@ class Gone(Exception):
     """The client closed the connection before its request was complete."""
 
 
-class RequestConnection(Protocol):
-    """The connection of a client, as its requests and replies use it."""
+class RequestSource(Protocol):
+    """Where the bodies of requests come from: the connection of a client."""
 
-    admission: Admission | None
-    client_verified: bool
-    client_names: frozenset[str]
+    @property
+    def lost(self) -> bool:
+        """Whether the client closed it."""
+
+    async def wait(self, within: float | None = None) -> None:
+        """Wait until bytes came or the client is gone."""
+
+    def continue_body(self, request: Request) -> None:
+        """Tell a client that asks first that its body is wanted."""
+
+    def want_body(self) -> None:
+        """A reader waits: take more of the body."""
+
+    def pause(self) -> None:
+        """Read no more for now."""
+
+
+class AnswerSink(Protocol):
+    """Where an answer goes: the connection of a client."""
 
     @property
     def lost(self) -> bool:
@@ -62,32 +77,11 @@ class RequestConnection(Protocol):
     def unread(self) -> int:
         """How many bytes wait for the client to read them."""
 
-    async def wait(self, within: float | None = None) -> None:
-        """Wait until bytes came or the client is gone."""
-
     async def drained(self) -> None:
         """Wait until most of what was written is read."""
 
-    def continue_body(self, request: Request) -> None:
-        """Tell a client that asks first that its body is wanted."""
-
-    def want_body(self, request: Request) -> None:
-        """Somebody reads: take more of it."""
-
-    def pause(self) -> None:
-        """Read no more for now."""
-
-    def completed(self) -> None:
-        """A request is complete."""
-
-    def arm(self, seconds: float, then: Callable[[], None]) -> None:
-        """Do something later, instead of what was to be done later before."""
-
-    def disarm(self) -> None:
-        """Do nothing later."""
-
     def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
-        """An answer that is complete; nothing is done later any more."""
+        """An answer that is complete."""
 
     def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
         """The head of an answer that comes in pieces."""
@@ -102,8 +96,18 @@ class RequestConnection(Protocol):
         """Close now, without sending what is left."""
 
 
+class Timer(Protocol):
+    """The one timer of a connection."""
+
+    def arm(self, seconds: float, then: Callable[[], None]) -> None:
+        """Do something later, instead of what was to be done later before."""
+
+    def disarm(self) -> None:
+        """Do nothing later."""
+
+
 class WholeRequests:
-    """What a ``RequestConnection`` has to do for requests that are complete when they come: nothing."""
+    """A ``RequestSource`` for requests that are complete when they come: there is nothing to do."""
 
     async def wait(self, within: float | None = None) -> None:
         """Nothing is waited for."""
@@ -111,24 +115,21 @@ class WholeRequests:
     def continue_body(self, request: Request) -> None:
         """Nothing more comes."""
 
-    def want_body(self, request: Request) -> None:
+    def want_body(self) -> None:
         """Nothing more comes."""
 
     def pause(self) -> None:
         """Nothing more comes."""
-
-    def completed(self) -> None:
-        """It was complete from the start."""
 
 
 class Request:
     """One request; its head is complete, its body may still be coming."""
 
     __slots__ = (
-        "_connection",
         "_parts",
         "_refused",
         "_size",
+        "_source",
         "admission",
         "client_names",
         "client_verified",
@@ -145,13 +146,22 @@ class Request:
         "whole",
     )  # fmt: skip
 
-    def __init__(self, connection: RequestConnection, head: RequestHead, body: bytes | None = None) -> None:
-        self._connection = connection
-        self.admission: Admission | None = connection.admission
+    def __init__(
+        self,
+        source: RequestSource,
+        head: RequestHead,
+        body: bytes | None = None,
+        *,
+        admission: Admission | None = None,
+        verified: bool = False,
+        names: frozenset[str] = frozenset(),
+    ) -> None:
+        self._source = source
+        self.admission = admission
         """The place of its connection; None where no ``Acceptor`` made the connection."""
-        self.client_verified = connection.client_verified
+        self.client_verified = verified
         """Whether TLS verified a certificate of the client."""
-        self.client_names = connection.client_names
+        self.client_names = names
         """The names in that certificate."""
         self._parts = [body] if body else []
         self._size = len(body) if body else 0
@@ -173,15 +183,6 @@ class Request:
         self.on_gone: Callable[[], object] | None = None
         """Told when the client closes the connection before it has its answer."""
 
-    def at_hand(self, most: int) -> bytes | None:
-        """The whole body, if all of it is here in one piece and not too large; then it is taken."""
-        if not self.complete or self._size > most or len(self._parts) != 1:
-            return None
-        if "expect" in self.headers:
-            self._connection.continue_body(self)
-        self._size = 0
-        return self._parts.pop()
-
     async def body(
         self, most: int, *, within: float = WHOLE_BODY_SECONDS, hold: Callable[[int], None] | None = None
     ) -> bytes:
@@ -196,7 +197,7 @@ class Request:
             hold(int(declared or self._size))
         until = 0.0
         if declared not in ("", "0") or "transfer-encoding" in self.headers:
-            self._connection.continue_body(self)
+            self._source.continue_body(self)
         if not self.complete:
             until = time.monotonic() + within
         while not self.complete:
@@ -206,9 +207,9 @@ class Request:
                 raise BadRequest(self._refused)
             if hold is not None and not declared:
                 hold(self._size + BUFFERED_BYTES)  # what may come before the next look
-            self._connection.want_body(self)
-            await self._connection.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
-            if self._connection.lost and not self.complete:
+            self._source.want_body()
+            await self._source.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
+            if self._source.lost and not self.complete:
                 raise Gone
         if self._size > most:
             raise TooLarge
@@ -217,13 +218,10 @@ class Request:
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
-        if len(self._parts) < MANY_PIECES:
-            self._parts.append(data)
-        else:
-            append_piece(self._parts, data)
+        append_piece(self._parts, data)
         self._size += len(data)
         if self._size > BUFFERED_BYTES:
-            self._connection.pause()
+            self._source.pause()
 
     @property
     def wants_more(self) -> bool:
@@ -237,7 +235,6 @@ class Request:
     def end(self) -> None:
         """The body is complete."""
         self.complete = True
-        self._connection.completed()
 
     def take(self) -> bytes:
         """Received data that was not taken yet."""
@@ -253,11 +250,12 @@ class Request:
 class Reply:
     """The answer to one request: plain, or an event stream that begins when something precedes the result."""
 
-    __slots__ = ("_extra", "_first", "_request", "connection", "done", "on_done", "started", "streams")
+    __slots__ = ("_extra", "_first", "_request", "_timer", "connection", "done", "on_done", "started", "streams")
 
-    def __init__(self, connection: RequestConnection, request: Request) -> None:
+    def __init__(self, connection: AnswerSink, timer: Timer, request: Request) -> None:
         self.connection = connection
         """It carries one reply after the other."""
+        self._timer = timer
         self._request = request
         self._extra = b""
         self.streams = False
@@ -274,7 +272,7 @@ class Reply:
         self._extra = extra
         self._first = first
         if self.streams:
-            self.connection.arm(STREAM_AFTER_SECONDS, self._tick)
+            self._timer.arm(STREAM_AFTER_SECONDS, self._tick)
 
     def plain(
         self, status: int, body: bytes | list[Bytes], headers: bytes = b"content-type: application/json\r\n"
@@ -282,6 +280,7 @@ class Reply:
         """An answer that is complete."""
         self.done = True
         self._first = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
+        self._timer.disarm()
         self.connection.write_plain(self._request, status, body, headers + self._extra)
 
     def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
@@ -301,7 +300,7 @@ class Reply:
         if not self.started:
             self.begin()
         self.connection.write_chunk(self._request, event(message, event_id))
-        self.connection.arm(COMMENT_SECONDS, self._tick)
+        self._timer.arm(COMMENT_SECONDS, self._tick)
 
     def begin(self) -> None:
         """Begin the event stream."""
@@ -309,14 +308,14 @@ class Reply:
         self.connection.write_head(self._request, _STREAM_HEADERS + self._extra)
         if self._first is not None and (first := self._first()):
             self.connection.write_chunk(self._request, first)
-        self.connection.arm(COMMENT_SECONDS, self._tick)
+        self._timer.arm(COMMENT_SECONDS, self._tick)
 
     def end(self) -> None:
         """The stream is complete."""
         if not self.done:
             self.done = True
             self._first = None
-            self.connection.disarm()
+            self._timer.disarm()
             self.connection.write_end(self._request)
             if self.on_done is not None:
                 self.on_done()
@@ -327,7 +326,7 @@ class Reply:
         """Another replica is to answer: no stream begins here meanwhile. The result takes that back."""
         first, extra = self._first, self._extra
         self._first, self._extra = None, b""
-        self.connection.disarm()
+        self._timer.disarm()
 
         def take_back() -> None:
             self.wait_for_result(extra, first)
@@ -340,6 +339,7 @@ class Reply:
             self.result(body)
             return
         self.done = True
+        self._timer.disarm()
         self.connection.write_plain(self._request, status, body, headers)
 
     def pass_head(self, status: int, headers: bytes) -> None:
@@ -383,7 +383,7 @@ class Reply:
             self.begin()
         else:
             self.connection.write_chunk(self._request, b": still here\n\n")
-            self.connection.arm(COMMENT_SECONDS, self._tick)
+            self._timer.arm(COMMENT_SECONDS, self._tick)
 
 
 def event(message: bytes, event_id: bytes = b"") -> bytes:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
         BadChunk as BadChunk,
         ChunkReader as ChunkReader,
         HeadFrame as HeadFrame,
+        append_piece as append_piece,
     )
-    from holdfast.wire.http.pieces import MANY_PIECES as MANY_PIECES, append_piece as append_piece
     from holdfast.wire.http.pool import HttpOrigin as HttpOrigin, Pool as Pool
-    from holdfast.wire.http.receiving import share_receive_room as share_receive_room
+    from holdfast.wire.http.receive_room import share_receive_room as share_receive_room
     from holdfast.wire.hub_peer import (
         CLIENT_HEADER as CLIENT_HEADER,
         FAILURE_KEY as FAILURE_KEY,

@@ -44,11 +44,12 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
-from holdfast.wire.http.connection import LARGE_BYTES, BrokenHttp, NotHttp, Response
+from holdfast.wire.http.answer_parser import BrokenHttp, NotHttp
+from holdfast.wire.http.connection import LARGE_BYTES, Response
 from holdfast.wire.http.evidence import evidence_of
 from holdfast.wire.http.inflate import BadEncoding
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy
-from holdfast.wire.http.receiving import receive_room
+from holdfast.wire.http.receive_room import receive_room
 
 __all__ = [
     "EVENT_STREAM",

@@ -26,7 +26,7 @@ from holdfast.core import (
     TlsFault,
     status_class,
 )
-from holdfast.wire.http.connection import BrokenHttp, Disconnected, NotHttp
+from holdfast.wire.http.answer_parser import BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.inflate import BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, ProxyRefused, ProxyUnreachable, ProxyUnusable
 

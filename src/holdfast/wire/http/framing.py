@@ -1,4 +1,4 @@
-"""Where heads and chunks begin and end in the bytes of a connection, for both sides of HTTP/1.1.
+"""Where heads and chunks begin and end in the bytes of a connection, for both sides of HTTP/1.1, and what is in a body.
 
 What is found depends on the bytes alone, not on how they were cut on their way. A parser gets exactly the bytes of one
 head: so no byte after a head is read twice, and nothing in one message changes how the next one is read.
@@ -7,10 +7,10 @@ head: so no byte after a head is read twice, and nothing in one message changes 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import MutableSequence
+from typing import Any, Final
 
-__all__ = ["BadChunk", "ChunkReader", "HeadFrame"]
+__all__ = ["BadChunk", "ChunkReader", "HeadFrame", "append_piece"]
 
 EXTENSION_BYTES: Final = 16 * 1024
 """What chunks may say of themselves, in all chunks of a body: hardly any peer says anything."""
@@ -113,27 +113,28 @@ class ChunkReader:
         self._trailers = self._size = 0
         self.done = False
 
-    def feed(self, data: bytes, at: int, body: Callable[[bytes], None]) -> int:
-        """Read from ``at`` on; returns where the body ends, or all is read. Raises ``BadChunk``."""
+    def take(self, data: bytes, at: int) -> tuple[bytes, int]:
+        """The next piece of the body from ``at`` on, and where to go on; empty if there is none before the data ends.
+
+        It is empty too when the body is complete: then ``done`` is true. Raises ``BadChunk``.
+        """
         size = len(data)
         while at < size and not self.done:
             if self._left > 0:
                 stop = min(size, at + self._left)
                 self._left -= stop - at
-                body(data[at:stop])
-                at = stop
-                continue
+                return data[at:stop], stop
             end = data.find(b"\n", at)
             line = self._line + (data[at:] if end < 0 else data[at : end + 1])
             self._line = b""
             if end < 0:
                 self._wait(line)
-                return size
+                return b"", size
             at = end + 1
             if not line.endswith(b"\r\n"):
                 raise BadChunk
-            self._take(line[:-2])
-        return at
+            self._take_line(line[:-2])
+        return b"", at
 
     def _wait(self, line: bytes) -> None:
         """Keep the beginning of a line: it is read when it is complete. One that is over its bound already is not."""
@@ -147,7 +148,7 @@ class ChunkReader:
             raise BadChunk
         self._line = line
 
-    def _take(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         if self._left == 0:  # after a chunk
             if line:
                 raise BadChunk
@@ -173,3 +174,25 @@ class ChunkReader:
             raise BadChunk(too_large=True)
         if _TRAILER.fullmatch(line) is None:
             raise BadChunk
+
+
+MANY_PIECES: Final = 64
+"""So many pieces of a body are kept as they came; few bodies have more."""
+
+_SMALL_BYTES: Final = 4096
+_JOINED_BYTES: Final = 64 * 1024
+
+
+def append_piece(pieces: MutableSequence[Any], data: bytes) -> None:
+    """Append a piece of a body to those that wait for their reader. Of many, small ones are joined as they come.
+
+    A body may come in chunks of one or two bytes. Each would take thirty times its size in memory, and joining millions
+    of them at the end holds up the event loop. So they go into a ``bytearray`` of small ones.
+    """
+    last = pieces[-1] if len(pieces) >= MANY_PIECES else None
+    if last is None or len(data) >= _SMALL_BYTES:
+        pieces.append(data)
+    elif isinstance(last, bytearray) and len(last) < _JOINED_BYTES:
+        last += data
+    else:
+        pieces.append(bytearray(data))

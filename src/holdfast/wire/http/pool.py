@@ -17,13 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from holdfast.wire.http.connection import (
-    HEAD_BYTES,
-    IDLE_SECONDS,
-    Disconnected,
-    PooledConnection,
-    Response,
-)
+from holdfast.wire.http.answer_parser import HEAD_BYTES, Disconnected
+from holdfast.wire.http.connection import IDLE_SECONDS, PooledConnection, Response
 from holdfast.wire.http.dialing import NO_LIMIT, dial, dial_unix
 
 __all__ = [
@@ -167,7 +162,7 @@ class Pool:
             try:
                 return await answer
             except BaseException as exc:
-                connection.give_up(answer)
+                _give_up(connection, answer)
                 if not kept or not isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError):
                     raise
                 self._keep_none_until = self._loop.time() + CLOSING_SECONDS
@@ -192,7 +187,7 @@ class Pool:
             target = f"http://{self.origin.authority}{target}"
         given = list(headers)
         lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if not any(name == "host" for name, _ in given):  # a definition may name another Host
+        if "host" not in dict(given):  # a definition may name another Host
             lines.append(f"host: {self.origin.authority}\r\n")
         lines += [f"{name}: {value}\r\n" for name, value in given]
         if proxy is not None and proxy.authorization and not self.origin.tls:
@@ -287,6 +282,14 @@ class Pool:
             transport, connection, self._tls, server_hostname=origin.host, ssl_handshake_timeout=NO_LIMIT
         )
         connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
+
+
+def _give_up(connection: PooledConnection, head: asyncio.Future[Response]) -> None:
+    """The answer is not wanted any more, or did not come: the connection is of no further use."""
+    if head.done() and not head.cancelled() and head.exception() is None:
+        head.result().close()
+    else:
+        connection.abort()
 
 
 class _Tunnel(asyncio.Protocol):

@@ -278,7 +278,7 @@ class _Post:
         try:
             await self._take(came)
         except ServerFailure as failure:
-            if isinstance(failure.__cause__, BadJson) and response.ends_with_connection and _is_beginning(came):
+            if isinstance(failure.__cause__, BadJson) and response.head.ends_with_connection and _is_beginning(came):
                 raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from failure
             raise
         if not self._pending.settled:

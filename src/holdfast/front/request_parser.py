@@ -1,19 +1,34 @@
-"""The requests in the bytes of one connection. They depend on the bytes alone, not on how those were cut on their way.
+"""The requests in the bytes of one client's connection: HTTP/1.1 without a socket. Bytes in, events out.
 
-httptools reads heads, and nothing else: each head by a parser of its own. Where a body ends is decided here: after the
-length that the head states, or after the last chunk.
+A request is one ``RequestHead``, then pieces of its body (``bytes``), then one ``RequestEnd``. The shell pulls events:
+what it does not pull stays here, so a client that sends many requests ahead fills no queue.
+
+Where a body ends is decided here, by the first rule that fits: after the last chunk; after the length that the head
+states; at once.
+
+What must never happen (request smuggling): a proxy before us and this reader disagree where a request ends.
+
+- httptools reads heads and nothing else, each head by a parser of its own that gets exactly the bytes of that head
+  (``framing.HeadFrame``). Nothing in one request changes how the next one is read.
+- The events depend on the bytes alone, not on how they were cut on their way.
+- What two readers may read apart is refused, not repaired: ``content-length`` beside ``transfer-encoding``, a length
+  that is no plain number, a coding other than ``chunked``, a chunk whose size line is odd, two ``Host`` headers.
+
+Each head has bounds on its size and on the number of its headers, and so have the trailers of a body (SEC-11).
+tests/front/test_request_oracle.py compares it with h11, and names each rule in which it is stricter on purpose.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from enum import Enum
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 import httptools
 
 from holdfast.wire import BadChunk, ChunkReader, HeadFrame
 
-__all__ = ["BadRequest", "RequestBody", "RequestHead", "RequestParser", "RequestSink"]
+__all__ = ["BadRequest", "RequestEnd", "RequestEvent", "RequestHead", "RequestParser"]
 
 HEAD_BYTES: Final = 64 * 1024
 MOST_HEADERS: Final = 500
@@ -52,116 +67,112 @@ class RequestHead:
         self.repeated: tuple[str, ...] = ()
         """The names that occur more than once."""
 
-
-class RequestBody(Protocol):
-    """A request whose head is complete."""
-
-    def feed(self, data: bytes) -> None:
-        """A piece of the body."""
-
-    def end(self) -> None:
-        """The body is complete."""
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method} {self.path!r} HTTP/{self.http_version}>"
 
 
-class RequestSink(Protocol):
-    """What takes the requests of a connection."""
+class RequestEnd(Enum):
+    """A request is complete."""
 
-    def begun(self, head: RequestHead, body: bytes | None = None) -> RequestBody:
-        """A head is complete: the request can be served. Its body goes to what this returns, or is all here."""
+    END = "end"
+
+
+RequestEvent: TypeAlias = RequestHead | bytes | RequestEnd
 
 
 class RequestParser:
-    """Reads one request after the other."""
+    """Reads one request after the other: ``receive`` takes bytes, ``next_event`` gives what they mean."""
 
-    def __init__(self, sink: RequestSink) -> None:
-        self._sink = sink
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0
+        """Where the bytes begin that were not read."""
         self._frame = HeadFrame(HEAD_BYTES)
         self._reader: _RequestHeadReader | None = None
         """What reads the head that has begun."""
-        self._request: RequestBody | None = None
-        """The request whose body is being read."""
+        self._in_body = False
         self._left = 0
-        """How much is left of that body, where its head states a length."""
+        """How much is left of the body, where its head states a length."""
         self._chunks: ChunkReader | None = None
-        """What reads that body, where it comes in chunks."""
+        """What reads the body, where it comes in chunks."""
 
     @property
     def in_head(self) -> bool:
         """Whether a head has begun and is not complete."""
         return self._frame.begun
 
-    def feed(self, data: bytes, at: int = 0) -> int:
-        """Read from ``at`` on, at most to the end of one request; returns where to go on. Raises ``BadRequest``."""
-        if self._request is None:
-            at = self._read_head(data, at)
+    @property
+    def unread(self) -> int:
+        """How many bytes came and were not pulled."""
+        return len(self._data) - self._at
+
+    def receive(self, data: bytes) -> None:
+        """Bytes came."""
+        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+        self._at = 0
+
+    def next_event(self) -> RequestEvent | None:
+        """The next event in the bytes that came; None if it needs more of them. Raises ``BadRequest``."""
+        if not self._in_body:
+            return self._read_head() if self._at < len(self._data) else None
         if self._chunks is not None:
-            return self._read_chunks(data, at)
-        return self._read_body(data, at) if self._left else at
+            piece, done = self._read_chunks(self._chunks)
+        else:
+            end = min(len(self._data), self._at + self._left)
+            piece, self._at = self._data[self._at : end], end
+            self._left -= len(piece)
+            done = not self._left
+        if piece:
+            return piece
+        if done:
+            self._in_body, self._chunks = False, None
+            return RequestEnd.END
+        return None
 
     def close(self) -> None:
-        """No more bytes come, or the head is complete."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        """No more bytes come, or none is wanted."""
+        self._data, self._at = b"", 0
+        self._forget_reader()
 
-    def _read_head(self, data: bytes, at: int) -> int:
-        frame, size = self._frame, len(data)
-        start, stop, ends = frame.find(data, at)
+    def _read_head(self) -> RequestHead | None:
+        frame, data = self._frame, self._data
+        start, stop, ends = frame.find(data, self._at)
         head = None
         if start < stop:
-            reader = self._reader
-            if reader is None:
-                reader = self._reader = _RequestHeadReader()
-            head = reader.feed(data if not start and stop == size else data[start:stop])
+            if self._reader is None:
+                self._reader = _RequestHeadReader()
+            head = self._reader.feed(data[start:stop])
+        self._at = stop
         if frame.over:
             raise BadRequest(431)
         if ends != (head is not None):
             raise BadRequest(400)
         if head is None:
-            return stop
-        self.close()
+            return None
+        self._forget_reader()
         frame.restart()
-        return self._begin(head, data, stop)
-
-    def _begin(self, head: RequestHead, data: bytes, at: int) -> int:
-        """A head is complete. A body that is all here goes with it."""
+        self._in_body = True
         if "transfer-encoding" in head.headers:
             self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
-            self._request = self._sink.begun(head)
-            return at
-        length = int(head.headers.get("content-length", "0"))
-        if len(data) - at >= length:
-            self._sink.begun(head, data[at : at + length])
-            return at + length
-        self._left = length
-        self._request = self._sink.begun(head)
-        return at
+        else:
+            self._left = int(head.headers.get("content-length", "0"))
+        return head
 
-    def _read_body(self, data: bytes, at: int) -> int:
-        assert self._request is not None  # noqa: S101 - a body is being read
-        stop = min(len(data), at + self._left)
-        self._left -= stop - at
-        self._request.feed(data if not at and stop == len(data) else data[at:stop])
-        if not self._left:
-            self._end()
-        return stop
-
-    def _read_chunks(self, data: bytes, at: int) -> int:
-        assert self._request is not None  # noqa: S101 - as above
-        assert self._chunks is not None  # noqa: S101 - as above
+    def _read_chunks(self, chunks: ChunkReader) -> tuple[bytes, bool]:
         try:
-            at = self._chunks.feed(data, at, self._request.feed)
+            piece, self._at = chunks.take(self._data, self._at)
         except BadChunk as exc:
             raise BadRequest(431 if exc.too_large else 400) from None
-        if self._chunks.done:
-            self._chunks = None
-            self._end()
-        return at
+        return piece, chunks.done
 
-    def _end(self) -> None:
-        request, self._request = self._request, None
-        if request is not None:
-            request.end()
+    def _forget_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __repr__(self) -> str:
+        state = "in a body" if self._in_body else "in a head" if self.in_head else "between requests"
+        return f"<RequestParser {state} unread={self.unread}>"
 
 
 class _RequestHeadReader:
