@@ -78,6 +78,8 @@ class Origin(Server[Any]):
         self.connections = 0
         self.url = ""
         self.words = ""
+        self.described: dict[str, dict[str, Any]] = {}
+        """What else is said of some tools."""
 
     def create_initialization_options(self, *args: Any, **kwargs: Any) -> InitializationOptions:
         self.connections += 1
@@ -88,7 +90,14 @@ class Origin(Server[Any]):
         names = [*TOOLS, *self.extra_tools]
         return types.ListToolsResult(
             tools=[
-                types.Tool(name=name, description=self.words or f"It can {name}.", input_schema=OBJECT)
+                types.Tool.model_validate(
+                    {
+                        "name": name,
+                        "description": self.words or f"It can {name}.",
+                        "inputSchema": OBJECT,
+                        **self.described.get(name, {}),
+                    }
+                )
                 for name in names
             ]
         )

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         LoadPolicy as LoadPolicy,
         QuotaSettings as QuotaSettings,
         Settings as Settings,
+        ToolsMode as ToolsMode,
     )
     from holdfast.config.spec import (
         UNIX as UNIX,

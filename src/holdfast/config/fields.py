@@ -176,6 +176,7 @@ TRANSPORTS = {
 SHARINGS = ("shared", "per-client")
 PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
+TOOLS_MODES = ("all", "find")
 ERAS = ("auto", "legacy", "modern")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
@@ -343,6 +344,31 @@ def _approval(value: object) -> str:
     )
 
 
+def _tools_mode(value: object) -> str:
+    if value in TOOLS_MODES:
+        return str(value)
+    raise InvalidValue("must be `all` or `find`", hint='write "find" to list a few tools that find the others')
+
+
+def _tool_patterns(value: object) -> list[str]:
+    hint = 'write ["github/create_issue"]: the server, a slash, and the tool, where `*` stands for any text'
+    if not isinstance(value, list):
+        raise InvalidValue(f"must be a list of texts, not {kind_of(value)}", hint=hint)
+    for one in value:
+        if not isinstance(one, str) or not all(one.partition("/")):
+            raise InvalidValue("must name each tool as `server/tool`", hint=hint)
+    return value
+
+
+def _profiles(value: object) -> list[tuple[str, list[str]]]:
+    hint = 'write {"coding": ["git/*", "files/read_*"]}: a name, and the tools as `server/tool`'
+    if not isinstance(value, dict):
+        raise InvalidValue(f"must be an object, not {kind_of(value)}", hint=hint)
+    if not all(value):
+        raise InvalidValue("a profile must have a name", hint=hint)
+    return [(str(name), _tool_patterns(patterns)) for name, patterns in value.items()]
+
+
 def _sharing(value: object) -> str:
     if value in SHARINGS:
         return str(value)
@@ -494,6 +520,22 @@ Size: TypeAlias = Annotated[
     _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
 ]
 ApprovalName: TypeAlias = Annotated[str, BeforeValidator(_approval), _schema({"enum": list(APPROVALS)}, _EXPANDS)]
+ToolsModeName: TypeAlias = Annotated[str, BeforeValidator(_tools_mode), _schema({"enum": list(TOOLS_MODES)}, _EXPANDS)]
+ToolPatterns: TypeAlias = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_tool_patterns),
+    _schema({"type": "array", "items": {"type": "string", "pattern": "^.+/.+$"}}),
+]
+Profiles: TypeAlias = Annotated[
+    tuple[tuple[str, tuple[str, ...]], ...],
+    BeforeValidator(_profiles),
+    _schema(
+        {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "string", "pattern": "^.+/.+$"}},
+        }
+    ),
+]
 EraName: TypeAlias = Annotated[str, BeforeValidator(_era), _schema({"enum": list(ERAS)}, _EXPANDS)]
 PlacementField: TypeAlias = Annotated[str, BeforeValidator(_placement), _schema({"enum": list(PLACEMENTS)}, _EXPANDS)]
 SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enum": list(SHARINGS)}, _EXPANDS)]

@@ -266,8 +266,10 @@ def _spelled(name: str, value: object) -> str | tuple[str, ...]:
             return "warn; hold beyond loopback"
         case None:
             return "off"
+        case tuple() if name == "profiles":
+            return tuple(f"{profile}: {', '.join(patterns)}" for profile, patterns in value)
         case tuple():
-            return tuple(map(format_duration, value))
+            return tuple(one if isinstance(one, str) else format_duration(one) for one in value)
         case float():
             return f"{value:.15g}" if name == "growth" else format_duration(value)
         case int() if name.endswith("_bytes"):

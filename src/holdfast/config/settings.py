@@ -26,7 +26,11 @@ __all__ = [
     "QuotaSettings",
     "ReconnectSettings",
     "Settings",
+    "ToolsMode",
 ]
+
+ToolsMode: TypeAlias = Literal["all", "find"]
+"""Whether an endpoint lists all tools, or a few that find the others."""
 
 ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
 """What happens with a changed or new tool: nothing, a report, or it waits for a person."""
@@ -318,5 +322,28 @@ class Settings:
             "The most characters of a tool's or a prompt's name at `/mcp`. A longer name is shortened and "
             "gets a hash. The default leaves room for the prefix that a client puts before it. Names given "
             "out at another length stay callable.",
+        ),
+    )
+    tools: ToolsMode = field(
+        default="all",
+        metadata=in_file(
+            "ToolsModeName",
+            "What an endpoint lists whose address does not say it: `all` tools, or with `find` a few that find, "
+            "describe and call the others.",
+        ),
+    )
+    pin: tuple[str, ...] = field(
+        default=(),
+        metadata=in_file(
+            "ToolPatterns",
+            "The tools that are listed with `find` too, as `server/tool`; `*` stands for any text.",
+        ),
+    )
+    profiles: tuple[tuple[str, tuple[str, ...]], ...] = field(
+        default=(),
+        metadata=in_file(
+            "Profiles",
+            "Named parts of the servers and tools, which an address chooses by `?profile=NAME`: patterns of "
+            "`server/tool`, where `*` stands for any text.",
         ),
     )

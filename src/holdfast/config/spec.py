@@ -45,9 +45,12 @@ HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | A
 
 
 def hub_url(address: str, server: str) -> str:
-    """The endpoint of one server at another hub of the same fleet. On a Unix socket there is no TLS, and no host."""
+    """The endpoint of one server at another hub of the same fleet. On a Unix socket there is no TLS, and no host.
+
+    It lists all tools, also where the other hub's default is to find them.
+    """
     base = "http://localhost" if address.startswith(UNIX) else f"https://{address}"
-    return f"{base}/servers/{quote(server, safe='')}/mcp"
+    return f"{base}/servers/{quote(server, safe='')}/mcp?tools=all"
 
 
 def _nothing() -> Mapping[str, str]:

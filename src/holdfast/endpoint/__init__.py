@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     )
     from holdfast.endpoint.instructions import IDENTITY as IDENTITY
     from holdfast.endpoint.server import McpServer as McpServer
-    from holdfast.endpoint.view import View as View
+    from holdfast.endpoint.view import (
+        TOOLS_MODES as TOOLS_MODES,
+        EndpointAddress as EndpointAddress,
+        View as View,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -7,7 +7,8 @@ one. Telling never waits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from mcp.shared.subscriptions import (
@@ -18,10 +19,11 @@ from mcp.shared.subscriptions import (
     ToolsListChanged,
 )
 
-from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, RetryPlanned, Transition
+from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, RetryPlanned, Transition
 from holdfast.endpoint.clients import Client
 from holdfast.endpoint.subscriptions import Listeners
-from holdfast.hub import Hub, HubRecord, ListFailed, Missed, Published
+from holdfast.endpoint.view import View, lists_tools_of
+from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, Published
 
 __all__ = ["Announcer"]
 
@@ -62,6 +64,8 @@ class Announcer:
                 self._told, before = self._hub.catalog, self._told
                 for server, (shown, own) in self._told.changes(before).items():
                     self._changed(server, tuple(kind.value for kind in shown), tuple(kind.value for kind in own))
+            case ConfigApplied():
+                self._servers_changed(record)
             case Transition() | ListFailed() | RetryPlanned() | BreakerChanged() | AccessChanged():
                 for each in self.listeners:
                     if each.view.covers(record.server):
@@ -90,15 +94,28 @@ class Announcer:
 
     def _changed(self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...]) -> None:
         """Tell each client of a view in which a list of the server looks different; ``own_kinds`` for its own names."""
-        everywhere, alone = ({_CHANGED[kind] for kind in some} for some in (kinds, own_kinds))
+        for view, tell in self._readers():
+            if view.covers(server):
+                seen = kinds if view.server is None else own_kinds
+                shown = {kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)}
+                tell({_CHANGED[kind] for kind in shown})
+
+    def _servers_changed(self, record: ConfigApplied) -> None:
+        """In find mode the list names the servers, and what is pinned may have changed; so may a profile."""
+        if record.added or record.removed or record.settings:
+            for view, tell in self._readers():
+                if view.profile is not None:
+                    tell(set(_CHANGED.values()))
+                elif view.tools == "find":
+                    tell({_CHANGED[Kind.TOOL.value]})
+
+    def _readers(self) -> Iterator[tuple[View, Callable[[Collection[tuple[str, ServerEvent]]], None]]]:
+        """Each view that someone reads, and what tells its readers of changes."""
         for each in self.listeners:
-            if each.view.covers(server):
-                for _, event in everywhere if each.view.server is None else alone:
-                    each.post(event)
-        for client in self._clients.values():
-            if not client.modern and client.view.covers(server):
-                for method, _ in everywhere if client.view.server is None else alone:
-                    client.outlet.tell(method, None, everywhere=True)
+            yield each.view, partial(_post, each)
+        for client in list(self._clients.values()):
+            if not client.modern:
+                yield client.view, partial(_tell, client)
 
     def _post_updated(self, server: str, uri: str, *, only: Hashable = None) -> None:
         for each in self.listeners:
@@ -114,3 +131,13 @@ class Announcer:
 
     def __repr__(self) -> str:
         return f"<Announcer to {len(self._clients)} clients and {len(self.listeners)} endpoints>"
+
+
+def _post(listeners: Listeners, changes: Collection[tuple[str, ServerEvent]]) -> None:
+    for _, event in changes:
+        listeners.post(event)
+
+
+def _tell(client: Client, changes: Collection[tuple[str, ServerEvent]]) -> None:
+    for method, _ in changes:
+        client.outlet.tell(method, None, everywhere=True)

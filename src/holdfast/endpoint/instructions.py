@@ -60,6 +60,13 @@ RESOURCE_NOT_FOUND = -32002
 
 IDENTITY = "Holdfast acts as one identity: every call uses the credentials of Holdfast's configuration."
 
+FIND_INSTRUCTIONS = (
+    "MCP servers behind one endpoint, kept by Holdfast. Not every tool is listed: `find_tools` finds them by what they"
+    " do and says whether each can be called now, `describe_tools` shows the whole schema of a hit, and"
+    " `call_readonly_tool` or `call_tool` calls it."
+)
+"""What a client reads at an endpoint in find mode."""
+
 LONGEST_INSTRUCTIONS = 4_000
 """How many characters of each server's instructions are shown at an endpoint of many servers."""
 
@@ -150,11 +157,14 @@ def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
 def instructions(view: View) -> str:
     """Return the instructions that a client reads once: how to use the servers, and which are unavailable."""
     hub = view.hub
-    if view.server is not None:
+    if view.server is not None and view.tools == "all":
         warning = warnings_of([hub.server_health(view.server)]).for_model
         said_by = _instructions_of(hub, view.server)
         # Its own instructions pass as they are, unless words of the hub stand beside them.
         return f"{warning}\n\n{_section(view.server, said_by)}".rstrip() if warning else said_by
+    if view.tools == "find":
+        # The servers' own instructions would cost more than the list that this mode saves.
+        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, hub.warnings().for_model, IDENTITY)))
     names = ", ".join(view.servers) or "none"
     parts = [
         f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",

@@ -14,8 +14,10 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
+from holdfast.config import Config
 from holdfast.core import Catalog, Kind
 from holdfast.endpoint.eras import tool_for_client
+from holdfast.endpoint.find_tools import find_definitions, listed_for_find
 from holdfast.endpoint.instructions import status_resource, status_tool
 from holdfast.endpoint.view import LIST_METHODS, View
 from holdfast.wire import Fields, RawObject, dumps, join_fields, join_items
@@ -37,7 +39,7 @@ class Lists:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject, bytes]] = {}
+        self._pages: dict[tuple[str, bool, int], tuple[Catalog, Config, RawObject, bytes]] = {}
 
     async def page(self, method: str, cursor: object, *, modern: bool) -> tuple[RawObject, int, bytes]:
         """One page, where it begins, and its digest; raises ``MCPError`` if the cursor is of no page."""
@@ -56,20 +58,22 @@ class Lists:
         return given != seen
 
     async def _page(self, method: str, start: int, *, modern: bool) -> tuple[RawObject, int, bytes]:
-        catalog = self._view.hub.catalog
+        catalog, config = self._view.hub.catalog, self._view.hub.config
         made = self._pages.get((method, modern, start))
-        if made is not None and made[0] is catalog:
-            return made[1], start, made[2]
+        if made is not None and made[0] is catalog and made[1] is config:
+            return made[2], start, made[3]
         kind, key = LIST_METHODS[method]
         entries = self._view.entries(kind)
-        own = self._view.server is None and kind in (Kind.TOOL, Kind.RESOURCE)
-        if start and start >= len(entries) + own:
+        # The hub's own items count as one: they are on the page of the last item, or on one of their own.
+        own = self._own_items(kind)
+        units = len(entries) + bool(own)
+        if start and start >= units:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
         page: list[bytes] = []
         digest = blake2b(digest_size=DIGEST_BYTES)
         size = since = 0
         for entry in entries[start : start + PAGE]:
-            page.append(_written(kind, self._view.item(entry), modern=modern))
+            page.append(_written(kind, self._listed(self._view.item(entry)), modern=modern))
             plain = self._view.unmarked_item(entry)
             digest.update(page[-1] if plain is None else _written(kind, plain, modern=modern))
             size += len(page[-1])
@@ -80,16 +84,28 @@ class Lists:
                 await asyncio.sleep(0)
         following = start + len(page)
         if own and following == len(entries) and len(page) < PAGE:
-            page.append(dumps(status_tool() if kind is Kind.TOOL else status_resource()))
-            digest.update(page[-1])
+            written_own = [_written(kind, item, modern=modern) for item in own]
+            page += written_own
+            digest.update(b"".join(written_own))
             following += 1
-        more: Fields = {"nextCursor": dumps(str(following))} if following < len(entries) + own else {}
+        more: Fields = {"nextCursor": dumps(str(following))} if following < units else {}
         members: Fields = {key: join_items([*page]), **more}
         digest.update(more.get("nextCursor", b""))
         written = RawObject(members, join_fields(members))
         if self._view.hub.catalog is catalog:
-            self._pages[method, modern, start] = catalog, written, digest.digest()
+            self._pages[method, modern, start] = catalog, config, written, digest.digest()
         return written, start, digest.digest()
+
+    def _own_items(self, kind: Kind) -> list[dict[str, Any]]:
+        """The items of the hub itself."""
+        if kind is Kind.TOOL and self._view.tools == "find":
+            return [listed_for_find(tool) for tool in (*find_definitions(self._view.servers), status_tool())]
+        if self._view.server is not None or kind not in (Kind.TOOL, Kind.RESOURCE):
+            return []
+        return [status_tool() if kind is Kind.TOOL else status_resource()]
+
+    def _listed(self, item: dict[str, Any]) -> dict[str, Any]:
+        return listed_for_find(item) if self._view.tools == "find" and "inputSchema" in item else item
 
     def __repr__(self) -> str:
         return f"<Lists of {self._view.server or 'all servers'}: {len(self._pages)} pages made>"

@@ -34,6 +34,7 @@ from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
+from holdfast.endpoint.find_tools import FIND_NAMES, FindTools
 from holdfast.endpoint.inbound import LARGEST_READ, Message
 from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, is_input_required, next_round
 from holdfast.endpoint.instructions import (
@@ -91,6 +92,8 @@ class McpServer:
         self.view = view
         self.listeners = Listeners(view)
         self.own = OwnMethods(broker, view, self.listeners)
+        waiting = broker.servers.wait_for_first_listing
+        self._finder = FindTools(view, waiting, self._call_route) if view.tools == "find" else None
         self._handlers: dict[str, Handler] = {
             **self.own.handlers,
             "tools/call": self._call_tool,
@@ -136,11 +139,14 @@ class McpServer:
         arguments = params.get("arguments")
         if name is None or (arguments is not None and not is_object(arguments)):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-        if self.view.server is None and name == STATUS_TOOL:
+        if self._finder is not None and name in FIND_NAMES:
+            return await self._finder.answer(call, name, arguments)
+        if name == STATUS_TOOL and (self.view.server is None or self._finder is not None):
             if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
                 raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
             values = loads(arguments) if arguments is not None else {}
-            return RawObject.of(status_result(self.view.hub, values, _findings(self.broker)))
+            only = {} if self.view.server is None else {"server": self.view.server}
+            return RawObject.of(status_result(self.view.hub, {**values, **only}, _findings(self.broker)))
         route = self.view.tool(name)
         if not isinstance(route, ToolRoute):
             await self.broker.servers.wait_for_first_listing(self.view)
@@ -149,13 +155,17 @@ class McpServer:
             raise unknown_name(Kind.TOOL, route, modern=call.client.modern)
         if route.mirrors and call.client.modern and call.headers:
             _check_mirrored(call, self.view.input_schema(name))
-        server, own = route.key.server, params if route.own_name is None else {**params, "name": route.own_name}
-        result = await self._forward(call, server, own, repeatable=route.repeatable)
+        return await self._call_route(call, route, _renamed_params(params, route))
+
+    async def _call_route(self, call: Call, route: ToolRoute, params: Fields) -> RawObject:
+        """Call a tool whose server is known, with the parameters for that server."""
+        server = route.key.server
+        result = await self._forward(call, server, params, repeatable=route.repeatable)
         if is_new_task(result):
             return renamed(result, server, self.broker.task_ids, call.principal)
         if result.is_large:
             await asyncio.sleep(0)
-        return self._linked(server, result)
+        return _linked(self.view, server, result)
 
     async def _task(self, call: Call) -> RawObject:
         """A request about a task; its id says which server has it."""
@@ -177,13 +187,13 @@ class McpServer:
         result = await self._forward(call, found.server, own, repeatable=repeatable)
         inner = result.get("result")
         if inner is not None and is_object(inner):
-            result = result.changed({"result": self._linked(found.server, RawObject.read(inner)).written()})
-        return self._linked(found.server, renamed(result, found.server, ids, call.principal))
+            result = result.changed({"result": _linked(self.view, found.server, RawObject.read(inner)).written()})
+        return _linked(self.view, found.server, renamed(result, found.server, ids, call.principal))
 
     async def _get_prompt(self, call: Call) -> RawObject:
         key = await find_item(self.broker, self.view, Kind.PROMPT, checked_values(call)["name"], call.client)
         own = {**call.params, "name": dumps(key.original)}
-        return self._linked(key.server, await self._forward(call, key.server, own, repeatable=True))
+        return _linked(self.view, key.server, await self._forward(call, key.server, own, repeatable=True))
 
     async def _read(self, call: Call) -> RawObject:
         uri = str(checked_values(call)["uri"])
@@ -191,7 +201,7 @@ class McpServer:
             return RawObject.of(status_contents(self.view, _findings(self.broker)))
         key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call.client)
         own = {**call.params, "uri": dumps(key.original)}
-        result = self._linked(key.server, await self._forward(call, key.server, own, repeatable=True))
+        result = _linked(self.view, key.server, await self._forward(call, key.server, own, repeatable=True))
         return result if key.original == uri else _with_uri(result, self.view.shown_uri(key.server, key.original), uri)
 
     async def _complete(self, call: Call) -> RawObject:
@@ -276,15 +286,20 @@ class McpServer:
             self.broker.end(call, begun)
         raise MCPError(INTERNAL_ERROR, f"MCP server '{call.server}' asked for input more than {MAX_ROUNDS} times")
 
-    def _linked(self, server: str, result: RawObject) -> RawObject:
-        """A result whose resource URIs can be read at this endpoint."""
-        view = self.view
-        if view.server is not None or server not in view.hub.registry.slots:
-            return result
-        return relinked(result, partial(view.shown_uri, server))
-
     def __repr__(self) -> str:
-        return f"<McpServer of {self.view.server or 'all servers'}>"
+        return f"<McpServer of {self.view!r}>"
+
+
+def _renamed_params(params: Fields, route: ToolRoute) -> Fields:
+    """The parameters of a call with the tool's name at its server."""
+    return params if route.own_name is None else {**params, "name": route.own_name}
+
+
+def _linked(view: View, server: str, result: RawObject) -> RawObject:
+    """A result whose resource URIs can be read at this endpoint."""
+    if view.server is not None or server not in view.hub.registry.slots:
+        return result
+    return relinked(result, partial(view.shown_uri, server))
 
 
 def _findings(broker: Broker) -> Mapping[str, str]:

@@ -1,16 +1,21 @@
 """What one endpoint shows: all servers under the catalog's names, or one server under its own names.
 
+The address of an endpoint decides it, and nothing else: the server, whether tools are listed or found, and a profile,
+which is a named part of the servers and tools. A profile narrows what there is and grants nothing.
+
 Every question reads the current catalog, so an endpoint is never behind the hub. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
 
-from holdfast.config import Config
+from holdfast.config import Config, ToolsMode
 from holdfast.core import (
     Catalog,
     CatalogEntry,
@@ -25,7 +30,7 @@ from holdfast.endpoint.resource_uris import ResourceUris
 from holdfast.hub import Hub, is_shown, shown
 from holdfast.wire import dumps, text_as_json
 
-__all__ = ["LIST_METHODS", "ToolRoute", "View"]
+__all__ = ["LIST_METHODS", "TOOLS_MODES", "EndpointAddress", "ToolRoute", "View", "lists_tools_of"]
 
 LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
     "tools/list": (Kind.TOOL, "tools"),
@@ -50,21 +55,54 @@ class ToolRoute(NamedTuple):
     """Whether its schema wants arguments as headers too."""
 
 
+TOOLS_MODES: Final[tuple[ToolsMode, ...]] = ("all", "find")
+
+
+class EndpointAddress(NamedTuple):
+    """Which endpoint a request is for: the part of its address that decides what it shows."""
+
+    server: str | None = None
+    """The one server of the endpoint; None for all servers."""
+    tools: ToolsMode = "all"
+    profile: str | None = None
+    """The named part of the servers and tools that it shows; None for everything."""
+
+    @property
+    def label(self) -> str | None:
+        """The address as a text, by which session ids and other replicas name it; None for the endpoint of all."""
+        if self.tools == "all" and self.profile is None:
+            return self.server
+        return json.dumps(["endpoint", *self])
+
+    @classmethod
+    def of_label(cls, label: str | None) -> EndpointAddress:
+        """The address that has this label."""
+        if label is None or not label.startswith('["endpoint", '):
+            return cls(label)
+        return cls(*json.loads(label)[1:])
+
+
 class View:
     """The servers of one endpoint; ``server`` is None for all of them."""
 
-    def __init__(self, hub: Hub, server: str | None = None) -> None:
+    def __init__(
+        self, hub: Hub, server: str | None = None, *, tools: ToolsMode = "all", profile: str | None = None
+    ) -> None:
         self.hub = hub
         self.server = server
+        self.tools = tools
+        self.profile = profile
         self._uris = ResourceUris(hub, server)
-        self._listed: dict[Kind, tuple[Catalog, list[CatalogEntry]]] = {}
+        self._listed: dict[Kind, tuple[Catalog, Config, list[CatalogEntry]]] = {}
         self._routes: dict[str, ToolRoute] = {}
         self._routes_of: tuple[Catalog, Config] | None = None
 
     @property
     def servers(self) -> list[str]:
         """The servers that the endpoint has now."""
-        return [self.server] if self.server is not None else list(self.hub.registry.slots)
+        if self.server is not None:
+            return [self.server]
+        return [server for server in self.hub.registry.slots if self.covers(server)]
 
     def has(self, server: str) -> bool:
         """Whether the endpoint has this server now."""
@@ -72,38 +110,61 @@ class View:
 
     def covers(self, server: str) -> bool:
         """Whether the endpoint has this server."""
-        return self.server in (None, server)
+        return self.server in (None, server) and _in_profile(self, server)
 
     def entries(self, kind: Kind) -> Sequence[CatalogEntry]:
-        """Return all entries of one kind that the endpoint shows."""
-        catalog = self.hub.registry.catalog
-        if self.server is None:
+        """Return all entries of one kind that the endpoint lists; in find mode the pinned tools alone."""
+        if kind is Kind.TOOL and self.tools == "find":
+            return [entry for entry in self.all_entries(kind) if _is_pinned(entry, self.hub.config.settings.pin)]
+        return self.all_entries(kind)
+
+    def all_entries(self, kind: Kind) -> Sequence[CatalogEntry]:
+        """Return all entries of one kind that the endpoint has, also those that must be found."""
+        catalog, config = self.hub.registry.catalog, self.hub.registry.config
+        if self.server is None and self.profile is None:
             return catalog.of(kind)
         known = self._listed.get(kind)
-        if known is None or known[0] is not catalog:
-            known = catalog, [entry for entry in catalog.of(kind) if entry.server == self.server]
-            self._listed[kind] = known
-        return known[1]
+        if known is None or known[0] is not catalog or known[1] is not config:
+            shown_here = [entry for entry in catalog.of(kind) if self.covers(entry.server) and _shows(self, entry.key)]
+            known = self._listed[kind] = catalog, config, shown_here
+        return known[2]
+
+    @property
+    def label(self) -> str | None:
+        """The address of the endpoint, as session ids and other replicas name it."""
+        return EndpointAddress(self.server, self.tools, self.profile).label
+
+    def name_of(self, entry: CatalogEntry) -> str:
+        """The name of an item at this endpoint."""
+        return entry.name if self.server is None else entry.original
 
     def item(self, entry: CatalogEntry) -> dict[str, Any]:
         """Return one item, as it goes over the wire."""
-        return {**shown(entry), **self._named(entry)}
+        return {**shown(entry), _NAME[entry.key.kind]: self.name_of(entry)}
 
     def unmarked_item(self, entry: CatalogEntry) -> dict[str, Any] | None:
         """Return one item without the marks of the hub; None if it has none."""
         plain = unmarked(entry.item.raw)
-        return None if entry.verified and plain is entry.item.raw else {**plain, **self._named(entry)}
+        return (
+            None
+            if entry.verified and plain is entry.item.raw
+            else {**plain, _NAME[entry.key.kind]: self.name_of(entry)}
+        )
 
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
-            return self._uris.find(name)
-        if self.server is None:
-            return self.hub.registry.find(name, kind)
-        spec = self.hub.config.servers.get(self.server)
-        if kind is Kind.TOOL and spec is not None and not is_shown(name, spec.tools):
-            return Unknown(name, nearest(name, (entry.original for entry in self.entries(kind))))
-        return NameKey(kind, self.server, name)
+            found = self._uris.find(name)
+        elif self.server is None:
+            found = self.hub.registry.find(name, kind)
+        else:
+            found = NameKey(kind, self.server, name)
+        if isinstance(found, NameKey) and self.covers(found.server) and _shows(self, found):
+            return found
+        if isinstance(found, Unknown) and self.profile is None:
+            return found
+        # What the endpoint does not show is unknown here, and is not suggested either.
+        return Unknown(name, nearest(name, map(self.name_of, self.all_entries(kind))))
 
     def tool(self, name: str) -> ToolRoute | Unknown:
         """What a call of a tool needs to know; a listed tool is looked up once, while nothing changes."""
@@ -136,8 +197,47 @@ class View:
         schema = entry.item.raw.get("inputSchema") if entry is not None else None
         return schema if isinstance(schema, Mapping) else None
 
-    def _named(self, entry: CatalogEntry) -> dict[str, str]:
-        return {_NAME[entry.key.kind]: entry.name if self.server is None else entry.original}
-
     def __repr__(self) -> str:
-        return f"<View of {self.server or 'all servers'}>"
+        mode = "" if self.tools == "all" else f", tools={self.tools}"
+        mode += f", profile={self.profile}" if self.profile is not None else ""
+        return f"<View of {self.server or 'all servers'}{mode}>"
+
+
+def _is_pinned(entry: CatalogEntry, pins: Sequence[str]) -> bool:
+    """Whether a tool is one of the patterns of ``server/tool``."""
+    return any(fnmatchcase(f"{entry.server}/{entry.original}", pin) for pin in pins)
+
+
+def _shows(view: View, key: NameKey) -> bool:
+    """Whether an endpoint shows an item of one of its servers: by its server's filter, and by its profile."""
+    spec = view.hub.config.servers.get(key.server)
+    if (
+        key.kind is Kind.TOOL
+        and view.server is not None
+        and spec is not None
+        and not is_shown(key.original, spec.tools)
+    ):
+        return False
+    if view.profile is None or key.kind in (Kind.RESOURCE, Kind.TEMPLATE):
+        return True  # a resource belongs to its server, and the profile has that
+    return any(fnmatchcase(f"{key.server}/{key.original}", pattern) for pattern in _patterns(view))
+
+
+def _in_profile(view: View, server: str) -> bool:
+    """Whether the profile of an endpoint has something of a server. A slash may stand in both names of a pattern."""
+    if view.profile is None:
+        return True
+    leads = [lead for one in _patterns(view) for lead in (one.partition("/")[0], one.rpartition("/")[0])]
+    return any(fnmatchcase(server, lead) for lead in leads)
+
+
+def _patterns(view: View) -> tuple[str, ...]:
+    """What the profile of an endpoint has now; nothing if it was taken out of the configuration."""
+    return dict(view.hub.config.settings.profiles).get(view.profile or "", ())
+
+
+def lists_tools_of(view: View, server: str) -> bool:
+    """Whether the list of tools changes with those of a server; in find mode only if one of them is pinned."""
+    if view.tools == "all":
+        return True
+    return any(fnmatchcase(server, pin.partition("/")[0]) for pin in view.hub.config.settings.pin)

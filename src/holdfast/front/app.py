@@ -1,4 +1,4 @@
-"""The application: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one.
+"""The application: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one; ``?tools=find`` lists few tools.
 
 The MCP endpoints are served on the connection itself (``HttpConnection``); every other path is an ASGI application.
 Each endpoint has its own sessions. It opens at its first request and closes when its server is removed.
@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import parse_qsl
 
 import anyio
 import anyio.abc
@@ -40,7 +41,8 @@ from holdfast.access import (
     TokenPolicy,
     client_key_in,
 )
-from holdfast.endpoint import Broker, McpServer, View
+from holdfast.config import Settings
+from holdfast.endpoint import TOOLS_MODES, Broker, EndpointAddress, McpServer, View
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
 from holdfast.front.http import HttpEndpoint
@@ -64,6 +66,9 @@ EVICTED_SHARE = 10
 
 USE_SECONDS = 0.5
 """How old the use that other replicas are told may be."""
+
+LONGEST_QUERY = 4_096
+"""How many bytes of the query of an address are read."""
 
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
@@ -142,21 +147,22 @@ def create_hub_app(front: Front, *, uids: Collection[int] | None = None) -> Star
 
 
 class Endpoints:
-    """The endpoints that are open, by their servers; None is the endpoint of all servers."""
+    """The endpoints that are open, by the labels of their addresses; None is the endpoint of all servers."""
 
-    def __init__(self, hub: Hub, ids: SessionIds, make: Callable[[str | None], HttpEndpoint]) -> None:
+    def __init__(self, hub: Hub, ids: SessionIds, make: Callable[[EndpointAddress], HttpEndpoint]) -> None:
         self._hub = hub
         self._ids = ids
         self._make = make
         self._open: dict[str | None, HttpEndpoint] = {}
 
-    def of(self, server: str | None) -> HttpEndpoint | None:
+    def of(self, label: str | None) -> HttpEndpoint | None:
         """One endpoint, which opens now if needed; None if there is no such server."""
-        if server is not None and server not in self._hub.registry.slots:
+        address = EndpointAddress.of_label(label)
+        if address.server is not None and address.server not in self._hub.registry.slots:
             return None
-        endpoint = self._open.get(server)
+        endpoint = self._open.get(label)
         if endpoint is None:
-            endpoint = self._open[server] = self._make(server)
+            endpoint = self._open[label] = self._make(address)
         return endpoint
 
     def all(self) -> list[HttpEndpoint]:
@@ -166,8 +172,9 @@ class Endpoints:
     def removed(self) -> list[HttpEndpoint]:
         """Take out the endpoints of servers that are no longer configured; new requests get 404 at once."""
         known = self._hub.registry.slots
-        gone = [name for name in self._open if name is not None and name not in known]
-        return [self._open.pop(name) for name in gone]
+        servers = {label: EndpointAddress.of_label(label).server for label in self._open}
+        gone = [label for label, server in servers.items() if server is not None and server not in known]
+        return [self._open.pop(label) for label in gone]
 
     def make_room(self, principal: str) -> None:
         """Drop the sessions of a principal that are idle longest, of all endpoints."""
@@ -303,12 +310,14 @@ class Front:
 
     # Its endpoints.
 
-    def endpoint_of(self, server: str | None) -> HttpEndpoint | None:
-        """One endpoint; None if there is no such server."""
-        return self.endpoints.of(server)
+    def endpoint_of(self, label: str | None) -> HttpEndpoint | None:
+        """One endpoint, by the label of its address; None if there is no such server."""
+        return self.endpoints.of(label)
 
-    def _opened(self, server: str | None) -> HttpEndpoint:
-        mcp_server = McpServer(self.broker, View(self.hub, server))
+    def _opened(self, address: EndpointAddress) -> HttpEndpoint:
+        mcp_server = McpServer(
+            self.broker, View(self.hub, address.server, tools=address.tools, profile=address.profile)
+        )
         self.broker.announcer.listeners.append(mcp_server.listeners)
         sessions = HttpSessions(
             mcp_server,
@@ -420,9 +429,11 @@ class McpEndpoint:
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
             return
         server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
-        endpoint = self._front.endpoint_of(server)
+        address = _address(server, request.head.query, self._front.hub.config.settings)
+        endpoint = self._front.endpoint_of(address.label) if isinstance(address, EndpointAddress) else None
         if endpoint is None:
-            reply.plain(404, dumps({"error": f"no server named {server!r} is configured"}))
+            text = f"no server named {server!r} is configured" if isinstance(address, EndpointAddress) else address
+            reply.plain(404, dumps({"error": text}))
             return
         token = attach(extract(request.headers)) if is_tracing() else None
         try:
@@ -430,3 +441,18 @@ class McpEndpoint:
         finally:
             if token is not None:
                 detach(token)
+
+
+def _address(server: str | None, query: bytes, settings: Settings) -> EndpointAddress | str:
+    """The endpoint that an address means, or what is wrong with it. Other parameters mean nothing."""
+    if not query:
+        return EndpointAddress(server, settings.tools)
+    asked = dict(parse_qsl(query[:LONGEST_QUERY].decode("latin-1")))
+    tools, profile = asked.get("tools", settings.tools), asked.get("profile")
+    mode = next((one for one in TOOLS_MODES if one == tools), None)
+    if mode is None:
+        return f"there is no endpoint with `tools={tools}`: write {' or '.join(f'tools={one}' for one in TOOLS_MODES)}"
+    known = [name for name, _ in settings.profiles]
+    if profile is not None and profile not in known:
+        return f"there is no profile {profile!r}; known: {', '.join(known) or 'none'}"
+    return EndpointAddress(server, mode, profile)

@@ -272,7 +272,7 @@ class HttpEndpoint:
         if peers is not None and message.method == "notifications/cancelled":
             key = message.cancelled_key()
             if key is not None and key not in exchange.calls:
-                self.server.broker.start(peers.cancel, session, self.server.view.server, key)
+                self.server.broker.start(peers.cancel, session, self.server.view.label, key)
         await exchange.handle(message, _KeptReply())  # an answer was settled above; that it came shows who is there
         if peers is not None and message.method == ROOTS_CHANGED and not request.forwarded:
             homes = self.server.broker.homes
@@ -391,10 +391,10 @@ class HttpEndpoint:
         stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
 
     def _owner(self, principal: Principal) -> RequestOwner:
-        return RequestOwner(self.server.view.server, principal)
+        return RequestOwner(self.server.view.label, principal)
 
     def __repr__(self) -> str:
-        return f"<HttpEndpoint of {self.server.view.server or 'all servers'} {self.in_flight}>"
+        return f"<HttpEndpoint of {self.server.view!r} {self.in_flight}>"
 
 
 class _KeptReply:

@@ -44,7 +44,7 @@ class StreamOpener:
         """Serve a stream until it ends; False if the session has its stream of notices already."""
         last = request.headers.get("last-event-id")
         if last is not None and session.log.stream_of(last) is None and self._peers is not None:
-            owner = RequestOwner(self._server.view.server, session.principal)
+            owner = RequestOwner(self._server.view.label, session.principal)
             if await self._peers.resume(last, request, reply, owner):
                 return True
         reply.streams = True

@@ -200,7 +200,7 @@ class HttpSessions:
         self._ids = ids
         self._quotas = quotas
         self._make_room = make_room
-        endpoint, start = server.view.server, server.broker.start
+        endpoint, start = server.view.label, server.broker.start
         self._new_session: Callable[..., HttpSession] = partial(
             HttpSession,
             bounds=bounds,
@@ -224,7 +224,7 @@ class HttpSessions:
             return exceeded
         named = client_info if isinstance(client_info, Mapping) else {}
         session_id, ticket = self._ids.issue(
-            endpoint=self._server.view.server,
+            endpoint=self._server.view.label,
             principal=principal.name,
             version=version,
             client={key: value for key in ("name", "version") if isinstance(value := named.get(key), str)},
@@ -236,7 +236,7 @@ class HttpSessions:
         """The session of an id, rebuilt if it is not in memory; None if the id is not valid for this principal here."""
         if (known := self._sessions.get(session_id)) is not None:
             return known if known.principal == principal else None
-        opened = await self._ids.open(session_id, endpoint=self._server.view.server, principal=principal.name)
+        opened = await self._ids.open(session_id, endpoint=self._server.view.label, principal=principal.name)
         if opened is None:
             return None
         ticket, record = opened

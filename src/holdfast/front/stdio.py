@@ -31,6 +31,7 @@ import anyio.to_thread
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
+from holdfast.config import ToolsMode
 from holdfast.endpoint import (
     Broker,
     Exchange,
@@ -288,14 +289,23 @@ class PipeServer:
         return [part for part in parts if not isinstance(part, bytes)]
 
 
-async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | None = None) -> None:
+async def serve_stdio(
+    hub: Hub,
+    *,
+    server: str | None = None,
+    broker: Broker | None = None,
+    tools: ToolsMode | None = None,
+    profile: str | None = None,
+) -> None:
     """Serve one client over stdin and stdout until it leaves: all servers, or one.
+
+    ``tools`` and ``profile`` are what an address says over HTTP.
 
     The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
     the start that a client can answer requests; it can also drain the calls before the end.
     """
     broker = broker or Broker(hub)
-    mcp_server = McpServer(broker, View(hub, server))
+    mcp_server = McpServer(broker, View(hub, server, tools=tools or hub.config.settings.tools, profile=profile))
     longest = hub.config.settings.limits.message_bytes
     with _own_stdin() as stdin, _own_stdout() as stdout:
         writer = StdoutWriter(stdout)

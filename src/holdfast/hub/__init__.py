@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import Slot as Slot
     from holdfast.hub.state_store import default_state_file as default_state_file, fingerprint as fingerprint
+    from holdfast.hub.tool_index import found_tool as found_tool
     from holdfast.hub.tracing import is_tracing as is_tracing
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -59,6 +59,13 @@ def endpoint_url(host: str, port: int, path: str = "/mcp", *, tls: bool = False)
 DEFAULT_URL = endpoint_url(DEFAULT_HOST, DEFAULT_PORT)
 
 
+class ToolsChoice(Enum):
+    """What the endpoint on stdin and stdout lists."""
+
+    ALL = "all"
+    FIND = "find"
+
+
 class LogFormat(Enum):
     """The format of the log."""
 
@@ -85,6 +92,13 @@ class ServeConfig:
         int, Option("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for a free one")
     ] = DEFAULT_PORT
     stdio: Annotated[bool, Option("--stdio", help="Serve one client over stdin and stdout")] = False
+    tools: Annotated[
+        ToolsChoice | None,
+        Option("--tools", help="With --stdio: list all tools, or with `find` a few that find, describe and call them"),
+    ] = None
+    profile: Annotated[
+        str | None, Option("--profile", metavar="NAME", help="With --stdio: serve this profile of the mcp.json alone")
+    ] = None
     watch: Annotated[bool, Option("--watch/--no-watch", help="Apply changes of the mcp.json at once")] = True
     token: Annotated[
         str | None,
@@ -304,6 +318,9 @@ class ServeConfig:
             raise UsageError("--gateway-cert-name needs --gateway-mtls", hint="give both, or neither")
         if self.gateway_mtls and self.tls_client_ca is None:
             raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
+        for option, value in (("tools", self.tools), ("profile", self.profile)):
+            if value is not None and not self.stdio:
+                raise UsageError(f"--{option} needs --stdio", hint=f"over HTTP the address says it: /mcp?{option}=…")
         if self.worker_count > 1 and self.stdio:
             raise UsageError("--workers does not go with --stdio", hint="several workers serve over HTTP")
         if self.listen_hubs is not None and (self.worker_count > 1 or self.stdio or self.takeover):

@@ -31,7 +31,8 @@ from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folde
 from holdfast.control import BrowserSessions, ControlServer, HubInfo, MayRead, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
-from holdfast.endpoint import IDENTITY, Broker
+from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker
+from holdfast.errors import UsageError
 from holdfast.fleet import Fleet
 from holdfast.front import (
     Front,
@@ -271,8 +272,17 @@ async def _run_stdio(serving: Serving) -> None:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
-                await serve_stdio(hub, broker=broker)
+                tools, profile = serving.options.tools, serving.options.profile
+                _check_profile(config, profile)
+                mode = next((one for one in TOOLS_MODES if tools is not None and tools.value == one), None)
+                await serve_stdio(hub, broker=broker, tools=mode, profile=profile)
                 tasks.cancel_scope.cancel()
+
+
+def _check_profile(config: Config, profile: str | None) -> None:
+    known = [name for name, _ in config.settings.profiles]
+    if profile is not None and profile not in known:
+        raise UsageError(f"there is no profile `{profile}`", hint=f"known: {', '.join(known) or 'none'}")
 
 
 async def _drain_stdio(broker: Broker, seconds: float) -> bool:

@@ -1,0 +1,287 @@
+"""Find mode: an endpoint that lists five tools in place of all, and lets a model find, read and call the others.
+
+The mode belongs to the address (``/mcp?tools=find``), never to a session: lists of 2026-07-28 do not vary by
+connection. What must hold:
+
+- The list has a bounded size for any number of servers, and it changes only when servers are added or removed, or a
+  pinned tool changes. It names servers and not their states: a state would change the list, and with it the prompt
+  that a client caches.
+- A call through ``call_tool`` is the inner call. From here on the request has the inner name and the inner arguments,
+  so approvals, breaker, progress, tasks, questions and the headers to the server see nothing else.
+- ``call_readonly_tool`` runs only tools that declare themselves read-only. A person who allows it always has not
+  allowed a deletion.
+- A tool that may not be called is not found, not described and not suggested.
+
+A mistake of a model (an unknown name, a missing argument) is a tool result that says what to do next. It is not a
+protocol error, which a model may never see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from mcp import MCPError
+from mcp_types import INVALID_PARAMS
+
+from holdfast.core import CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
+from holdfast.endpoint.clients import Call
+from holdfast.endpoint.inbound import LARGEST_READ
+from holdfast.endpoint.view import ToolRoute, View
+from holdfast.errors import CallFailed
+from holdfast.hub import found_tool, shown
+from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of
+
+__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "listed_for_find"]
+
+FIND, DESCRIBE, CALL, CALL_READONLY = "find_tools", "describe_tools", "call_tool", "call_readonly_tool"
+FIND_NAMES: Final = frozenset({FIND, DESCRIBE, CALL, CALL_READONLY})
+
+HITS, MOST_HITS, MOST_DESCRIBED = 5, 20, 5
+
+NAMES_SHOWN: Final = 240
+"""Characters of server names in the description of ``find_tools``, for any number of servers: some hundred tokens."""
+
+FULL_LIST: Final = "tools/list at this hub's address with `?tools=all` has every tool"
+
+ALWAYS_LOAD: Final = {"anthropic/alwaysLoad": True}
+"""Claude Code hides tools behind a search of its own, unless this stands in their ``_meta``."""
+
+CallRoute: TypeAlias = Callable[[Call, ToolRoute, Fields], Awaitable[RawObject]]
+"""Calls a tool that was found, with these parameters."""
+
+
+def find_definitions(servers: Sequence[str]) -> list[dict[str, Any]]:
+    """The hub's own tools of an endpoint in find mode that has these servers; the status tool is not among them."""
+    text = {"type": "string"}
+    inner = {"name": text, "arguments": {"type": "object"}}
+    return [
+        _tool(
+            FIND,
+            f"Find tools by what they do. Each hit shows its parameters and whether it can be called now. Call it"
+            f" with {CALL_READONLY} or {CALL}. Servers: {_names(servers)}.",
+            {
+                "query": {**text, "description": "What the tool should do, in plain words"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MOST_HITS, "default": HITS},
+                "server": {**text, "description": "Only tools of this server"},
+            },
+            required=["query"],
+            annotations={"readOnlyHint": True, "openWorldHint": False},
+        ),
+        _tool(
+            DESCRIBE,
+            f"The whole description and input schema of up to {MOST_DESCRIBED} tools.",
+            {"names": {"type": "array", "items": text, "maxItems": MOST_DESCRIBED}},
+            required=["names"],
+            annotations={"readOnlyHint": True, "openWorldHint": False},
+        ),
+        _tool(
+            CALL_READONLY,
+            f"Call a tool that only reads, by its name from {FIND}.",
+            inner,
+            required=["name"],
+            annotations={"readOnlyHint": True},
+        ),
+        _tool(
+            CALL,
+            f"Call any tool, by its name from {FIND}. It may change or delete things.",
+            inner,
+            required=["name"],
+            annotations={"readOnlyHint": False, "destructiveHint": True},
+        ),
+    ]
+
+
+def listed_for_find(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool for the list of find mode: no client shall hide it behind a search of its own."""
+    meta = item.get("_meta")
+    return {**item, "_meta": {**(meta if isinstance(meta, Mapping) else {}), **ALWAYS_LOAD}}
+
+
+class FindTools:
+    """Answers the calls of the hub's own tools, for one endpoint in find mode."""
+
+    def __init__(self, view: View, wait: Callable[[View], Awaitable[None]], call_route: CallRoute) -> None:
+        """``wait`` lets servers come up that were never listed, for a moment."""
+        self._view = view
+        self._wait = wait
+        self._call_route = call_route
+
+    async def answer(self, call: Call, name: str, arguments: Bytes | None) -> RawObject:
+        """The result of one call."""
+        await self._wait(self._view)
+        if name in (CALL, CALL_READONLY):
+            return await self._call(call, arguments, readonly=name == CALL_READONLY)
+        values = _values(arguments)
+        return RawObject.of(await self._find(values) if name == FIND else self._describe(values))
+
+    async def _find(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        query, limit, server = values.get("query"), values.get("limit", HITS), values.get("server")
+        if not isinstance(query, str) or not isinstance(limit, int) or not isinstance(server, str | None):
+            return _mistake(f"{FIND} needs `query`, a text; `limit` is a number and `server` a text")
+        view, hub = self._view, self._view.hub
+        if server is not None and not view.has(server):
+            near = nearest(server, view.servers) or view.servers
+            return _mistake(f"There is no server {quoted_name(server)} here. Servers: {_names(near)}")
+        found = await hub.tool_index.search(
+            hub.catalog,
+            query,
+            limit=min(max(limit, 1), MOST_HITS),
+            allowed=lambda entry: server in (None, entry.server) and self._may_call(entry),
+        )
+        servers = hub.servers
+        hits = [
+            found_tool(entry, view.name_of(entry), servers[entry.server]) for entry in found if entry.server in servers
+        ]
+        if not hits:
+            return _text(f"No tool matches. Servers: {_names(view.servers)}. {FULL_LIST}.", {"tools": []})
+        data = [
+            {
+                "name": hit.name,
+                "server": hit.server_id,
+                "signature": hit.signature,
+                "summary": hit.summary,
+                "available": hit.available,
+                **({} if hit.available else {"state": hit.state, "reason": hit.reason, "retryIn": hit.retry_in}),
+            }
+            for hit in hits
+        ]
+        return _text("\n".join(hit.text for hit in hits), {"tools": data})
+
+    def _describe(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        names = values.get("names")
+        wanted = [names] if isinstance(names, str) else names
+        if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+            return _mistake(f"{DESCRIBE} needs `names`, a list of texts")
+        if not 1 <= len(wanted) <= MOST_DESCRIBED:
+            return _mistake(f"{DESCRIBE} takes 1 to {MOST_DESCRIBED} names")
+        told = [self._described(name) for name in dict.fromkeys(wanted)]
+        return _text("\n\n".join(text for text, _ in told), {"tools": [tool for _, tool in told if tool is not None]})
+
+    def _described(self, name: str) -> tuple[str, dict[str, Any] | None]:
+        entry = self._entry(self._view.find(Kind.TOOL, name))
+        if entry is None:
+            return self._unknown(name), None
+        raw = shown(entry)
+        described = {key: raw[key] for key in ("title", "description", "annotations", "inputSchema") if key in raw}
+        schema = dumps(raw.get("inputSchema", {})).decode()
+        text = f"{name}\n{raw.get('description') or 'It has no description.'}\ninputSchema: {schema}"
+        return text, {"name": name, "server": entry.server, **described}
+
+    async def _call(self, call: Call, arguments: Bytes | None, *, readonly: bool) -> RawObject:
+        """Call the inner tool. The parameters of the outer call that are not its own stay: a task, a continuation."""
+        try:
+            asked = fields(arguments) if arguments is not None else {}
+        except BadJson as exc:
+            return RawObject.of(_mistake(f"The arguments cannot be read: {exc}. Call the tool under its own name."))
+        name, inner = text_of(asked.get("name")), asked.get("arguments")
+        if name is None:
+            return RawObject.of(_mistake(f"`name` is missing: the name of a tool, as {FIND} gives it"))
+        route = self._view.tool(name) if name not in FIND_NAMES else None
+        if not isinstance(route, ToolRoute):
+            return RawObject.of(_mistake(self._unknown(name)))
+        raw = entry.item.raw if (entry := self._entry(route.key)) is not None else {}
+        if readonly and not _reads_only(raw):
+            return RawObject.of(_mistake(f"{name} does not declare that it only reads. Call it with {CALL}."))
+        if problem := _problem(raw, inner):
+            return RawObject.of(_mistake(_with_schema(f"{name} was not called: {problem}.", raw)))
+        own = route.own_name if route.own_name is not None else dumps(name)
+        params = {**call.params, "name": own, "arguments": inner if inner is not None else b"{}"}
+        try:
+            return await self._call_route(call, route, params)
+        except CallFailed as error:
+            if not isinstance(error.evidence, RpcError) or error.evidence.code != INVALID_PARAMS:
+                raise
+            said = quoted_line(error.evidence.message)
+            return RawObject.of(_mistake(_with_schema(f'{name} refused its arguments: "{said}".', raw)))
+
+    def _entry(self, key: object) -> CatalogEntry | None:
+        """The listed tool that this is, if it may be called."""
+        catalog = self._view.hub.catalog
+        listed = catalog.names.get(key) if isinstance(key, NameKey) else None
+        entry = catalog.entry(listed) if listed is not None else None
+        return entry if entry is not None and self._may_call(entry) else None
+
+    def _may_call(self, entry: CatalogEntry) -> bool:
+        shown_here = self._view.find(Kind.TOOL, self._view.name_of(entry)) == entry.key
+        return shown_here and not self._is_held(entry)
+
+    def _is_held(self, entry: CatalogEntry) -> bool:
+        return self._view.hub.approvals.is_held(entry.server, entry.original)
+
+    def _unknown(self, name: str) -> str:
+        listed = self._view.all_entries(Kind.TOOL)
+        near = nearest(name, (self._view.name_of(entry) for entry in listed if not self._is_held(entry)))
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"Unknown tool: {quoted_line(name)}.{meant} {FIND} searches all tools."
+
+    def __repr__(self) -> str:
+        return f"<FindTools of {self._view!r}>"
+
+
+def _tool(
+    name: str, description: str, properties: Mapping[str, Any], *, required: list[str], annotations: Mapping[str, bool]
+) -> dict[str, Any]:
+    tool = {
+        "name": name,
+        "description": description,
+        "inputSchema": {"type": "object", "properties": properties, "required": required},
+        "annotations": annotations,
+    }
+    return tool | ({"execution": {"taskSupport": "optional"}} if name in (CALL, CALL_READONLY) else {})
+
+
+def _names(servers: Sequence[str]) -> str:
+    """The names of servers, cut: ``a, b, c and 12 more``."""
+    told: list[str] = []
+    room = NAMES_SHOWN
+    for server in servers:
+        room -= len(server) + 2
+        if room < 0:
+            break
+        told.append(server)
+    more = len(servers) - len(told)
+    return ", ".join(told) + (f" and {more} more" if more else "") if servers else "none"
+
+
+def _reads_only(raw: Mapping[str, object]) -> bool:
+    annotations = raw.get("annotations")
+    return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
+
+
+def _problem(raw: Mapping[str, object], arguments: Bytes | None) -> str:
+    """What is certainly wrong with the arguments. Only the server knows the rest."""
+    if arguments is not None and not is_object(arguments):
+        return "`arguments` must be an object"
+    schema = raw.get("inputSchema")
+    required = schema.get("required") if isinstance(schema, Mapping) else None
+    if not isinstance(required, list | tuple) or not required:
+        return ""
+    try:
+        given = fields(arguments) if arguments is not None else {}
+    except BadJson:
+        return ""  # too large to look into; the server does
+    missing = [quoted_name(str(name), ticks=True) for name in required if name not in given]
+    return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else ""
+
+
+def _with_schema(text: str, raw: Mapping[str, object]) -> str:
+    return f"{text}\nIts input schema: {dumps(raw.get('inputSchema', {})).decode()}"
+
+
+def _values(arguments: Bytes | None) -> Mapping[str, Any]:
+    if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
+        raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
+    try:
+        values = loads(arguments) if arguments is not None else {}
+    except BadJson as exc:
+        raise MCPError(INVALID_PARAMS, f"the arguments cannot be read: {exc}") from None
+    return values if isinstance(values, Mapping) else {}
+
+
+def _text(text: str, structured: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": False}
+
+
+def _mistake(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": True}
