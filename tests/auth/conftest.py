@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from holdfast.auth.token_store import TokenStore
 from tests.peers.guarded import PLANTED, Guarded, guarded, guarded_at, guarded_pair
+from tests.peers.ports import free_port
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +38,9 @@ def store(tmp_path: Path) -> TokenStore:
     return TokenStore(tmp_path / "state", vault=lambda: None)
 
 
-@pytest.fixture
-def free_port() -> int:
-    """A port that is free at this moment."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-    return port
+@pytest.fixture(name="free_port")
+def a_free_port() -> int:
+    return free_port()
 
 
 @pytest.fixture(autouse=True)

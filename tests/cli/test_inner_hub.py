@@ -17,16 +17,11 @@ import pytest
 
 from tests.cli.serve_process import Served, config, run, served
 from tests.harness.waiting import asked
+from tests.peers.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
 ORIGIN = {"command": sys.executable, "args": ["-m", "tests.peers.peer_server", "legacy"], "cwd": str(Path.cwd())}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

@@ -17,8 +17,9 @@ from tests.cli.balancer import HAPROXY, Balancer, balancer
 from tests.cli.load import Load
 from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
-from tests.cli.test_serve_restart import KEY, free_port
+from tests.cli.test_serve_restart import KEY
 from tests.harness.served_hub import text_of
+from tests.peers.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-7")]
 behind_haproxy = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
@@ -35,7 +36,7 @@ class Fleet:
         self._file = file
         self._tasks = tasks
         self.hubs: dict[int, Served] = {}
-        self.ports = [free_port() for _ in range(3)]
+        self.ports = [str(free_port()) for _ in range(3)]
 
     async def start(self, number: int) -> None:
         """Start one, and wait until it is ready."""
@@ -65,7 +66,7 @@ async def three_hubs(
         fleet = Fleet(folder, config(folder / "mcp.json", **servers), tasks, store)
         for number in range(3):
             await fleet.start(number)
-        async with balancer(folder, free_port(), [hub.url for hub in fleet.hubs.values()]) as front:
+        async with balancer(folder, str(free_port()), [hub.url for hub in fleet.hubs.values()]) as front:
             yield fleet, front
         tasks.cancel_scope.cancel()
 

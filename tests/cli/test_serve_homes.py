@@ -18,11 +18,12 @@ from mcp import Client
 from tests.cli.balancer import HAPROXY, Balancer, balancer
 from tests.cli.serve_process import Served, config, run, served
 from tests.cli.test_serve import ready
-from tests.cli.test_serve_restart import KEY, free_port
+from tests.cli.test_serve_restart import KEY
 from tests.fleet.test_homes import FORM, LegacyClient, message, modern_call
 from tests.harness.served_hub import Era, Person, text_of
 from tests.harness.waiting import asked
 from tests.peers.peer_server import Origin, running
+from tests.peers.ports import free_port
 from tests.peers.redis import RedisPeer, has_redis
 
 pytestmark = [
@@ -84,7 +85,7 @@ async def fleet(folder: Path) -> AsyncIterator[Hubs]:
             hubs = [first, second, third]
             for hub in hubs:
                 await ready(hub)
-            async with balancer(folder, free_port(), [hub.url for hub in hubs]) as front:
+            async with balancer(folder, str(free_port()), [hub.url for hub in hubs]) as front:
                 found = Hubs(hubs, homes, front, origin, redis)
                 await found.know_each_other(3)
                 yield found

@@ -16,10 +16,11 @@ from tests.cli.balancer import HAPROXY, balancer
 from tests.cli.load import Load
 from tests.cli.serve_process import config, environment, run, served
 from tests.cli.test_serve import ready
-from tests.cli.test_serve_restart import KEY, free_port
+from tests.cli.test_serve_restart import KEY
 from tests.harness.raw_session import Session
 from tests.harness.waiting import asked
 from tests.peers.peer_server import running
+from tests.peers.ports import free_port
 from tests.peers.redis import RedisPeer, has_redis, sentinel
 from tests.peers.tls import Certificates
 
@@ -53,7 +54,7 @@ async def test_three_hubs_are_one_and_lose_no_call_whatever_happens_to_redis(tmp
         ):
             for hub in (first, second, third):
                 await ready(hub)
-            async with balancer(tmp_path, free_port(), [first.url, second.url, third.url]) as front:
+            async with balancer(tmp_path, str(free_port()), [first.url, second.url, third.url]) as front:
                 load = Load(front.url, "it__a")
                 await load.open_sessions(6)
                 copy = await redis.save()
@@ -111,7 +112,7 @@ async def test_a_killed_hub_costs_the_calls_that_it_had_and_a_stream_of_it_goes_
         ):
             for hub in (first, second, third):
                 await ready(hub)
-            async with balancer(tmp_path, free_port(), [first.url, second.url, third.url]) as front:
+            async with balancer(tmp_path, str(free_port()), [first.url, second.url, third.url]) as front:
                 session = Session(http, third.url)
                 await session.begin()
                 async with session.call("o__wait", {}, progressToken=1) as events:
@@ -157,7 +158,7 @@ async def test_a_failover_of_sentinel_loses_no_call_and_the_fleet_shares_again(t
         ):
             await ready(first)
             await ready(second)
-            async with balancer(tmp_path, free_port(), [first.url, second.url]) as front:
+            async with balancer(tmp_path, str(free_port()), [first.url, second.url]) as front:
                 load = Load(front.url, "it__a")
                 await load.open_sessions(4)
                 async with anyio.create_task_group() as tasks:

@@ -31,6 +31,7 @@ from tests.harness.raw_session import Session
 from tests.harness.served_hub import text_of
 from tests.harness.waiting import gone
 from tests.peers.peer_server import running
+from tests.peers.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-14", "FLEET-1")]
 
@@ -42,12 +43,6 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
-
-
 async def call(client: Client) -> str:
     """A call by a client that is as patient as an agent: the hub's server may still be starting."""
     with anyio.fail_after(30):
@@ -57,7 +52,7 @@ async def call(client: Client) -> str:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_clients_of_both_eras_go_on_after_a_restart(how: signal.Signals, tmp_path: Path, home: Path) -> None:
     with StdioServer({"a": "one"}) as one:
-        file, port = config(tmp_path / "mcp.json", one=one.definition), free_port()
+        file, port = config(tmp_path / "mcp.json", one=one.definition), str(free_port())
         async with served(home, "--config", str(file), port=port) as hub:
             url = hub.url
             async with Client(url, mode="legacy") as legacy, Client(url) as modern:
@@ -75,7 +70,7 @@ async def test_a_restart_tells_no_client_of_a_list_that_did_not_change(
     how: signal.Signals, tmp_path: Path, home: Path
 ) -> None:
     """Copilot drops the call under way when it is told: a notice without a change costs its user a call."""
-    port = free_port()
+    port = str(free_port())
     with StdioServer({"a": "one"}) as one:
         file = config(tmp_path / "mcp.json", one=one.definition)
         async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
@@ -132,7 +127,7 @@ async def _methods(events: AsyncIterator[dict[str, str]], *, until: str) -> list
 async def test_calls_under_way_at_a_kill_are_told_as_uncertain_and_their_clients_go_on(
     tmp_path: Path, home: Path
 ) -> None:
-    port = free_port()
+    port = str(free_port())
     async with running("legacy") as origin, httpx2.AsyncClient(trust_env=False, timeout=60) as http:
         file = config(tmp_path / "mcp.json", o={"url": origin.url})
         async with served(home, "--config", str(file), port=port) as hub, anyio.create_task_group() as tasks:
@@ -183,7 +178,7 @@ async def _modern_call(http: httpx2.AsyncClient, url: str, tool: str, **argument
 
 
 async def test_an_ended_session_stays_ended_after_a_kill(tmp_path: Path, home: Path) -> None:
-    file, port = config(tmp_path / "mcp.json"), free_port()
+    file, port = config(tmp_path / "mcp.json"), str(free_port())
     async with httpx2.AsyncClient(trust_env=False) as http:
         async with served(home, "--config", str(file), port=port) as hub:
             ended, open_ = Session(http, hub.url), Session(http, hub.url)
@@ -369,7 +364,7 @@ async def test_a_connection_that_comes_between_two_hubs_waits_in_the_inherited_s
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="it is not installed")
 async def test_it_listens_on_the_socket_that_systemd_passes(tmp_path: Path, home: Path) -> None:
     home.mkdir()  # noqa: ASYNC240 - nothing else runs yet
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_port()!s}"
     file = config(tmp_path / "mcp.json")
     command = ["systemd-socket-activate", "--listen", address, *COMMAND, "serve", "--config", str(file)]
     async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL) as hub:

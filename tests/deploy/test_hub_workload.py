@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from tests.deploy.chart import ASKS, Refused, by_kind, manifests, static_config
 from tests.deploy.pods import container_of
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
+from tests.peers.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ class Workload:
     """The manifests of an install, with the paths of its volumes moved to a folder."""
 
     def __init__(self, folder: Path, targets: dict[str, Any], **hub: Any) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         given = hub or {"tokenSecret": "hub", "controlTokenSecret": "control"}
         self.found = manifests(
             values={"hub": {"enabled": True, "port": self.port, "lameDuckSeconds": 0, **given}, "targets": targets}
@@ -87,13 +87,6 @@ class Workload:
         return await to_thread.run_sync(
             lambda: subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 async def test_the_rendered_container_serves_its_targets_and_answers_its_own_probes(tmp_path: Path) -> None:

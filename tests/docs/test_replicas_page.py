@@ -28,9 +28,9 @@ from holdfast.testing import Fault, HttpServer
 from tests.cli.balancer import HAPROXY, Balancer, haproxy
 from tests.cli.load import Load
 from tests.cli.serve_process import COMMAND, Served, config, run, spawned
-from tests.cli.test_serve_restart import free_port
 from tests.clients.raw import MODERN_META, send
 from tests.harness.waiting import asked
+from tests.peers.ports import free_port
 from tests.peers.redis import has_redis
 from tests.peers.tls import Certificates
 
@@ -75,7 +75,7 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self.front, redis, peers = (free_port() for _ in range(4))
+        self.port, self.front, redis, peers = (str(free_port()) for _ in range(4))
         self._instead = {
             "PASSWORD": "secret-of-this-walk",
             "bind 10.0.0.5": "bind 127.0.0.1",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from typing import Any
 
 import anyio
@@ -23,6 +22,7 @@ from holdfast.hub.records import CallEnded
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, over_stdio, text_of
 from tests.harness.waiting import came_true
 from tests.peers.peer_server import running
+from tests.peers.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -48,12 +48,6 @@ async def shows(hub: Hub, server: str, state: State) -> Health:
 
 def behind(inner: Served, server: str = "db") -> dict[str, Any]:
     return {server: {"type": "http", "url": inner.one(server)}}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.requirement("FLEET-6", "MSG-9")

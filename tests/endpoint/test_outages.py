@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from typing import Any
 
 import anyio
@@ -13,6 +12,7 @@ from mcp import MCPError
 
 from tests.harness.served_hub import Era, Person, front, text_of
 from tests.peers.peer_server import running
+from tests.peers.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_what_is_unavailable_stands_in_the_instructions_the_status_tool_an
 async def test_a_listed_tool_whose_server_went_down_stays_listed_and_says_why_it_cannot_be_called(
     client_era: Era, ada: Person
 ) -> None:
-    port = _free_port()
+    port = free_port()
     async with front(
         {"o": {"url": f"http://127.0.0.1:{port}/mcp"}}, wait=False, call={"readyTimeout": "100ms"}
     ) as served:
@@ -102,7 +102,7 @@ async def test_a_tool_that_was_never_listed_is_unknown_and_the_nearest_are_named
 async def test_a_client_comes_through_a_restart_of_its_server_without_noticing(
     client_era: Era, server_era: Era, ada: Person
 ) -> None:
-    port = _free_port()
+    port = free_port()
     async with front({"o": {"url": f"http://127.0.0.1:{port}/mcp"}}, wait=False) as served:
         async with running(server_era, port=port) as origin:
             await _until(served, "connected")
@@ -116,7 +116,7 @@ async def test_a_client_comes_through_a_restart_of_its_server_without_noticing(
 
 @pytest.mark.requirement("HUB-2")
 async def test_a_watched_resource_stays_watched_across_a_restart_of_its_server(server_era: Era, ada: Person) -> None:
-    port = _free_port()
+    port = free_port()
     request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri="note://one"))
     async with (
         front({"o": {"url": f"http://127.0.0.1:{port}/mcp"}}, wait=False) as served,
@@ -134,9 +134,3 @@ async def _until(served: Any, state: str) -> None:
     with anyio.fail_after(20):
         while served.hub.server_health("o").state.value != state:
             await served.hub.registry.slot("o").changed()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

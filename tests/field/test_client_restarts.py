@@ -21,11 +21,11 @@ from tests.cli.balancer import HAPROXY
 from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_fleet import three_hubs
-from tests.cli.test_serve_restart import free_port
 from tests.cli.test_serve_workers import all_gone, children
 from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
 from tests.field.test_client_matrix import TOOL
+from tests.peers.ports import free_port
 from tests.peers.redis import RedisPeer, has_redis
 from tests.peers.tls import Certificates
 
@@ -82,7 +82,7 @@ class Hub:
         self._home = folder / "home"
         self._file = file
         self._tasks = tasks
-        self._port = free_port()
+        self._port = str(free_port())
         self.running: Served | None = None
 
     async def start(self, *options: str) -> str:

@@ -21,7 +21,7 @@ import anyio.lowlevel
 
 from holdfast.serve.memory import COLLECT_AFTER
 
-__all__ = ["LONGEST_STEP", "TRIES", "LoopSteps", "measured_loop"]
+__all__ = ["LONGEST_STEP", "TRIES", "LoopSteps", "measured_loop", "too_long"]
 
 LONGEST_STEP = 0.050
 """Seconds of CPU that one step of the event loop may take (SEC-7)."""
@@ -68,6 +68,11 @@ class LoopSteps:
             if least <= LONGEST_STEP:
                 break
         return least
+
+
+def too_long(took: dict[str, float]) -> dict[str, float]:
+    """What took longer than a step may."""
+    return {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from holdfast.serve.memory import keep_collections_short
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
-from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop, too_long
 from tests.peers.heavy_http import answer, heavy_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
@@ -32,10 +32,6 @@ TOOLS = 10_000
 RELOADED = 500
 """Servers of one edit."""
 OFF = {"url": "http://127.0.0.1:9/mcp", "enabled": False}
-
-
-def _too_long(took: dict[str, float]) -> dict[str, float]:
-    return {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP}
 
 
 def _ask(base: str, line: str, body: bytes = b"", *headers: str) -> bytes:
@@ -127,8 +123,8 @@ async def test_no_view_of_a_large_hub_holds_up_the_event_loop_and_one_made_at_on
         for path, bound in (("/api/servers", "AT_ONCE"), ("/api/catalog", "ITEMS_AT_ONCE")):
             monkeypatch.setattr(f"holdfast.control.server.views.{bound}", 1 << 30)
             noticed[path] = await steps.longest_in(partial(look, path), tries=1)
-    assert _too_long(took) == {}
-    assert _too_long(noticed) == noticed
+    assert too_long(took) == {}
+    assert too_long(noticed) == noticed
 
 
 INPUTS: dict[str, Callable[[str], bytes]] = {
@@ -158,7 +154,7 @@ async def test_no_request_to_the_control_api_holds_up_the_event_loop() -> None:
                     await anyio.to_thread.run_sync(send, hub.base)
 
                 took[what] = await steps.longest_in(act)
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
 
 
 async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path) -> None:
@@ -207,9 +203,9 @@ async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path)
     for _ in range(TRIES):  # one edit cannot be tried again: the second time it changes nothing
         write({}, {})
         await reload_all()
-        if not _too_long(took):
+        if not too_long(took):
             break
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
 
 
 # What a server fills: its approvals, its logs, and the stream of the status page.
@@ -273,7 +269,7 @@ async def test_no_log_of_a_server_holds_up_the_event_loop_and_one_masked_at_once
             monkeypatch.setattr("holdfast.control.server.logs.IN_A_ROW", 1 << 30)
             act = partial(_followed, hub, lines["a few long lines"], redactor)
             assert await steps.longest_in(act, tries=1) > LONGEST_STEP
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
 
 
 async def _followed(hub: Steered, some: tuple[bytes, ...], redactor: Redactor) -> None:

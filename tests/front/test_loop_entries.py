@@ -27,7 +27,7 @@ from holdfast.front.stdio import PipeServer, StdinLines, StdoutWriter
 from holdfast.hub.hub import Hub
 from holdfast.serve.memory import keep_collections_short
 from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
-from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop, too_long
 from tests.harness.served_hub import front
 from tests.peers.heavy_http import HeavyHttp, answer, heavy_http
 from tests.peers.heavy_server import ANSWERS as HEAVY_ANSWERS
@@ -41,10 +41,6 @@ HEAD = 90 << 10
 
 LARGE_HEAD = 1 << 20
 """For the mutants: enough to exceed the bound of a step several times over."""
-
-
-def _too_long(took: dict[str, float]) -> dict[str, float]:
-    return {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP}
 
 
 # Servers over HTTP.
@@ -147,7 +143,7 @@ async def test_no_answer_over_http_holds_up_the_event_loop_and_a_header_of_any_l
         ANSWERS["a challenge without a bound"] = lambda: _refused(b"401 No", b"", b"www-authenticate: " + parameters)
         noticed = await _answered(steps, server, target, "a challenge without a bound", tries=1)
         del ANSWERS["a challenge without a bound"]
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
     assert noticed > LONGEST_STEP
 
 
@@ -168,7 +164,7 @@ async def test_no_greeting_over_http_holds_up_the_event_loop_and_a_session_id_of
         monkeypatch.setattr("holdfast.wire.http.answer_parser.HEAD_BYTES", 1 << 30)
         server.stored["initialize"] = _greeted(b"mcp-session-id: " + b"a" * LARGE_HEAD)
         noticed = await steps.longest_in(dial, tries=1)
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
     assert noticed > LONGEST_STEP
 
 
@@ -238,7 +234,7 @@ async def test_no_head_of_a_request_holds_up_the_event_loop(tmp_path: Path) -> N
     async with _with_tokens(tmp_path) as (steps, base):
         for what in HEADS:
             took[what] = await _sent(steps, base, what)
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
 
 
 async def test_a_head_with_any_number_of_headers_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +322,7 @@ async def test_no_line_of_a_client_holds_up_the_event_loop(tmp_path: Path) -> No
         took["a line that is too long"] = await steps.longest_in(
             lambda: anyio.to_thread.run_sync(target.post, b'{"id":1,"x":"' + b"[" * (17 << 20) + b'"}')
         )
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
 
 
 async def test_no_modern_line_of_a_client_holds_up_the_event_loop(tmp_path: Path) -> None:
@@ -341,7 +337,7 @@ async def test_no_modern_line_of_a_client_holds_up_the_event_loop(tmp_path: Path
                 await anyio.to_thread.run_sync(target.post, modern_call(line, of=part))
 
             took[f"{shape} in {part.decode()}"] = await steps.longest_in(act)
-    assert _too_long(took) == {}
+    assert too_long(took) == {}
 
 
 RAW_LINES: dict[str, bytes] = {
@@ -363,4 +359,4 @@ async def test_no_raw_line_ends_of_a_client_hold_up_the_event_loop(tmp_path: Pat
                 assert b'"last"' in await anyio.to_thread.run_sync(target.until_answered, data)
 
             took[what] = await steps.longest_in(act)
-    assert _too_long(took) == {}
+    assert too_long(took) == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +26,6 @@ __all__ = [
     "becomes",
     "bridge",
     "content",
-    "free_port",
     "gateway",
     "mcp_json",
     "replace",
@@ -71,13 +69,6 @@ async def becomes(holds: Callable[[], Awaitable[bool]]) -> None:
     with anyio.fail_after(WAIT):
         while not await holds():  # noqa: ASYNC110 - another process sets no event
             await anyio.sleep(_PAUSE)
-
-
-def free_port() -> int:
-    """A port on which something can listen later."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from tests.gateway.bridge_process import (
     becomes,
     bridge,
     content,
-    free_port,
     gateway,
     mcp_json,
     replace,
@@ -29,6 +28,7 @@ from tests.gateway.bridge_process import (
     together,
 )
 from tests.peers.http_fault import Behaviour, FaultServer, accept_and_ignore, oversized, respond
+from tests.peers.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("GW-5")]
 

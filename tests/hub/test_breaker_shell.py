@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,8 +16,8 @@ from holdfast.errors import BreakerOpen, CallFailed, LoadFailed, ServerPermanent
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import reaches, records, running, settled, trips, until
-from tests.peers.http_fault import Behaviour, Request, never_answer, reset_before_answer, respond
-from tests.peers.mcp_http import McpPeer
+from tests.peers.http_fault import never_answer, reset_before_answer, respond
+from tests.peers.mcp_http import McpPeer, calls_meet
 
 pytestmark = pytest.mark.anyio
 
@@ -31,10 +31,6 @@ async def one(clock: FakeClock, **settings: Any) -> AsyncIterator[tuple[McpPeer,
     async with McpPeer() as peer, running({"a": peer}, clock=clock, **{**ALONE, **settings}) as hub:
         await settled(hub, peer)
         yield peer, hub
-
-
-def calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviour]:
-    return lambda request: fault if b'"tools/call"' in request.body else peer.healthy
 
 
 async def trip(peer: McpPeer, hub: Hub) -> None:

@@ -29,7 +29,7 @@ from holdfast.wire.http.pool import ConnectTimedOut, Pool
 from tests.harness.open_hubs import reaches, records, running, settled, states, until
 from tests.harness.waiting import came_true
 from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
-from tests.peers.mcp_http import McpPeer
+from tests.peers.mcp_http import McpPeer, calls_meet
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.peer_server import running as front_peer
 from tests.peers.stdio import StdioPeer
@@ -292,14 +292,10 @@ async def test_a_reset_request_is_repeated_only_if_its_tool_says_that_it_may_be(
     async with McpPeer(hints={"echo": hints}) as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
         seen = len(peer.requests)
-        peer.script = _calls_meet(reset_before_answer, peer)
+        peer.script = calls_meet(reset_before_answer, peer)
         with pytest.raises(ConnectionClosed):
             await hub.call_tool("a__echo")
         assert peer.methods[seen:].count("tools/call") == sent
-
-
-def _calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviour]:
-    return lambda request: fault if b'"tools/call"' in request.body else peer.healthy
 
 
 @pytest.mark.requirement("LIFE-16")
@@ -307,7 +303,7 @@ def _calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviou
 async def test_an_error_status_says_whether_the_server_may_have_acted(status: int, uncertain: bool) -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        peer.script = _calls_meet(respond(status, "no"), peer)
+        peer.script = calls_meet(respond(status, "no"), peer)
         with pytest.raises(CallFailed) as failure:
             await hub.call_tool("a__echo")
         assert ("uncertain" in str(failure.value)) == uncertain
@@ -454,7 +450,7 @@ def _all_but_the_first_call_wait(peer: McpPeer) -> Callable[[Request], Behaviour
 async def test_sessions_that_expire_as_soon_as_they_are_made_are_a_loss_and_no_endless_loop() -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        peer.script = _calls_meet(respond(404), peer)
+        peer.script = calls_meet(respond(404), peer)
         with pytest.raises(CallFailed):
             await hub.call_tool("a__echo")
         await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
@@ -467,7 +463,7 @@ async def test_sessions_that_expire_as_soon_as_they_are_made_are_a_loss_and_no_e
 async def test_a_call_that_is_too_large_for_the_server_takes_it_from_no_other_caller() -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        peer.script = _calls_meet(respond(413, "too large"), peer)
+        peer.script = calls_meet(respond(413, "too large"), peer)
         for _ in range(5):
             with pytest.raises(CallFailed, match="too large for it"):
                 await hub.call_tool("a__echo")
@@ -492,7 +488,7 @@ async def test_a_call_that_is_too_large_for_the_server_takes_it_from_no_other_ca
 async def test_a_server_that_answers_no_call_trips_the_breaker(answer: Behaviour, words: str) -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        peer.script = _calls_meet(answer, peer)
+        peer.script = calls_meet(answer, peer)
         for _ in range(3):
             with pytest.raises(CallFailed, match=words):
                 await hub.call_tool("a__echo")
@@ -506,7 +502,7 @@ async def test_a_denied_call_is_that_calls_denial_and_no_more(status: int) -> No
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
         told = records(hub)
-        peer.script = _calls_meet(respond(status, "not you"), peer)
+        peer.script = calls_meet(respond(status, "not you"), peer)
         for _ in range(5):
             with pytest.raises(CallDenied):
                 await hub.call_tool("a__echo")

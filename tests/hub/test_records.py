@@ -39,8 +39,8 @@ from holdfast.hub.records import (
 from holdfast.hub.reload import Reloader
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import defined, reaches, records, running, settled, states, until
-from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
-from tests.peers.mcp_http import McpPeer
+from tests.peers.http_fault import Behaviour, reset_before_answer, respond
+from tests.peers.mcp_http import McpPeer, calls_meet
 from tests.peers.stdio import StdioPeer
 
 pytestmark = pytest.mark.anyio
@@ -49,10 +49,6 @@ MakePeer = Callable[..., StdioPeer]
 
 def calls(told: list[HubRecord]) -> list[CallEnded]:
     return [record for record in told if isinstance(record, CallEnded)]
-
-
-def calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviour]:
-    return lambda request: fault if b'"tools/call"' in request.body else peer.healthy
 
 
 async def outcome_of(hub: Hub, tool: str = "a__echo") -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.peers.rpc import Era, HandshakeFault, ListFault, Message
 
-__all__ = ["HTML_PAGE", "McpPeer", "MindOptions", "Refusal", "rpc_methods"]
+__all__ = ["HTML_PAGE", "McpPeer", "MindOptions", "Refusal", "calls_meet", "rpc_methods"]
 
 EVENT_STREAM = "text/event-stream"
 HTML_PAGE = respond(200, "<!doctype html><title>Welcome</title>", content_type="text/html; charset=utf-8")
@@ -307,3 +307,8 @@ def _header_fault(message: Message, headers: Mapping[str, str]) -> str | None:
 
 def _event(message: Message) -> bytes:
     return b"event: message\ndata: " + encode(message) + b"\n\n"
+
+
+def calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviour]:
+    """A script in which each call meets this fault, and all else is answered."""
+    return lambda request: fault if b'"tools/call"' in request.body else peer.healthy

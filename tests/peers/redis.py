@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,8 @@ from typing import Any, Self
 
 import anyio
 import redis.asyncio
+
+from tests.peers.ports import free_port
 
 __all__ = ["RedisPeer", "Sentinel", "has_redis", "sentinel"]
 
@@ -41,7 +42,7 @@ class RedisPeer:
         self._replica_of = replica_of
         self._password = password
         self._tls = tls
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -138,7 +139,7 @@ class Sentinel:
 
     def __init__(self, folder: Path, master: RedisPeer) -> None:
         folder.mkdir()
-        self.port = _free_port()
+        self.port = free_port()
         self.file = folder / "sentinel.conf"
         self.file.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
@@ -182,10 +183,3 @@ async def sentinel(folder: Path, master: RedisPeer) -> AsyncIterator[Sentinel]:
         with anyio.CancelScope(shield=True):
             process.kill()
             await asyncio.to_thread(process.wait)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

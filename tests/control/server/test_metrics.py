@@ -20,8 +20,8 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded, ConfigRefused, Missed
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import config, defined, reaches, records, retries, settled, states, until
-from tests.peers.http_fault import Behaviour, Request, respond
-from tests.peers.mcp_http import McpPeer
+from tests.peers.http_fault import respond
+from tests.peers.mcp_http import McpPeer, calls_meet
 from tests.peers.stdio import StdioPeer
 
 pytestmark = pytest.mark.anyio
@@ -68,10 +68,6 @@ async def counted(servers: dict[str, Any], **options: Any) -> AsyncIterator[tupl
 async def call(hub: Hub, tool: str) -> None:
     with suppress(HoldfastError):
         await hub.call_tool(tool)
-
-
-def calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviour]:
-    return lambda request: fault if b'"tools/call"' in request.body else peer.healthy
 
 
 @pytest.mark.requirement("HUB-5", "OBS-1")
