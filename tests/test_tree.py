@@ -52,7 +52,6 @@ LARGE_CLASSES = frozenset(
         "Peers",
         "Placement",
         "PooledConnection",
-        "Quotas",
         "Reply",
         "ServerLeases",
         "Slot",

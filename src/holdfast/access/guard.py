@@ -179,10 +179,10 @@ class AccessRules:
         if admission is None or admission.principal is not None:
             return principal
         for_others = principal.source in ("gateway", "hub")
-        most = None if for_others else self.quotas.connections
+        most = None if for_others else self.quotas.limits.connections
         if admission.accepted(principal.source if for_others else principal.name, most):
             return principal
-        exceeded = QuotaExceeded("connections", self.quotas.connections, RETRY_SECONDS)
+        exceeded = QuotaExceeded("connections", self.quotas.limits.connections, RETRY_SECONDS)
         self.report("quota", admission.peer.name, principal.name, exceeded.quota)
         return Refused(429, exceeded.message, retry_after=exceeded.retry_after)
 

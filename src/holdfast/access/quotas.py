@@ -78,6 +78,11 @@ class _Use:
         self.left = math.inf
         self.filled_at = 0.0
 
+    def fill(self, rate: int, now: float) -> None:
+        """Give the bucket what has come since it was filled."""
+        self.left = min(self.left + (now - self.filled_at) * rate / 60, rate)
+        self.filled_at = now
+
 
 class Quotas:
     """The use of every principal."""
@@ -101,7 +106,7 @@ class Quotas:
 
     def begin_call(self, principal: str) -> QuotaExceeded | None:
         """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
-        limits = self._settings()
+        limits = self.limits
         use = self._used.get(principal)
         if use is None:
             use = self._new(principal)
@@ -109,7 +114,7 @@ class Quotas:
             return self._refused(principal, QuotaExceeded("callsInFlight", limits.calls_in_flight, RETRY_SECONDS))
         if principal != LOCAL.name:
             rate = limits.calls_per_minute
-            self._fill(use, rate)
+            use.fill(rate, self._clock())
             if use.left < 1:
                 seconds = max(1, math.ceil((1 - use.left) * 60 / rate))
                 return self._refused(principal, QuotaExceeded("callsPerMinute", rate, seconds))
@@ -129,7 +134,7 @@ class Quotas:
         Idle sessions give way first (``make_room``), because they can be rebuilt. So clients that left cannot take the
         place of those that are there: a principal is refused only if all of its sessions are in use.
         """
-        most = self._settings().sessions
+        most = self.limits.sessions
         use = self._used.get(principal) or self._new(principal)
         if use.sessions + use.sessions_elsewhere >= most:
             make_room(principal)
@@ -144,18 +149,13 @@ class Quotas:
             use.sessions = max(use.sessions - 1, 0)
 
     @property
-    def connections(self) -> int:
-        """How many connections one principal may hold."""
-        return self._settings().connections
-
-    @property
-    def body_bytes(self) -> int:
-        """How many bytes the requests of one principal may hold, of all workers together."""
-        return self._settings().body_bytes
+    def limits(self) -> QuotaSettings:
+        """What one principal may use, of all workers together."""
+        return self._settings()
 
     def refuse_body(self, principal: str) -> None:
         """Note that a body found no room in what its principal has."""
-        self._refused(principal, QuotaExceeded("bodyBytes", self.body_bytes, 1))
+        self._refused(principal, QuotaExceeded("bodyBytes", self.limits.body_bytes, 1))
 
     # Together with other replicas.
 
@@ -184,7 +184,7 @@ class Quotas:
             self._told[replica] = self._follow(before.get(replica), _entries(told))
 
     def _follow(self, before: dict[str, int] | None, told: Iterable[tuple[str, int, int, int]]) -> dict[str, int]:
-        rate = self._settings().calls_per_minute
+        rate = self.limits.calls_per_minute
         spents: dict[str, int] = {}
         for label, sessions, calls, spent in told:
             use = self._labelled.get(label) or self._unknown(label, rate)
@@ -192,7 +192,7 @@ class Quotas:
             use.calls_elsewhere += calls
             known = (before or {}).get(label, 0)
             if before is not None:
-                self._fill(use, rate)
+                use.fill(rate, self._clock())
                 more = spent - known if spent >= known else spent
                 use.left = max(use.left - more, -float(rate))
             spents[label] = spent
@@ -205,11 +205,6 @@ class Quotas:
         use = self._labelled[label] = _Use()
         use.left, use.filled_at = float(rate), self._clock()
         return use
-
-    def _fill(self, use: _Use, rate: int) -> None:
-        now = self._clock()
-        use.left = min(use.left + (now - use.filled_at) * rate / 60, rate)
-        use.filled_at = now
 
     def _refused(self, principal: str, exceeded: QuotaExceeded) -> QuotaExceeded:
         if self._on_refused is not None:

@@ -88,7 +88,12 @@ async def _keep_nothing(_: str) -> None:
 
 
 class Exchange:
-    """All that one client and the hub say to each other."""
+    """All that one client and the hub say to each other. It is small: a hub may hold thousands of idle sessions."""
+
+    __slots__ = (
+        "_attached", "_by_message", "_clock", "_era", "_keep", "_outlet", "_owner", "_server", "calls", "client",
+        "principal", "questions", "version",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - what a transport knows of its client
         self,

@@ -6,7 +6,6 @@ marks of the hub: from the digests that a session was given it is known after a 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
@@ -20,6 +19,7 @@ from holdfast.endpoint.eras import tool_for_client
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
 from holdfast.endpoint.instructions import status_resource, status_tool
 from holdfast.endpoint.view import LIST_METHODS, View
+from holdfast.turns import Turns
 from holdfast.wire import Fields, RawObject, dumps, join_fields, join_items
 
 __all__ = ["Lists"]
@@ -27,8 +27,8 @@ __all__ = ["Lists"]
 PAGE = 1_000
 """How many items one answer lists. Some clients read only the first page, so it is large."""
 
-PAGE_BYTES, STEP_BYTES = 8 * 1024 * 1024, 128 * 1024
-"""How large a page may become, and how much of it is written in one step of the event loop."""
+PAGE_BYTES = 8 * 1024 * 1024
+"""How large a page may become."""
 
 DIGEST_BYTES = 8
 """Of a list that a client was given: enough to tell whether it changed."""
@@ -71,7 +71,7 @@ class Lists:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
         page: list[bytes] = []
         digest = blake2b(digest_size=DIGEST_BYTES)
-        size = since = 0
+        size, turns = 0, Turns()
         for entry in entries[start : start + PAGE]:
             page.append(_written(kind, self._listed(self._view.item(entry)), modern=modern))
             plain = self._view.unmarked_item(entry)
@@ -79,9 +79,7 @@ class Lists:
             size += len(page[-1])
             if size > PAGE_BYTES:
                 break
-            if size > since + STEP_BYTES:
-                since = size
-                await asyncio.sleep(0)
+            await turns.offer()
         following = start + len(page)
         if own and following == len(entries) and len(page) < PAGE:
             written_own = [_written(kind, item, modern=modern) for item in own]

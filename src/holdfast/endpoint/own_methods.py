@@ -13,12 +13,12 @@ from mcp import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, methods as protocol
 
 from holdfast.core import STATUS_URI, Kind, NameKey
+from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.capabilities import discover
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.instructions import unknown_name
 from holdfast.endpoint.lists import Lists, next_digest
-from holdfast.endpoint.subscriptions import Listeners
 from holdfast.endpoint.view import LIST_METHODS, View
 from holdfast.wire import LOG_LEVELS, RawObject
 

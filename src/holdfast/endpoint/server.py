@@ -12,7 +12,6 @@ itself are in ``own_methods``; here are those that go to a server, and how they 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -29,6 +28,7 @@ from mcp_types import (
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from holdfast.core import STATUS_URI, Kind, RpcError, quoted_line
+from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
@@ -51,11 +51,11 @@ from holdfast.endpoint.instructions import (
     with_notice,
 )
 from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, find_item, unknown_method
-from holdfast.endpoint.subscriptions import Listeners
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.hub import Slot
+from holdfast.turns import Turns
 from holdfast.wire import (
     TASK_METHODS,
     TASKS_EXTENSION,
@@ -116,7 +116,7 @@ class McpServer:
         except HoldfastError as error:
             raise protocol_error(error, modern=modern) from None
         if result.is_large:
-            await asyncio.sleep(0)  # each pass over a large result takes milliseconds
+            await Turns().give()  # each pass over a large result takes milliseconds
         return result_for_client(call.method, result, modern=modern, stamp=STAMP)
 
     async def roots_changed(self, client: Client, version: str, message: Message) -> None:
@@ -164,7 +164,7 @@ class McpServer:
         if is_new_task(result):
             return renamed(result, server, self.broker.task_ids, call.principal)
         if result.is_large:
-            await asyncio.sleep(0)
+            await Turns().give()
         return _linked(self.view, server, result)
 
     async def _task(self, call: Call) -> RawObject:

@@ -236,7 +236,7 @@ class Front:
         self._backlog = Backlog(most=ALL_UNREAD_BYTES // workers)
         self.bodies = BodyBudget(
             most=ALL_BODY_BYTES // workers,
-            of_principal=lambda: self.quotas.body_bytes // workers,
+            of_principal=lambda: self.quotas.limits.body_bytes // workers,
             unknown=UNKNOWN_BYTES // workers,
             on_refused=self._no_room,
         )
