@@ -240,6 +240,37 @@ def test_apply_points_the_client_at_the_hub_and_keeps_everything_else(run: Impor
     assert "***" in ran.stderr
 
 
+@pytest.fixture
+def copilot(home: Path) -> Path:
+    file = home / ".copilot" / "mcp-config.json"
+    file.parent.mkdir()
+    file.write_text('{"mcpServers": {"one": {"type": "local", "command": "true", "tools": ["*"]}}}')
+    return file
+
+
+@pytest.mark.requirement("FIND-8")
+@pytest.mark.parametrize("by", ["address", "file"])
+def test_a_client_with_its_own_search_is_kept_from_hiding_the_tools_of_find_mode(
+    run: Import, copilot: Path, ours: Path, by: str
+) -> None:
+    url = "http://127.0.0.1:4653/mcp"
+    if by == "file":
+        ours.parent.mkdir(parents=True)
+        ours.write_text('{"mcpServers": {}, "holdfast": {"tools": "find"}}')
+    ran = run("copilot", "--apply", *(("--url", f"{url}?tools=find") if by == "address" else ()))
+    entry = servers(copilot)["holdfast"]
+    assert entry["deferTools"] == "never"
+    assert entry["url"].startswith(url)
+    assert "it has a search of its own over the tools of servers" in ran.stdout
+
+
+@pytest.mark.requirement("FIND-8")
+def test_a_client_with_its_own_search_may_use_it_on_the_full_list(run: Import, copilot: Path) -> None:
+    ran = run("copilot", "--apply")
+    assert "deferTools" not in servers(copilot)["holdfast"]
+    assert "it has a search of its own over the tools of servers" in ran.stdout
+
+
 @pytest.mark.requirement("DX-3")
 def test_apply_offers_the_service_until_there_is_one(run: Import, cursor: Path, ours: Path, home: Path) -> None:
     own = Path(sys.executable).with_name("holdfast")

@@ -227,6 +227,8 @@ def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | No
         if kept:
             back = f"`{command_line('import', pointing.client.id, '--undo')}` restores it"
             out.print(Text(f"  backup: {kept}; {back}", style="dim"), soft_wrap=True)
+        if pointing.client.tool_search:
+            out.print(Text(f"  {pointing.client.tool_search}", style="dim"), soft_wrap=True)
     _print_next(plan, done=done, applied=bool(pointed))
 
 

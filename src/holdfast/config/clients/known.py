@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -68,6 +68,10 @@ class KnownClient:
     """Whether ``${…}`` in its file is a reference; if not, it is plain text."""
     timeout_unit: Literal["s", "ms"] | None = None
     """The unit of ``timeout`` in its file; None where it is not known, and the number itself tells."""
+    tool_search: str = ""
+    """What its user should know of its own search over tools, if it has one."""
+    never_hidden: Mapping[str, object] = field(default_factory=dict)
+    """The setting of a server whose tools that search must not hide, where the tools themselves cannot say it."""
 
     def places(self, around: ClientPaths, *, scopes: tuple[Scope, ...]) -> tuple[ClientLocation, ...]:
         """Where its servers may be. The files may not exist."""
@@ -77,11 +81,17 @@ class KnownClient:
             if scope in scopes
         )
 
-    def hub_entry(self, url: str, command: tuple[str, ...], *, stdio: bool, token: str = "") -> dict[str, object]:
-        """Its entry for the hub, with the token that the hub requires."""
+    def hub_entry(
+        self, url: str, command: tuple[str, ...], *, stdio: bool, token: str = "", find: bool = False
+    ) -> dict[str, object]:
+        """Its entry for the hub, with the token that the hub requires.
+
+        With ``find`` the hub lists a few tools that find the others. They are useless if the client hides them.
+        """
+        shown = self.never_hidden if find else {}
         if self.http is None or stdio:
-            return {**self._stdio, "command": command[0], "args": list(command[1:])}
-        entry = {key: url if value == "{url}" else value for key, value in self.http.items()}
+            return {**self._stdio, "command": command[0], "args": list(command[1:]), **shown}
+        entry = {key: url if value == "{url}" else value for key, value in self.http.items()} | dict(shown)
         return {**entry, self.headers: {"Authorization": f"Bearer {token}"}} if token else entry
 
     @property
@@ -98,6 +108,7 @@ def client_named(name: str) -> KnownClient:
 
 
 _SERVERS = ("mcpServers",)
+_OWN_SEARCH = "it has a search of its own over the tools of servers, so it bears a long list"
 _STORAGE = "{apps}/Code/User/globalStorage"
 
 _ROWS = (
@@ -118,6 +129,7 @@ _ROWS = (
         ),
         http={"type": "http", "url": "{url}"},
         timeout_unit="ms",
+        tool_search=f"{_OWN_SEARCH}; it always shows the few tools of find mode, which say so themselves",
     ),
     KnownClient(
         id="cursor",
@@ -193,6 +205,8 @@ _ROWS = (
         title="Copilot CLI",
         files=(("user", "{home}/.copilot/mcp-config.json", _SERVERS),),
         http={"type": "http", "url": "{url}", "tools": ["*"]},
+        tool_search=f'{_OWN_SEARCH}; for find mode its entry gets "deferTools": "never"',
+        never_hidden={"deferTools": "never"},
     ),
     KnownClient(
         id="kiro",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qs, urlsplit
 
 from holdfast.config.clients.backup import Backup, Backups
 from holdfast.config.clients.document import ClientFile
@@ -206,11 +207,20 @@ def plan_pointing(
     Each plan is made after the one before it was performed, because two locations may be in one file. The token that
     the hub requires is written into the user's own files only: a project's file is shared with others.
     """
+    find = _is_find_mode(plan.destination, url)
     for client, place in _one_place_each(plan):
-        entry = client.hub_entry(url, command, stdio=stdio, token=token if place.scope == "user" else "")
+        given = token if place.scope == "user" else ""
+        entry = client.hub_entry(url, command, stdio=stdio, token=given, find=find)
         pointing = _one_pointing(plan, client, place, entry, token)
         if pointing.after != pointing.before:
             yield pointing
+
+
+def _is_find_mode(config: Path, url: str) -> bool:
+    """Whether the hub at this address lists a few tools that find the others: the address says it, or the file."""
+    asked = parse_qs(urlsplit(url).query).get("tools")
+    ours = ClientFile.read(config).servers(("holdfast",)) if config.exists() else {}
+    return (asked[-1] if asked else ours.get("tools")) == "find"
 
 
 def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocation]]:
