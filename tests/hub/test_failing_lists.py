@@ -15,6 +15,7 @@ from holdfast.control.server.history import History
 from holdfast.control.server.views import HubInfo, Views
 from holdfast.core import State, to_milliseconds
 from holdfast.errors import ServerNotReady
+from holdfast.hub import findings
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import ListFailed
 from holdfast.testing import FakeClock
@@ -94,7 +95,7 @@ async def test_a_server_is_up_with_its_other_kinds_when_one_list_fails(server: B
         catalog = hub.catalog
         assert [entry.name for entry in (*catalog.tools, *catalog.prompts)] == ["s__a", "s__p"]
         assert (len(catalog.resources), len(catalog.templates)) == (0, 1)
-        assert reason in hub.registry.findings["s"]
+        assert reason in findings(hub.registry.catalog)["s"]
         failed = [record for record in told if isinstance(record, ListFailed)]
         assert [(record.server, record.kind) for record in failed] == [("s", "resources")]
 
@@ -112,14 +113,14 @@ async def test_a_list_that_fails_later_keeps_its_last_good_items_until_it_works_
         server.breaks(FAULTS["error"][0])
         told = records(hub)
         await clock.advance(60)
-        await until(hub, "s", lambda: hub.registry.findings)
+        await until(hub, "s", lambda: findings(hub.registry.catalog))
         assert (len(hub.catalog.resources), hub.server_health("s").state) == (1, State.CONNECTED)
         await clock.advance(300)
         await until(hub, "s", lambda: not _refreshing(hub))
         assert hub.server_health("s").generation == 1
         server.breaks("{}")
         await clock.advance(60)
-        await until(hub, "s", lambda: not hub.registry.findings)
+        await until(hub, "s", lambda: not findings(hub.registry.catalog))
         assert len([record for record in told if isinstance(record, ListFailed)]) == 1, "it is reported once"
 
 

@@ -14,6 +14,7 @@ from holdfast.config.read import config_from_mapping
 from holdfast.core.catalog import Catalog, Item, Listing
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled, ServerPermanentlyFailed
+from holdfast.hub import findings
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from holdfast.wire.session import Connection
@@ -85,7 +86,7 @@ async def test_nonsense_in_another_list_keeps_its_last_good_items_and_no_server_
         assert len(prompts) == 1
         peer.mind.prompts = [{"no": "name"}]  # type: ignore[list-item]
         await clock.advance(60)
-        await until(hub, "a", lambda: hub.registry.findings)
+        await until(hub, "a", lambda: findings(hub.registry.catalog))
         assert [(entry.name, entry.item) for entry in hub.catalog.prompts] == [(one.name, one.item) for one in prompts]
         assert hub.server_health("a").failures == 0
         assert (await hub.call_tool("b__echo", {"text": "whole"})).text == "whole"
@@ -317,7 +318,7 @@ async def test_the_listings_of_many_servers_that_wait_together_are_published_tog
         before = hub.catalog.version
         for server in servers:
             tools = tuple(Item(f"tool_{number}") for number in range(100))
-            hub.registry.publish(Listing(server=server, generation=1, tools=tools))
+            hub.registry.publisher.publish(Listing(server=server, generation=1, tools=tools))
         with anyio.fail_after(20):
             while len(hub.catalog.tools) < 6_000:
                 await anyio.lowlevel.checkpoint()

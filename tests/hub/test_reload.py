@@ -275,7 +275,7 @@ async def test_readers_see_an_edit_of_many_servers_as_a_whole_while_it_is_made_i
                 await anyio.lowlevel.checkpoint()
 
         tasks.start_soon(read)
-        hub.registry.publish(Listing(server="gone", generation=1, tools=(Item("x"),)))
+        hub.registry.publisher.publish(Listing(server="gone", generation=1, tools=(Item("x"),)))
         file.write_text(text(**many))
         await reloader.reload()
         tasks.cancel_scope.cancel()

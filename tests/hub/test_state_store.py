@@ -215,7 +215,7 @@ async def test_a_file_of_the_users_has_a_place_of_its_own_in_the_state_folder(
     assert one != two
     assert one.parent == tmp_path / "holdfast"
     async with Hub.from_config({"mcpServers": {}}) as hub:
-        assert hub.registry._writer._store is None  # a mapping is kept only if it is said where
+        assert hub.registry.writer._store is None  # a mapping is kept only if it is said where
     async with Hub(config({}), state_file=one):
         pass
     assert one.exists()

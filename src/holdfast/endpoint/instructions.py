@@ -184,7 +184,10 @@ def _section(server: str, words: str) -> str:
 
 
 def _instructions_of(hub: Hub, server: str) -> str:
-    return hub.registry.instructions(server)
+    """The instructions of a server that is connected, as they may be shown."""
+    lease = hub.registry.slot(server).lease
+    connection = lease.connection if lease is not None else None
+    return hub.approvals.instructions(server, connection.instructions) if connection is not None else ""
 
 
 STATUS_TOOL = "holdfast_status"

@@ -54,7 +54,7 @@ from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, f
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed, HoldfastError
-from holdfast.hub import Slot
+from holdfast.hub import Slot, findings, read_result
 from holdfast.turns import Turns
 from holdfast.wire import (
     TASK_METHODS,
@@ -281,7 +281,7 @@ class McpServer:
                 result = await slot.call(call.method, params, caller=call, repeatable=repeatable, on_progress=told)
                 if call.client.modern or not is_input_required(result):
                     return result
-                params = await next_round(call, params, await self.broker.hub.registry.read_result(call.server, result))
+                params = await next_round(call, params, await read_result(call.server, result))
         finally:
             self.broker.end(call, begun)
         raise MCPError(INTERNAL_ERROR, f"MCP server '{call.server}' asked for input more than {MAX_ROUNDS} times")
@@ -304,7 +304,7 @@ def _linked(view: View, server: str, result: RawObject) -> RawObject:
 
 def _findings(broker: Broker) -> Mapping[str, str]:
     """What is wrong with each server, of its lists and of its requests."""
-    listed, asked = broker.hub.registry.findings, broker.findings
+    listed, asked = findings(broker.hub.registry.catalog), broker.findings
     return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
 
 

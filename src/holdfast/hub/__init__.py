@@ -9,6 +9,7 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
+    from holdfast.hub.call import read_result as read_result
     from holdfast.hub.clock import Clock as Clock
     from holdfast.hub.explanation import explain as explain
     from holdfast.hub.hub import Hub as Hub
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         sleep_until_poll as sleep_until_poll,
         stamps as stamps,
     )
+    from holdfast.hub.publisher import finding as finding, findings as findings
     from holdfast.hub.records import (
         AccessChanged as AccessChanged,
         AccessRefused as AccessRefused,

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import (
     Evidence,
@@ -85,12 +85,12 @@ from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage, is_word
+from holdfast.wire import BadJson, Caller, Connection, Fields, RawObject, descriptor_shortage, is_word, load_members
 
 if TYPE_CHECKING:
     from holdfast.hub.slot import Slot, SlotContext
 
-__all__ = ["SlotCall"]
+__all__ = ["SlotCall", "read_result"]
 
 
 class SlotCall:
@@ -267,6 +267,16 @@ class SlotCall:
         if trace is not None:
             trace.end(ended)
         journal.write_call(ended)
+
+
+async def read_result(server: str, result: RawObject) -> dict[str, Any]:
+    """A result as a value, also a large one; raises ``CallFailed`` where no program can read it."""
+    try:
+        return await load_members(result)
+    except BadJson as exc:
+        evidence = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
+        verdict = classify_evidence(evidence)
+        raise CallFailed(evidence, f"the call to `{server}` failed: {verdict.reason}", hint=verdict.hint) from exc
 
 
 class _Timer:

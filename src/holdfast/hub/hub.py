@@ -1,6 +1,7 @@
 """The hub: many agents share one set of connections that heals itself.
 
-``Hub`` is what programs use; the slots, the catalog and the tasks behind it are in registry.py. The catalog is an
+``Hub`` is what programs use, in three parts: what readers see (here), what callers ask (``HubCalls``), and what
+operators do (operate.py). The slots, the catalog and the tasks behind it are in registry.py. The catalog is an
 immutable snapshot: a reader takes one reference and keeps it. A call finds the live connection when it is made.
 """
 
@@ -14,16 +15,17 @@ from typing import Any, NamedTuple, Self
 
 from holdfast.auth import Logins
 from holdfast.config import ApprovalMode, Config
-from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
+from holdfast.core import Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, shown
 from holdfast.hub.approvals_lock import ApprovalsLock
+from holdfast.hub.call import read_result
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
-from holdfast.hub.registry import SlotRegistry, reconnect, switch
+from holdfast.hub.operate import Operations
+from holdfast.hub.registry import SlotRegistry
 from holdfast.hub.replica_link import Replicas
-from holdfast.hub.slot import Slot
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
 from holdfast.types import CallResult, FoundTool, ProgressFn, Tool
@@ -42,8 +44,99 @@ class _CalledTool(NamedTuple):
     """Whether it is declared read-only or idempotent."""
 
 
-class Hub:
-    """A fleet of servers. Use it as ``async with Hub.from_config("mcp.json") as hub``.
+class HubCalls:
+    """The part of ``Hub`` for callers: tools, prompts, resources and completions, by their names in the catalog."""
+
+    def __init__(self, registry: SlotRegistry) -> None:
+        self.registry = registry
+        """The inside of the hub, for Holdfast's own packages. It may change with any version."""
+        self._called: dict[str, _CalledTool] = {}
+        self._called_in: Catalog | None = None
+        """The catalog that ``_called`` was looked up in."""
+        self.tool_index = ToolIndex()
+        """The search over the catalog's tools, for Holdfast's own packages."""
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Handles on all listed tools; each finds the live connection when it is called."""
+        self.registry.require_use()
+        listed = self.registry.catalog.tools
+        return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._call) for entry in listed)
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
+    ) -> CallResult:
+        """Call a tool by its name in the catalog."""
+        tool = self._called.get(name) if self._called_in is self.registry.catalog else None
+        if tool is None or self.registry.is_closing:
+            tool = self._tool(name)
+        params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
+        slot = self.registry.slot(tool.server)
+        result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
+        return CallResult.from_raw(await read_result(tool.server, result))
+
+    async def find_tools(self, query: str, *, limit: int = 5, server: str | None = None) -> tuple[FoundTool, ...]:
+        """Find tools by what they do, in plain words; the best first, at most ``limit``, of one server if it is named.
+
+        Each hit says whether it can be called now. A tool of a disabled server, or one that is held until its change
+        is approved, is not found.
+        """
+        self.registry.require_use()
+        if server is not None:
+            self.registry.slot(server)
+        held, slots = self.registry.approvals.is_held, self.registry.slots
+        found = await self.tool_index.search(
+            self.registry.catalog,
+            query,
+            limit=limit,
+            allowed=lambda entry: server in (None, entry.server) and not held(entry.server, entry.original),
+        )
+        return tuple(found_tool(one, one.name, slots[one.server].health()) for one in found if one.server in slots)
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        """Get a prompt by its name in the catalog."""
+        key = self._owner(name, Kind.PROMPT)
+        params = {"name": key.original, "arguments": dict(arguments or {})}
+        return await self.registry.request(key.server, "prompts/get", params, repeatable=True)
+
+    async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
+        """Read a resource by its URI in the catalog, or any URI of a server that is named."""
+        self.registry.require_use()
+        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
+        return await self.registry.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
+
+    async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
+        """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
+        by_uri = "uri" in ref
+        key = self._owner(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
+        params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
+        return await self.registry.request(key.server, "completion/complete", params, repeatable=True)
+
+    def _tool(self, name: str) -> _CalledTool:
+        """Look a tool up; a listed one once for each version of the catalog."""
+        catalog = self.registry.catalog
+        if self._called_in is not catalog:
+            self._called, self._called_in = {}, catalog
+        key = self._owner(name, Kind.TOOL)
+        tool = _CalledTool(key.server, dumps(key.original), is_repeatable(catalog, name))
+        if catalog.entry(name) is not None:
+            self._called[name] = tool
+        return tool
+
+    def _owner(self, name: str, kind: Kind) -> NameKey:
+        self.registry.require_use()
+        found = self.registry.find(name, kind)
+        if isinstance(found, Unknown):
+            noun = kind.value.removesuffix("s")
+            hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+            raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
+        return found
+
+    async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+        return await self.call_tool(name, args, on_progress=on_progress)
+
+
+class Hub(Operations, HubCalls):
+    """Many MCP servers behind one set of connections. Use it as ``async with Hub.from_config("mcp.json") as hub``.
 
     Before it is entered, it can be listened to and closed. Everything else raises ``HubNotOpen``. After ``close`` its
     ``config`` and ``approvals`` can still be read and ``events`` ends at once. Everything else raises ``HubClosed``.
@@ -66,7 +159,7 @@ class Hub:
 
         ``hub_tls`` gives the certificates for servers that another hub of the same key has.
         """
-        self.registry = SlotRegistry(
+        registry = SlotRegistry(
             config,
             state_file=state_file,
             clock=clock or RealClock(),
@@ -76,14 +169,9 @@ class Hub:
             fleet=fleet,
             hub_tls=hub_tls,
         )
-        """The inside of the hub, for Holdfast's own packages. It may change with any version."""
+        super().__init__(registry)
         # The servers of a hub that closes are reported too.
-        warned = WarningSink(on_warning, lambda name: self.registry.slot(name).health())
-        self.registry.journal.add_sink(warned, calls=None)
-        self.tool_index = ToolIndex()
-        """The search over the catalog's tools, for Holdfast's own packages."""
-        self._called: dict[str, _CalledTool] = {}
-        self._called_in: Catalog | None = None
+        registry.journal.add_sink(WarningSink(on_warning, lambda name: registry.slot(name).health()), calls=None)
 
     @classmethod
     def from_config(
@@ -151,20 +239,16 @@ class Hub:
     def servers(self) -> Mapping[str, Health]:
         """Every configured server and its health: none is ever missing."""
         self.registry.require_use()
-        return MappingProxyType(self.registry.health())
+        return MappingProxyType({name: slot.health() for name, slot in self.registry.slots.items()})
 
     def server_health(self, name: str) -> Health:
         """The health of one server: state, reason, generation, failures, attempts, breaker, next try."""
-        return self._slot(name).health()
+        self.registry.require_use()
+        return self.registry.slot(name).health()
 
     def warnings(self) -> Warnings:
         """The servers that are unavailable, in words for people and for the model."""
         return warnings_of(self.servers.values())
-
-    def tools(self) -> tuple[Tool, ...]:
-        """Handles on all listed tools; each finds the live connection when it is called."""
-        listed = self.catalog.tools
-        return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._call) for entry in listed)
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
@@ -172,126 +256,11 @@ class Hub:
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Call ``sink`` with every record at once, those of calls too; it must not wait. The result ends it."""
-        if self.registry.is_open:
+        if self.registry.context is not None:
             self.registry.require_use()
         return self.registry.journal.add_sink(sink, calls=sink)
 
-    # What callers ask.
-
-    async def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
-    ) -> CallResult:
-        """Call a tool by its name in the catalog."""
-        tool = self._called.get(name) if self._called_in is self.registry.catalog else None
-        if tool is None or self.registry.is_closing:
-            tool = self._tool(name)
-        params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
-        slot = self.registry.slot(tool.server)
-        result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
-        return CallResult.from_raw(await self.registry.read_result(tool.server, result))
-
-    async def find_tools(self, query: str, *, limit: int = 5, server: str | None = None) -> tuple[FoundTool, ...]:
-        """Find tools by what they do, in plain words; the best first, at most ``limit``, of one server if it is named.
-
-        Each hit says whether it can be called now. A tool of a disabled server, or one that is held until its change
-        is approved, is not found.
-        """
-        if server is not None:
-            self._slot(server)
-        found = await self.tool_index.search(
-            self.catalog,
-            query,
-            limit=limit,
-            allowed=lambda entry: (
-                server in (None, entry.server) and not self.approvals.is_held(entry.server, entry.original)
-            ),
-        )
-        servers = self.servers
-        return tuple(found_tool(one, one.name, servers[one.server]) for one in found if one.server in servers)
-
-    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        """Get a prompt by its name in the catalog."""
-        key = self._owner(name, Kind.PROMPT)
-        params = {"name": key.original, "arguments": dict(arguments or {})}
-        return await self.registry.request(key.server, "prompts/get", params, repeatable=True)
-
-    async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
-        """Read a resource by its URI in the catalog, or any URI of a server that is named."""
-        self.registry.require_use()
-        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
-        return await self.registry.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
-
-    async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
-        """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
-        by_uri = "uri" in ref
-        key = self._owner(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
-        params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
-        return await self.registry.request(key.server, "completion/complete", params, repeatable=True)
-
-    # What operators do.
-
-    async def reconnect(self, name: str) -> Health:
-        """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        return await reconnect(self._slot(name))
-
-    def logged_in(self, name: str) -> Health:
-        """Try a server again now that was denied or parked, because it has new credentials."""
-        slot = self._slot(name)
-        self.registry.logged_in(name)
-        return slot.health()
-
-    async def toggle(self, name: str, enabled: bool) -> Health:
-        """Enable or disable a server. Idempotent; enabling resets its health."""
-        slot = self._slot(name)
-        self.registry.state_changed()
-        if self.registry.fleet is not None:
-            self.registry.fleet.note_switch(name, not enabled)
-        return await switch(slot, enabled=enabled)
-
-    async def apply(self, config: Config) -> None:
-        """Use a new configuration; only the connections of servers whose definition changed are touched."""
-        self.registry.require_use()
-        await self.registry.apply(config)
-
-    def approve(
-        self, server: str, tool: str | None = None, *, mark: str | None = None, kind: ApprovalKind = "tool"
-    ) -> tuple[str, ...]:
-        """Approve the pending changes of a server, one or all: what was held can be used again.
-
-        ``kind`` says what is named: a tool, a prompt, or the instructions, which have no name. With the ``mark`` of the
-        change that was reviewed, a newer change is not approved.
-        """
-        self.registry.require_use()
-        return self.registry.approve(server, tool, mark, kind)
-
-    def _tool(self, name: str) -> _CalledTool:
-        """Look a tool up; a listed one once for each version of the catalog."""
-        catalog = self.registry.catalog
-        if self._called_in is not catalog:
-            self._called, self._called_in = {}, catalog
-        key = self._owner(name, Kind.TOOL)
-        tool = _CalledTool(key.server, dumps(key.original), is_repeatable(catalog, name))
-        if catalog.entry(name) is not None:
-            self._called[name] = tool
-        return tool
-
-    def _slot(self, name: str) -> Slot:
-        self.registry.require_use()
-        return self.registry.slot(name)
-
-    def _owner(self, name: str, kind: Kind) -> NameKey:
-        self.registry.require_use()
-        found = self.registry.find(name, kind)
-        if isinstance(found, Unknown):
-            noun = kind.value.removesuffix("s")
-            hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
-            raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
-        return found
-
-    async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
-        return await self.call_tool(name, args, on_progress=on_progress)
-
     def __repr__(self) -> str:
         registry = self.registry
-        state = "" if registry.is_open else ", not open"
+        state = "" if registry.context is not None else ", not open"
         return f"<Hub of {counted(len(registry.config.servers), 'server')}, catalog {registry.catalog.version}{state}>"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.config import ServerSpec
 from holdfast.core import Listing, events as on
 from holdfast.hub.clock import Clock
+from holdfast.hub.operate import follow_switch
 from holdfast.hub.state_store import fingerprint
 
 if TYPE_CHECKING:
@@ -126,17 +127,17 @@ class RegistryHost:
 
     def follow_switch(self, server: str, disabled: bool) -> None:
         """See ``ReplicaHost``."""
-        self._registry.switched_elsewhere(server, disabled)
-        self._registry.state_changed()
+        follow_switch(self._registry, server, disabled)
+        self._registry.writer.changed(at_once=True)
 
     def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
         """See ``ReplicaHost``."""
         if self._registry.approvals.take_pin(server, tool, text):
-            self._registry.review_again(server)
+            self._publish_again(server)
 
     def follow_listing(self, listing: Listing) -> None:
         """See ``ReplicaHost``."""
-        self._registry.show_unverified(listing)
+        self._registry.publisher.show_unverified(listing)
 
     def needs_listing(self, server: str) -> bool:
         """See ``ReplicaHost``."""
@@ -149,11 +150,15 @@ class RegistryHost:
             for key, text in self._registry.approvals.pins.of(server).items():
                 if self._registry.fleet is not None:
                     self._registry.fleet.note_pin(server, key, text, False)
-            self._registry.review_again(server)
+            self._publish_again(server)
 
     def alone(self) -> None:
         """See ``ReplicaHost``."""
         self._registry.approvals.listings.tell_held()
+
+    def _publish_again(self, server: str) -> None:
+        self._registry.publisher.publish_again(server)
+        self._registry.writer.changed(at_once=True)
 
     def disabled_servers(self) -> Iterable[str]:
         """See ``ReplicaHost``."""

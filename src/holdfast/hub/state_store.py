@@ -30,7 +30,7 @@ from holdfast.hub.listing_text import listing_from, listing_pieces
 from holdfast.hub.pins import Pins
 from holdfast.hub.polling import sleep_until_poll, stamps
 
-__all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
+__all__ = ["HubState", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -275,8 +275,8 @@ INSERT INTO servers VALUES (?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET disabl
 """
 
 
-Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"
-"""Returns the configuration, the catalog and the disabled servers of this moment."""
+HubState: TypeAlias = tuple[Config, Catalog, frozenset[str]]
+"""The configuration, the catalog and the disabled servers of one moment."""
 
 
 LONGEST_PAUSE = 2.0
@@ -286,10 +286,13 @@ LONGEST_PAUSE = 2.0
 class StateWriter:
     """The one writer of the store and of the approvals file; without a store, nothing is written."""
 
-    def __init__(self, store: Store | None, pins: Pins) -> None:
+    def __init__(self, store: Store | None, pins: Pins, snapshot: Callable[[], HubState]) -> None:
         self._store = store
         self._pins = pins
-        self._pending: Snapshot | None = None
+        self._snapshot = snapshot
+        self._last: HubState | None = None
+        """The state of a hub that closes: its slots no longer tell who is disabled."""
+        self._pending = False
         self._dirty = anyio.Event()
         self._hurry = anyio.Event()
         self._writing = anyio.Lock()
@@ -311,9 +314,9 @@ class StateWriter:
                 catalog = catalog.withdraw(server)
         return catalog
 
-    def changed(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
+    def changed(self, *, at_once: bool = False) -> None:
         """Write soon: the state changed. What a person did is written at once: other hubs follow it."""
-        self._pending = snapshot
+        self._pending = True
         self._dirty.set()
         if at_once:
             self._hurry.set()
@@ -354,9 +357,9 @@ class StateWriter:
             if approvals != before:
                 on_approvals()
 
-    async def close(self, snapshot: Snapshot) -> None:
+    async def close(self, last: HubState) -> None:
         """Write for the last time."""
-        self._pending = snapshot
+        self._last, self._pending = last, True
         await self._write()
 
     async def _write(self) -> bool:
@@ -364,18 +367,13 @@ class StateWriter:
         if self._store is None:
             return True
         async with self._writing:
-            snapshot, self._pending = self._pending, None
-            written = snapshot is None or await anyio.to_thread.run_sync(self._save, self._store, *snapshot())
-            if not written:
-                self._keep(snapshot)
+            pending, self._pending = self._pending, False
+            state = self._last or self._snapshot()
+            written = not pending or await anyio.to_thread.run_sync(self._save, self._store, *state)
+            self._pending |= not written
             if self._pins.unsaved:
                 written = await self._write_approvals() and written
             return written
-
-    def _keep(self, snapshot: Snapshot | None) -> None:
-        """Write this the next time, unless there is a newer one."""
-        if self._pending is None:
-            self._pending = snapshot
 
     def _save(self, store: Store, config: Config, catalog: Catalog, off: frozenset[str]) -> bool:
         """Runs in a thread: a large fleet takes longer than a step of the event loop may."""

@@ -160,7 +160,7 @@ async def test_a_changed_tool_is_shown_with_its_change_and_approved() -> None:
         held = {**server.definition, "tools": {"holdChanged": True}}
         async with steered({"one": held}, refresh="off") as hub:
             changed = Item("a", {"name": "a", "description": "It now says more.", "inputSchema": {"type": "object"}})
-            hub.hub.registry.publish(Listing(server="one", generation=1, tools=(changed,)))
+            hub.hub.registry.publisher.publish(Listing(server="one", generation=1, tools=(changed,)))
             (waiting,) = (await hub.control.approvals()).approvals
             assert (waiting.server, waiting.tool, waiting.held) == ("one", "a", True)
             assert "+It now says more." in waiting.changes

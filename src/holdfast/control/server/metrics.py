@@ -494,15 +494,15 @@ class Metrics:
             waiting[slot.id] += slot.bulkhead.waiting
         return {
             name: ServerSample(
-                state=health.state,
-                refuses=health.breaker is not BreakerState.CLOSED,
-                in_flight=in_flight[name] + hub.registry.slot(name).machine.life.calls,
-                waiting=waiting[name] + hub.registry.slot(name).bulkhead.waiting,
+                state=slot.state,
+                refuses=slot.health().breaker is not BreakerState.CLOSED,
+                in_flight=in_flight[name] + slot.machine.life.calls,
+                waiting=waiting[name] + slot.bulkhead.waiting,
                 own=own[name],
                 tools=tools[name],
                 pending=len(hub.approvals.pins.changed.get(name, ())),
             )
-            for name, health in hub.registry.health().items()
+            for name, slot in hub.registry.slots.items()
         }
 
 

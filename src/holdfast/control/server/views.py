@@ -55,7 +55,7 @@ from holdfast.core import (
 )
 from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
-from holdfast.hub import Hub, Slot
+from holdfast.hub import Hub, Slot, finding
 
 __all__ = ["AT_ONCE", "HubInfo", "Views"]
 
@@ -192,7 +192,7 @@ class Views:
         listed = _counted(() if source.withdrawn else source.entries)
         held = self._hub.approvals.held(name)[:MOST_HELD]
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
-        finding = self._hub.registry.finding(name)
+        found = finding(self._hub.registry.catalog, name)
         return Server(
             id=name,
             transport="" if spec.problems else spec.transport,
@@ -200,7 +200,7 @@ class Views:
             subtitle=_subtitle(slot),
             state=health.shown_state,
             status=health.status,
-            summary=f"{text.summary} {finding[0].upper()}{finding[1:]}." if finding else text.summary,
+            summary=f"{text.summary} {found[0].upper()}{found[1:]}." if found else text.summary,
             action=text.action,
             command=text.command,
             login=health.status == "denied" and bool(self.login_scope(name)[0]),
@@ -220,7 +220,7 @@ class Views:
             templates=listed[Kind.TEMPLATE],
             verified=source.listing is not None and source.listing.generation > 0,
             held=held,
-            finding=finding,
+            finding=found,
             calls_total=history.calls,
             errors_total=history.errors,
             reconnects_total=history.reconnects,
