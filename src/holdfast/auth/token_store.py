@@ -168,19 +168,18 @@ class TokenStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder or state_folder(os.environ)
-        self.file = self.folder / "auth.json"
-        self._path = str(self.file)
+        self._file = _StoreFile(self.folder)
+        self.file = self._file.path
         self._find_vault = vault
         self._vaults: list[SecretStorage | None] = []
         self._clock = clock
         self._read = _Read()
         self._reading = threading.Lock()
-        self._missed = False
 
     @property
     def current(self) -> bool:
         """Whether the last read is up to date, as far as the keyring allows."""
-        return self._read.stamp == self._stamp() and self._clock() < self._read.until
+        return self._read.stamp == self._file.stamp() and self._clock() < self._read.until
 
     @property
     def known(self) -> tuple[Grant, ...]:
@@ -190,26 +189,22 @@ class TokenStore:
     @property
     def exposed(self) -> bool:
         """Whether other users may read the file, which Holdfast never allows."""
-        try:
-            return bool(self.file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
-        except OSError:
-            return False
+        return self._file.exposed
 
     def damage(self) -> str:
         """Why the file cannot be read as a token store; empty if it can. The file stays where it is."""
-        try:
-            self._parsed()
-        except (OSError, _NewerFormat):
-            return ""
-        except _CORRUPT as exc:
-            return type(exc).__name__
-        return ""
+        return self._file.damage()
 
     def grants(self) -> tuple[Grant, ...]:
         """All grants; reads the file again if it changed. A grant without its secrets is left out."""
         if not self.current and self._reading.acquire(timeout=READER_SECONDS):
             try:
-                self._read_again()
+                # One reader at a time: a slow one could otherwise replace newer content with older.
+                if not self.current:
+                    stamp, self._file.missed = self._file.stamp(), False
+                    found = tuple(self._with_secrets(self._file.entries()))
+                    until = self._clock() + PAUSE if self._file.missed else math.inf
+                    self._read = _Read(stamp, found, until)
             finally:
                 self._reading.release()
         return self._read.grants
@@ -225,7 +220,7 @@ class TokenStore:
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""
         kept = self._placed(grant)
-        with self._changing() as entries:
+        with self._file.changing() as entries:
             before = entries.pop(grant.key, {"servers": ()})
             servers = {*grant.servers, *before["servers"]}
             for entry in entries.values():
@@ -237,20 +232,12 @@ class TokenStore:
 
     def remove(self, key: GrantKey) -> bool:
         """Forget a grant; False if there was none."""
-        with self._changing() as entries:
+        with self._file.changing() as entries:
             gone = entries.pop(key, None)
         if gone is not None and gone["source"] == "keyring" and (vault := self._vault) is not None:
             vault.remove(key)
         self.grants()
         return gone is not None
-
-    def _read_again(self) -> None:
-        """One reader at a time: a slow one could otherwise replace newer content with older."""
-        if self.current:
-            return
-        stamp, self._missed = self._stamp(), False
-        found = tuple(self._with_secrets(self._entries()))
-        self._read = _Read(stamp, found, self._clock() + PAUSE if self._missed else math.inf)
 
     @property
     def _vault(self) -> SecretStorage | None:
@@ -258,52 +245,6 @@ class TokenStore:
         if not self._vaults:
             self._vaults.append(self._find_vault())
         return self._vaults[0]
-
-    def _stamp(self) -> Stamp:
-        try:
-            found = os.stat(self._path)  # noqa: PTH116 - it is asked for every call, and a Path costs as much again
-        except OSError:
-            return None
-        return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-
-    def _entries(self) -> Entries:
-        """The entries of the file; none, if it cannot be read."""
-        try:
-            return self._parsed()
-        except (OSError, _NewerFormat) as exc:
-            self._missed = isinstance(exc, OSError)
-            log.warning("the token store %s cannot be read: %s", self.file, exc)
-        except _CORRUPT:
-            self._set_aside()
-        return {}
-
-    def _parsed(self) -> Entries:
-        try:
-            document = json.loads(self.file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        if document["version"] > VERSION:
-            raise _NewerFormat("it was written by a newer Holdfast and stays as it is")
-        return {key_of(entry): entry for entry in document["grants"]}
-
-    def _set_aside(self) -> None:
-        """Set the file aside under the lock, if it is still damaged: another process may have replaced it."""
-        try:
-            with locked(self.folder / LOCK):
-                self._parsed_or_set_aside()
-        except (OSError, _NewerFormat) as exc:
-            self._missed = isinstance(exc, OSError)
-            log.warning("the token store %s is damaged and cannot be set aside: %s", self.file, exc)
-
-    def _parsed_or_set_aside(self) -> Entries:
-        try:
-            return self._parsed()
-        except _CORRUPT as exc:
-            aside = set_aside(self.file)
-            log.warning(
-                "the token store %s is damaged (%s): set aside as %s", self.file, type(exc).__name__, aside.name
-            )
-            return {}
 
     def _with_secrets(self, entries: Entries) -> Iterator[Grant]:
         for key, entry in entries.items():
@@ -317,7 +258,7 @@ class TokenStore:
         try:
             found = self._vault.read(key) if self._vault is not None else None
         except SecretStorageClosed as exc:
-            self._missed = True
+            self._file.missed = True
             told = self._read.until < math.inf  # it was logged a moment ago
             log.log(
                 logging.DEBUG if told else logging.WARNING,
@@ -341,23 +282,102 @@ class TokenStore:
             return replace(grant, source="file")
         return replace(grant, source="keyring")
 
+    def __repr__(self) -> str:
+        return f"<TokenStore {self.file}>"
+
+
+class _StoreFile:
+    """The file of the store: read, changed under a lock, and set aside where it is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "auth.json"
+        self._lock = folder / LOCK
+        self._text = str(self.path)
+        self.missed = False
+        """Whether the last read failed by no fault of the content: it is repeated soon."""
+
+    def __repr__(self) -> str:
+        return f"<_StoreFile {self.path}>"
+
+    def stamp(self) -> Stamp:
+        """Changes when the file does; None if there is none."""
+        try:
+            found = os.stat(self._text)  # noqa: PTH116 - it is asked for every call, and a Path costs as much again
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other users may read the file, which Holdfast never allows."""
+        try:
+            return bool(self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+        except OSError:
+            return False
+
+    def damage(self) -> str:
+        """Why the file cannot be read as a token store; empty if it can. The file stays where it is."""
+        try:
+            self._parsed()
+        except (OSError, _NewerFormat):
+            return ""
+        except _CORRUPT as exc:
+            return type(exc).__name__
+        return ""
+
+    def entries(self) -> Entries:
+        """The entries of the file; none, if it cannot be read."""
+        try:
+            return self._parsed()
+        except (OSError, _NewerFormat) as exc:
+            self.missed = isinstance(exc, OSError)
+            log.warning("the token store %s cannot be read: %s", self.path, exc)
+        except _CORRUPT:
+            self._set_aside()
+        return {}
+
     @contextmanager
-    def _changing(self) -> Iterator[Entries]:
+    def changing(self) -> Iterator[Entries]:
         """Change the file under the lock: it is read first, and written when the block ends."""
         try:
-            with locked(self.folder / LOCK):
+            with locked(self._lock):
                 entries = self._parsed_or_set_aside()
                 yield entries
                 document = {"version": VERSION, "grants": [*entries.values()]}
-                replace_file(self.file, json.dumps(document, indent=1))
+                replace_file(self.path, json.dumps(document, indent=1))
         except (OSError, _NewerFormat) as exc:
             raise StoreUnusable(
-                f"the token store {self.file} cannot be written: {getattr(exc, 'strerror', None) or exc}",
+                f"the token store {self.path} cannot be written: {getattr(exc, 'strerror', None) or exc}",
                 hint="correct the owner and mode of its folder, or set XDG_STATE_HOME to another one",
             ) from exc
 
-    def __repr__(self) -> str:
-        return f"<TokenStore {self.file}>"
+    def _parsed(self) -> Entries:
+        try:
+            document = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        if document["version"] > VERSION:
+            raise _NewerFormat("it was written by a newer Holdfast and stays as it is")
+        return {key_of(entry): entry for entry in document["grants"]}
+
+    def _parsed_or_set_aside(self) -> Entries:
+        try:
+            return self._parsed()
+        except _CORRUPT as exc:
+            aside = set_aside(self.path)
+            log.warning(
+                "the token store %s is damaged (%s): set aside as %s", self.path, type(exc).__name__, aside.name
+            )
+            return {}
+
+    def _set_aside(self) -> None:
+        """Set the file aside under the lock, if it is still damaged: another process may have replaced it."""
+        try:
+            with locked(self._lock):
+                self._parsed_or_set_aside()
+        except (OSError, _NewerFormat) as exc:
+            self.missed = isinstance(exc, OSError)
+            log.warning("the token store %s is damaged and cannot be set aside: %s", self.path, exc)
 
 
 class _NewerFormat(Exception):

@@ -159,8 +159,8 @@ class _LineIndex:
         return Mark(line, offset - self._starts[line - 1] + 1)
 
 
-class _Parser:
-    """One pass over one text, recursive and bounded in depth."""
+class _Scanner:
+    """A position in a text, and the scalars that begin there: texts, numbers and constants."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -171,18 +171,6 @@ class _Parser:
         self._duplicates: list[Duplicate] = []
         self._objects: dict[KeyPath, ObjectSpan] = {}
         self._spans: dict[KeyPath, tuple[int, int]] = {}
-
-    def document(self) -> Document:
-        self._skip()
-        if not self._here():
-            self._fail("the file is empty", 'an empty configuration is written {"mcpServers": {}}')
-        value = self._value(())
-        self._skip()
-        if self._here():
-            self._fail_after_the_end()
-        return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects, self._spans)
-
-    # Position
 
     def _here(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -199,10 +187,122 @@ class _Parser:
         if self._text.startswith("/*", self._at):
             self._fail("this comment is never closed", "end it with */")
 
+    def _string(self) -> str:
+        start = self._at
+        self._at += 1
+        parts: list[str] = []
+        while True:
+            match = _PLAIN_TEXT.match(self._text, self._at)
+            assert match is not None  # noqa: S101 - the pattern also matches nothing
+            parts.append(match.group())
+            self._at = match.end()
+            if self._take('"'):
+                return "".join(parts)
+            if self._here() != "\\":
+                self._fail_in_string(start)
+            parts.append(self._escape())
+
+    def _escape(self) -> str:
+        start = self._at
+        self._at += 2
+        mark = self._text[start + 1 : start + 2]
+        if mark in _ESCAPES:
+            return _ESCAPES[mark]
+        if mark != "u":
+            self._fail("this escape does not exist", r"a backslash itself is written \\", at=start)
+        return self._unicode(start)
+
+    def _unicode(self, start: int) -> str:
+        unit = self._four_digits(start)
+        if 0xD800 <= unit < 0xDC00 and self._text.startswith("\\u", self._at):
+            self._at += 2
+            low = self._four_digits(start)
+            if 0xDC00 <= low < 0xE000:
+                return chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
+            unit = low
+        if 0xD800 <= unit < 0xE000:
+            self._fail(r"this is half of a surrogate pair", "write the character itself", at=start)
+        return chr(unit)
+
+    def _four_digits(self, start: int) -> int:
+        match = _HEX.match(self._text, self._at)
+        if match is None:
+            self._fail(r"`\u` needs four hexadecimal digits", r"as in \u00e9", at=start)
+        self._at = match.end()
+        return int(match.group(), 16)
+
+    def _number_or_constant(self) -> JsonValue:
+        start = self._at
+        word = _WORD.match(self._text, start)
+        if word is None:
+            self._fail_value()
+        if word.group() in _CONSTANTS:
+            self._at = word.end()
+            return _CONSTANTS[word.group()]
+        number = _NUMBER.match(self._text, start)
+        if number is None or number.end() != word.end():
+            self._fail_word(word.group())
+        self._at = number.end()
+        return self._number(number, start)
+
+    def _number(self, match: re.Match[str], start: int) -> int | float:
+        try:
+            value = float(match.group()) if match.group(1) or match.group(2) else int(match.group())
+        except ValueError:  # Python refuses to read integers of thousands of digits
+            value = math.inf
+        if isinstance(value, float) and math.isinf(value):
+            self._fail("this number is too large", "if it is a text, put it in quotes", at=start)
+        return value
+
     def _fail(self, message: str, hint: str = "", *, at: int | None = None) -> NoReturn:
         raise _Fault(self._lines.mark(self._at if at is None else at), message, hint)
 
-    # Values
+    def _fail_in_string(self, start: int) -> NoReturn:
+        here = self._here()
+        if not here or here in "\r\n":
+            self._fail("this text is not closed before the end of the line", 'end it with "', at=start)
+        self._fail("this text contains a control character", rf"write it as \u{ord(here):04x}")
+
+    def _fail_word(self, word: str) -> NoReturn:
+        if word in _MISSPELT:
+            self._fail(f"`{word}` is not JSON", f"write {_MISSPELT[word]}")
+        if word[0] in _CURLY_QUOTES:
+            self._fail("a text must be in straight double quotes", 'use "')
+        self._fail_stray("this is not a JSON value", "did you mean to quote this?")
+
+    def _fail_value(self) -> NoReturn:
+        here = self._here()
+        if not here:
+            self._fail("the file ends where a value was expected", "is the file complete?")
+        if here in ",}]":
+            self._fail("a value is missing before this", "write the value, or remove the key")
+        if here == "'":
+            self._fail("a text must be in straight double quotes", 'use "')
+        self._fail_stray("a value was expected here", "did you mean to quote this?")
+
+    def _fail_stray(self, message: str, hint: str) -> NoReturn:
+        here = self._here()
+        if here == "#":
+            self._fail("`#` does not start a comment here", "comments start with // or are between /* and */")
+        if here == "/":
+            self._fail("`/` does not belong here", "comments start with // or are between /* and */")
+        if here == "\u00a0":
+            self._fail("this is a no-break space", "replace it by an ordinary space")
+        self._fail(message, hint)
+
+
+class _Parser(_Scanner):
+    """Reads one document in one pass, recursive and bounded in depth: objects, arrays, and where everything is."""
+
+    def document(self) -> Document:
+        self._skip()
+        if not self._here():
+            self._fail("the file is empty", 'an empty configuration is written {"mcpServers": {}}')
+        value = self._value(())
+        self._skip()
+        if self._here():
+            self._fail_after_the_end()
+        return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects, self._spans)
 
     def _value(self, path: KeyPath) -> JsonValue:
         start = self._at
@@ -292,83 +392,6 @@ class _Parser:
         self._keys[(*path, key)] = mark
         return key
 
-    # Strings
-
-    def _string(self) -> str:
-        start = self._at
-        self._at += 1
-        parts: list[str] = []
-        while True:
-            match = _PLAIN_TEXT.match(self._text, self._at)
-            assert match is not None  # noqa: S101 - the pattern also matches nothing
-            parts.append(match.group())
-            self._at = match.end()
-            if self._take('"'):
-                return "".join(parts)
-            if self._here() != "\\":
-                self._fail_in_string(start)
-            parts.append(self._escape())
-
-    def _escape(self) -> str:
-        start = self._at
-        self._at += 2
-        mark = self._text[start + 1 : start + 2]
-        if mark in _ESCAPES:
-            return _ESCAPES[mark]
-        if mark != "u":
-            self._fail("this escape does not exist", r"a backslash itself is written \\", at=start)
-        return self._unicode(start)
-
-    def _unicode(self, start: int) -> str:
-        unit = self._four_digits(start)
-        if 0xD800 <= unit < 0xDC00 and self._text.startswith("\\u", self._at):
-            self._at += 2
-            low = self._four_digits(start)
-            if 0xDC00 <= low < 0xE000:
-                return chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
-            unit = low
-        if 0xD800 <= unit < 0xE000:
-            self._fail(r"this is half of a surrogate pair", "write the character itself", at=start)
-        return chr(unit)
-
-    def _four_digits(self, start: int) -> int:
-        match = _HEX.match(self._text, self._at)
-        if match is None:
-            self._fail(r"`\u` needs four hexadecimal digits", r"as in \u00e9", at=start)
-        self._at = match.end()
-        return int(match.group(), 16)
-
-    # Numbers and constants
-
-    def _number_or_constant(self) -> JsonValue:
-        start = self._at
-        word = _WORD.match(self._text, start)
-        if word is None:
-            self._fail_value()
-        if word.group() in _CONSTANTS:
-            self._at = word.end()
-            return _CONSTANTS[word.group()]
-        number = _NUMBER.match(self._text, start)
-        if number is None or number.end() != word.end():
-            self._fail_word(word.group())
-        self._at = number.end()
-        return self._number(number, start)
-
-    def _number(self, match: re.Match[str], start: int) -> int | float:
-        try:
-            value = float(match.group()) if match.group(1) or match.group(2) else int(match.group())
-        except ValueError:  # Python refuses to read integers of thousands of digits
-            value = math.inf
-        if isinstance(value, float) and math.isinf(value):
-            self._fail("this number is too large", "if it is a text, put it in quotes", at=start)
-        return value
-
-    # Faults
-
-    def _where(self, offset: int) -> str:
-        mark = self._lines.mark(offset)
-        return f"line {mark.line}, column {mark.column}"
-
     def _fail_unclosed(self, opened: int) -> NoReturn:
         mark = self._text[opened]
         closing = "}" if mark == "{" else "]"
@@ -379,12 +402,6 @@ class _Parser:
             self._fail(f"one `{self._here()}` too many", "remove it")
         self._fail("there is text after the end of the document", "the whole file is one { … }")
 
-    def _fail_in_string(self, start: int) -> NoReturn:
-        here = self._here()
-        if not here or here in "\r\n":
-            self._fail("this text is not closed before the end of the line", 'end it with "', at=start)
-        self._fail("this text contains a control character", rf"write it as \u{ord(here):04x}")
-
     def _fail_key(self) -> NoReturn:
         here = self._here()
         if here in "}]":
@@ -393,32 +410,9 @@ class _Parser:
             self._fail("a key must be in straight double quotes", 'use "')
         self._fail_stray("a key was expected here", "did you mean to quote this?")
 
-    def _fail_value(self) -> NoReturn:
-        here = self._here()
-        if not here:
-            self._fail("the file ends where a value was expected", "is the file complete?")
-        if here in ",}]":
-            self._fail("a value is missing before this", "write the value, or remove the key")
-        if here == "'":
-            self._fail("a text must be in straight double quotes", 'use "')
-        self._fail_stray("a value was expected here", "did you mean to quote this?")
-
-    def _fail_word(self, word: str) -> NoReturn:
-        if word in _MISSPELT:
-            self._fail(f"`{word}` is not JSON", f"write {_MISSPELT[word]}")
-        if word[0] in _CURLY_QUOTES:
-            self._fail("a text must be in straight double quotes", 'use "')
-        self._fail_stray("this is not a JSON value", "did you mean to quote this?")
-
-    def _fail_stray(self, message: str, hint: str) -> NoReturn:
-        here = self._here()
-        if here == "#":
-            self._fail("`#` does not start a comment here", "comments start with // or are between /* and */")
-        if here == "/":
-            self._fail("`/` does not belong here", "comments start with // or are between /* and */")
-        if here == "\u00a0":
-            self._fail("this is a no-break space", "replace it by an ordinary space")
-        self._fail(message, hint)
+    def _where(self, offset: int) -> str:
+        mark = self._lines.mark(offset)
+        return f"line {mark.line}, column {mark.column}"
 
 
 KeyPath: TypeAlias = tuple[str | int, ...]

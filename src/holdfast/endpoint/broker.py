@@ -118,7 +118,7 @@ class Broker:
         for server, uri in list(client.subscribed):
             self.servers.unsubscribe(client, server, uri)
         if lingering:
-            self.hub.registry.clients.linger(client.owner)
+            self.hub.registry.clients.keep(client.owner, until_unused=True)
         elif not client.calls:
             self.release(client)
 

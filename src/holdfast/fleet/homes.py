@@ -85,7 +85,7 @@ class ClientHomeFinder:
 
     def _is_used(self, key: str) -> bool:
         owner = self._owners.get(key)
-        if owner is not None and self._hub.registry.clients.has_any(owner):
+        if owner is not None and self._hub.registry.clients.servers_of.get(owner):
             return True
         self._owners.pop(key, None)
         return False

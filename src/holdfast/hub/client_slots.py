@@ -41,8 +41,8 @@ class ClientSlots:
     def __init__(self) -> None:
         self._context: SlotContext | None = None
         self._own: dict[tuple[Hashable, str], _Own] = {}
-        self._servers_of: dict[Hashable, set[str]] = {}
-        """By owner: each call of a modern client asks for its own, and must not look at those of all others."""
+        self.servers_of: dict[Hashable, set[str]] = {}
+        """By owner, the servers that it has a slot for: a call of one client looks at no other client."""
         self._changed = anyio.Event()
         self._next_look = math.inf
         """When unused slots are looked for again, unless something changes."""
@@ -75,9 +75,11 @@ class ClientSlots:
         if own is not None:
             own.slot.handle(on.RemoveRequested())
         else:
-            self._refuse_too_many(spec.id, principal, self._context.settings)
+            principals = [one.principal for (_, server), one in self._own.items() if server == spec.id]
+            _refuse_too_many(spec.id, principals, principal, self._context.settings)
         slot = Slot(spec, replace(self._context, relay=relay))
-        self._add(owner, spec.id, _Own(slot, expires, principal, unused_since=self._context.clock.now()))
+        self._own[owner, spec.id] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
+        self.servers_of.setdefault(owner, set()).add(spec.id)
         self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
         slot.handle(on.StartRequested())
         self._changed.set()
@@ -87,10 +89,6 @@ class ClientSlots:
         """The owner's slot for a server, or None."""
         own = self._own.get((owner, server))
         return own.slot if own is not None else None
-
-    def has_any(self, owner: Hashable) -> bool:
-        """Whether the owner has a slot."""
-        return owner in self._servers_of
 
     def use(self, owner: Hashable, server: str) -> _Own | None:
         """Count one more use of the owner's slot, until ``leave``."""
@@ -111,25 +109,18 @@ class ClientSlots:
             if own.expires and own.unused_since + self._context.settings.per_client.idle < self._next_look:
                 self._changed.set()
 
-    def linger(self, owner: Hashable) -> None:
-        """The owner may come back: its slots end when they are unused for too long."""
-        self._set_expiry(owner, expires=True)
-
-    def keep(self, owner: Hashable) -> None:
-        """The owner is there: its slots stay."""
-        self._set_expiry(owner, expires=False)
-
-    def _set_expiry(self, owner: Hashable, *, expires: bool) -> None:
-        found = [self._own[owner, server] for server in self._servers_of.get(owner, ())]
+    def keep(self, owner: Hashable, *, until_unused: bool = False) -> None:
+        """The owner is there, and its slots stay. ``until_unused``: it may come back; they end when unused for long."""
+        found = [self._own[owner, server] for server in self.servers_of.get(owner, ())]
         if found and self._context is not None:
             for own in found:
-                own.expires, own.unused_since = expires, self._context.clock.now()
+                own.expires, own.unused_since = until_unused, self._context.clock.now()
             self._changed.set()
 
     def release(self, owner: Hashable) -> None:
         """End all slots of an owner that has left."""
-        if owner in self._servers_of:
-            self._end([(owner, server) for server in self._servers_of[owner]])
+        if owner in self.servers_of:
+            self._end([(owner, server) for server in self.servers_of[owner]])
 
     def end(self, server: str) -> None:
         """End all clients' slots for a server that was removed or disabled."""
@@ -142,33 +133,14 @@ class ClientSlots:
     def _end(self, keys: list[tuple[Hashable, str]]) -> None:
         for key in keys:
             owner, server = key
-            servers = self._servers_of[owner]
+            servers = self.servers_of[owner]
             servers.discard(server)
             if not servers:
-                del self._servers_of[owner]
+                del self.servers_of[owner]
             self._own.pop(key).slot.handle(on.RemoveRequested())
 
-    def _add(self, owner: Hashable, server: str, own: _Own) -> None:
-        self._own[owner, server] = own
-        self._servers_of.setdefault(owner, set()).add(server)
-
-    def _refuse_too_many(self, server: str, principal: str, settings: Settings) -> None:
-        principals = [own.principal for key, own in self._own.items() if key[1] == server]
-        share, most = settings.quotas.client_connections, settings.per_client.connections
-        if principal and principals.count(principal) >= share:
-            raise ServerBusy(
-                f"the clients of this caller have {share} connections to MCP server '{server}', which is their quota; "
-                "end a client, or raise `holdfast.quotas.clientConnections`",
-                server_id=server,
-                state="connected",
-            )
-        if len(principals) >= most:
-            raise ServerBusy(
-                f"MCP server '{server}' has reached its limit of {most} client connections; "
-                "wait until a client leaves, or raise `holdfast.perClient.connections`",
-                server_id=server,
-                state="connected",
-            )
+    def __repr__(self) -> str:
+        return f"<ClientSlots {len(self._own)} of {len(self.servers_of)} clients>"
 
     async def _expire(self) -> None:
         """End the slots that are unused for too long; runs until cancelled."""
@@ -180,6 +152,24 @@ class ClientSlots:
             following = min((at for at in due.values() if at > now), default=None)
             self._next_look = following if following is not None else math.inf
             await context.clock.wait(self._changed, following)
+
+
+def _refuse_too_many(server: str, principals: list[str], principal: str, settings: Settings) -> None:
+    share, most = settings.quotas.client_connections, settings.per_client.connections
+    if principal and principals.count(principal) >= share:
+        raise ServerBusy(
+            f"the clients of this caller have {share} connections to MCP server '{server}', which is their quota; "
+            "end a client, or raise `holdfast.quotas.clientConnections`",
+            server_id=server,
+            state="connected",
+        )
+    if len(principals) >= most:
+        raise ServerBusy(
+            f"MCP server '{server}' has reached its limit of {most} client connections; "
+            "wait until a client leaves, or raise `holdfast.perClient.connections`",
+            server_id=server,
+            state="connected",
+        )
 
 
 class _ClientSlotHost:
