@@ -194,8 +194,8 @@ class CatalogSource:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Catalog:
-    """One snapshot. The methods that change something return another one, or the same if nothing did."""
+class CatalogNames:
+    """What a snapshot holds, and what readers ask it: who owns a name, and what is listed."""
 
     version: int = 0
     servers: Mapping[str, CatalogSource] = field(default_factory=dict)
@@ -207,144 +207,15 @@ class Catalog:
     longest: int = NAME_LENGTH
     """The most characters of a name that is given out."""
 
-    def configure(self, server: str, *, prefix: str | None = None) -> Catalog:
-        """Make a server known, with its prefix: None for its id, empty for no prefix at all."""
-        source = self.servers.get(server)
-        if source is not None and source.prefix == prefix:
-            return self
-        written = {name: one.prefix for name, one in self.servers.items()}
-        return self.arrange({**written, server: prefix})
-
-    def arrange(self, written: Mapping[str, str | None], *, longest: int | None = None) -> Catalog:
-        """Make exactly these servers known, with their prefixes, in the order of the configuration.
-
-        ``longest`` is the most characters of a name; None leaves it as it is.
-        """
-        longest = self.longest if longest is None else longest
-        known = [(name, one.prefix) for name, one in self.servers.items()]
-        if known == list(written.items()) and longest == self.longest:
-            return self
-        servers = {name: replace(self.servers.get(name, CatalogSource()), prefix=p) for name, p in written.items()}
-        prefixes = {prefix: name for name, prefix in assign_prefixes(written).items()}
-        bare = {name: replace(one, entries=()) for name, one in servers.items()}
-        renamed = replace(self, prefixes=prefixes, longest=longest)
-        unnamed = replace(renamed, servers=bare, names=renamed._kept(self.names), collisions=())  # noqa: SLF001 - as below
-        listings = [(one.listing, one.withdrawn) for one in servers.values() if one.listing is not None]
-        return unnamed._named(listings)  # noqa: SLF001 - of the same class
-
-    def _kept(self, names: Mapping[NameKey, str]) -> dict[NameKey, str]:
-        """The tools and prompts that had these names and go on to answer to them, under the names of now."""
-        own = self._own_prefixes
-        given = {
-            key: _tool_name(key, own[key.server], self.prefixes, self.longest)
-            for key in names
-            if key.server in own and key.kind not in BY_URI
-        }
-        return {key: name for key, name in given.items() if names[key] == name or self._had(key, names[key])}
-
-    def _had(self, key: NameKey, name: str) -> bool:
-        """Whether this configuration gives an item that name at another length."""
-        prefix = self._own_prefixes[key.server]
-        whole = f"{prefix}__{key.original}" if prefix else key.original
-        if name == whole:
-            return len(name) <= LONGEST_NAME and claiming_prefix(name, prefix, self.prefixes) is None
-        found = hash_in(name)
-        return found is not None and _is_shortened(key, found, shortened_tails(name, key.server, prefix))
-
-    def publish(self, listing: Listing) -> Catalog:
-        """Show a newer complete listing; one from an older connection changes nothing."""
-        return self.publish_all((listing,))
-
-    def publish_all(self, listings: Iterable[Listing]) -> Catalog:
-        """The same for the listings of several servers, in one step: all names are copied once, not for each."""
-        known, newer = self, list[tuple[Listing, bool]]()
-        for listing in listings:
-            source = known.servers.get(listing.server, CatalogSource())
-            if source.listing is not None and listing.generation < source.listing.generation:
-                continue
-            shown = listing
-            if source.listing is not None:
-                shown = (listing.keeping(source.listing) if listing.failed else listing).in_order_of(source.listing)
-            if shown != source.listing or source.withdrawn:
-                known = known if listing.server in known.servers else known.configure(listing.server)
-                newer.append((shown, False))
-        return known._named(newer) if newer else self  # noqa: SLF001 - of the same class
-
-    def restore_names(self, names: Mapping[NameKey, str]) -> Catalog:
-        """Remember names from before a restart, as far as the configuration gives the same ones."""
-        return replace(self, names={**self._kept(names), **self.names})
-
-    def _named(self, listings: Iterable[tuple[Listing, bool]]) -> Catalog:
-        """The next snapshot, with these listings; each comes with whether it is withdrawn."""
-        namer = _Namer(self)
-        for listing, withdrawn in listings:
-            namer.take(listing, withdrawn=withdrawn)
-        named = replace(
-            self,
-            version=self.version + 1,
-            servers=namer.servers,
-            names=namer.names,
-            collisions=tuple(namer.collisions),
-        )
-        named.__dict__["owners"] = namer.owners  # the cached property: it is known here, and large
-        return named
-
-    def withdraw(self, server: str) -> Catalog:
-        """Stop showing a server's items: it was disabled. Their names stay its own."""
-        source = self.servers.get(server)
-        if source is None or source.withdrawn:
-            return self
-        return self._with(server, replace(source, withdrawn=True))
-
-    def reinstate(self, server: str) -> Catalog:
-        """Show the last good listing of a server again: it was enabled."""
-        source = self.servers.get(server)
-        if source is None or not source.withdrawn:
-            return self
-        return self._with(server, replace(source, withdrawn=False))
-
-    def remove(self, server: str) -> Catalog:
-        """Forget a server: it is no longer configured."""
-        if server not in self.servers:
-            return self
-        return self.arrange({name: source.prefix for name, source in self.servers.items() if name != server})
-
     def resolve(self, name: str, kind: Kind = Kind.TOOL) -> NameKey | Unknown:
         """The owner of a name, listed at the moment or not; else the nearest listed names.
 
         A name that the item had at another length leads to it too: clients keep names for long.
         """
-        key = self.owners.get((kind, name)) or self._former_owner(name, kind)
+        key = self.owners.get((kind, name)) or _former_owner(self, name, kind)
         if key is not None:
             return key
         return Unknown(name, nearest(name, (entry.name for entry in self.of(kind)), NEAREST))
-
-    def _former_owner(self, name: str, kind: Kind) -> NameKey | None:
-        if kind in BY_URI or len(name) > LONGEST_NAME or is_own_name(name):
-            return None
-        return next((key for server in self.servers if (key := self._former_of(server, name, kind))), None)
-
-    def _former_of(self, server: str, name: str, kind: Kind) -> NameKey | None:
-        """The item of one server that had a name at another length."""
-        prefix = self._own_prefixes[server]
-        if name.startswith(f"{prefix}__") or not prefix:
-            whole = NameKey(kind, server, name.removeprefix(f"{prefix}__") if prefix else name)
-            if whole in self.names and self._had(whole, name):
-                return whole
-        found = hash_in(name)
-        tails = shortened_tails(name, server, prefix) if found is not None else ()
-        if found is None or not tails:
-            return None
-        return next((key for key in self._keys.get((kind, server), ()) if _is_shortened(key, found, tails)), None)
-
-    def _leads_of(self, name: str) -> list[tuple[str, str]]:
-        """The servers that may own a name, each with what the name begins with; the longest first."""
-        found = []
-        for prefix, server in self.prefixes.items():
-            leads = name_leads(server, prefix, self.longest)
-            if (lead := next((one for one in leads if name.startswith(one) and name != one), None)) is not None:
-                found.append((server, lead))
-        return sorted(found, key=lambda one: -len(one[1]))
 
     def possible_owners(self, name: str, kind: Kind = Kind.TOOL) -> Iterator[NameKey]:
         """The servers that may own a tool or a prompt that was never listed, the longest prefix first.
@@ -353,16 +224,16 @@ class Catalog:
         """
         if is_own_name(name):
             return
-        for server, lead in self._leads_of(name):
+        for server, lead in _leads_of(self, name):
             yield NameKey(kind, server, name.removeprefix(lead))
 
     def listed_name(self, guess: NameKey) -> str:
         """The true original name behind one of ``possible_owners``, if its server has listed it since."""
         if guess in self.names or guess.server not in self.servers:
             return guess.original
-        for lead in name_leads(guess.server, self._own_prefixes[guess.server], self.longest):
+        for lead in name_leads(guess.server, self.own_prefixes[guess.server], self.longest):
             name = lead + guess.original
-            owner = self.owners.get((guess.kind, name)) or self._former_of(guess.server, name, guess.kind)
+            owner = self.owners.get((guess.kind, name)) or _former_of(self, guess.server, name, guess.kind)
             if owner is not None and owner.server == guess.server:
                 return owner.original
         return guess.original
@@ -395,7 +266,7 @@ class Catalog:
         """The listed resource templates."""
         return self.of(Kind.TEMPLATE)
 
-    def changes(self, older: Catalog) -> dict[str, ChangedKinds]:
+    def changes(self, older: CatalogNames) -> dict[str, ChangedKinds]:
         """The servers whose items look different to a reader of an older snapshot, and which kinds of them do.
 
         The marks of the hub are no part of an item, and neither is the order of a list. Most servers are the same
@@ -407,20 +278,18 @@ class Catalog:
         compared = {server: _changed_kinds(before.get(server), after.get(server)) for server in (*differ, *gone)}
         return {server: kinds for server, kinds in compared.items() if kinds.shown}
 
-    def _with(self, server: str, source: CatalogSource) -> Catalog:
-        return replace(self, version=self.version + 1, servers={**self.servers, server: source})
-
     @cached_property
     def owners(self) -> Mapping[tuple[Kind, str], NameKey]:
         """The owner of each name, listed at the moment or not."""
         return {(key.kind, name): key for key, name in self.names.items()}
 
     @cached_property
-    def _own_prefixes(self) -> Mapping[str, str]:
+    def own_prefixes(self) -> Mapping[str, str]:
+        """The prefix of each server."""
         return {server: prefix for prefix, server in self.prefixes.items()}
 
     @cached_property
-    def _keys(self) -> Mapping[tuple[Kind, str], list[NameKey]]:
+    def keys(self) -> Mapping[tuple[Kind, str], list[NameKey]]:
         """All items that have a name, by kind and server."""
         keys: dict[tuple[Kind, str], list[NameKey]] = {}
         for key in self.names:
@@ -439,6 +308,152 @@ class Catalog:
             for entry in () if source.withdrawn else source.entries:
                 sorted_out[entry.key.kind].append(entry)
         return {kind: tuple(entries) for kind, entries in sorted_out.items()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Catalog(CatalogNames):
+    """One snapshot. The methods return another one, or the same if nothing changed."""
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{len(self.of(kind))} {kind.value}" for kind in Kind)
+        return f"<Catalog version={self.version} of {len(self.servers)} servers: {listed}>"
+
+    def configure(self, server: str, *, prefix: str | None = None) -> Catalog:
+        """Make a server known, with its prefix: None for its id, empty for no prefix at all."""
+        source = self.servers.get(server)
+        if source is not None and source.prefix == prefix:
+            return self
+        written = {name: one.prefix for name, one in self.servers.items()}
+        return self.arrange({**written, server: prefix})
+
+    def arrange(self, written: Mapping[str, str | None], *, longest: int | None = None) -> Catalog:
+        """Make exactly these servers known, with their prefixes, in the order of the configuration.
+
+        ``longest`` is the most characters of a name; None leaves it as it is.
+        """
+        longest = self.longest if longest is None else longest
+        known = [(name, one.prefix) for name, one in self.servers.items()]
+        if known == list(written.items()) and longest == self.longest:
+            return self
+        servers = {name: replace(self.servers.get(name, CatalogSource()), prefix=p) for name, p in written.items()}
+        prefixes = {prefix: name for name, prefix in assign_prefixes(written).items()}
+        bare = {name: replace(one, entries=()) for name, one in servers.items()}
+        renamed = replace(self, prefixes=prefixes, longest=longest)
+        unnamed = replace(renamed, servers=bare, names=_kept(renamed, self.names), collisions=())
+        listings = [(one.listing, one.withdrawn) for one in servers.values() if one.listing is not None]
+        return unnamed._named(listings)  # noqa: SLF001 - of the same class
+
+    def publish(self, listing: Listing) -> Catalog:
+        """Show a newer complete listing; one from an older connection changes nothing."""
+        return self.publish_all((listing,))
+
+    def publish_all(self, listings: Iterable[Listing]) -> Catalog:
+        """The same for the listings of several servers, in one step: all names are copied once, not for each."""
+        known, newer = self, list[tuple[Listing, bool]]()
+        for listing in listings:
+            source = known.servers.get(listing.server, CatalogSource())
+            if source.listing is not None and listing.generation < source.listing.generation:
+                continue
+            shown = listing
+            if source.listing is not None:
+                shown = (listing.keeping(source.listing) if listing.failed else listing).in_order_of(source.listing)
+            if shown != source.listing or source.withdrawn:
+                known = known if listing.server in known.servers else known.configure(listing.server)
+                newer.append((shown, False))
+        return known._named(newer) if newer else self  # noqa: SLF001 - of the same class
+
+    def restore_names(self, names: Mapping[NameKey, str]) -> Catalog:
+        """Remember names from before a restart, as far as the configuration gives the same ones."""
+        return replace(self, names={**_kept(self, names), **self.names})
+
+    def withdraw(self, server: str) -> Catalog:
+        """Stop showing a server's items: it was disabled. Their names stay its own."""
+        source = self.servers.get(server)
+        if source is None or source.withdrawn:
+            return self
+        return self._with(server, replace(source, withdrawn=True))
+
+    def reinstate(self, server: str) -> Catalog:
+        """Show the last good listing of a server again: it was enabled."""
+        source = self.servers.get(server)
+        if source is None or not source.withdrawn:
+            return self
+        return self._with(server, replace(source, withdrawn=False))
+
+    def remove(self, server: str) -> Catalog:
+        """Forget a server: it is no longer configured."""
+        if server not in self.servers:
+            return self
+        return self.arrange({name: source.prefix for name, source in self.servers.items() if name != server})
+
+    def _with(self, server: str, source: CatalogSource) -> Catalog:
+        return replace(self, version=self.version + 1, servers={**self.servers, server: source})
+
+    def _named(self, listings: Iterable[tuple[Listing, bool]]) -> Catalog:
+        """The next snapshot, with these listings; each comes with whether it is withdrawn."""
+        namer = _Namer(self)
+        for listing, withdrawn in listings:
+            namer.take(listing, withdrawn=withdrawn)
+        named = replace(
+            self,
+            version=self.version + 1,
+            servers=namer.servers,
+            names=namer.names,
+            collisions=tuple(namer.collisions),
+        )
+        named.__dict__["owners"] = namer.owners  # the cached property: it is known here, and large
+        return named
+
+
+def _kept(catalog: CatalogNames, names: Mapping[NameKey, str]) -> dict[NameKey, str]:
+    """The tools and prompts that had these names and go on to answer to them, under the names of now."""
+    own = catalog.own_prefixes
+    given = {
+        key: _tool_name(key, own[key.server], catalog.prefixes, catalog.longest)
+        for key in names
+        if key.server in own and key.kind not in BY_URI
+    }
+    return {key: name for key, name in given.items() if names[key] == name or _had(catalog, key, names[key])}
+
+
+def _had(catalog: CatalogNames, key: NameKey, name: str) -> bool:
+    """Whether this configuration gives an item that name at another length."""
+    prefix = catalog.own_prefixes[key.server]
+    whole = f"{prefix}__{key.original}" if prefix else key.original
+    if name == whole:
+        return len(name) <= LONGEST_NAME and claiming_prefix(name, prefix, catalog.prefixes) is None
+    found = hash_in(name)
+    return found is not None and _is_shortened(key, found, shortened_tails(name, key.server, prefix))
+
+
+def _former_owner(catalog: CatalogNames, name: str, kind: Kind) -> NameKey | None:
+    if kind in BY_URI or len(name) > LONGEST_NAME or is_own_name(name):
+        return None
+    return next((key for server in catalog.servers if (key := _former_of(catalog, server, name, kind))), None)
+
+
+def _former_of(catalog: CatalogNames, server: str, name: str, kind: Kind) -> NameKey | None:
+    """The item of one server that had a name at another length."""
+    prefix = catalog.own_prefixes[server]
+    if name.startswith(f"{prefix}__") or not prefix:
+        whole = NameKey(kind, server, name.removeprefix(f"{prefix}__") if prefix else name)
+        if whole in catalog.names and _had(catalog, whole, name):
+            return whole
+    found = hash_in(name)
+    tails = shortened_tails(name, server, prefix) if found is not None else ()
+    if found is None or not tails:
+        return None
+    return next((key for key in catalog.keys.get((kind, server), ()) if _is_shortened(key, found, tails)), None)
+
+
+def _leads_of(catalog: CatalogNames, name: str) -> list[tuple[str, str]]:
+    """The servers that may own a name, each with what the name begins with; the longest first."""
+    found = []
+    for prefix, server in catalog.prefixes.items():
+        leads = name_leads(server, prefix, catalog.longest)
+        if (lead := next((one for one in leads if name.startswith(one) and name != one), None)) is not None:
+            found.append((server, lead))
+    return sorted(found, key=lambda one: -len(one[1]))
 
 
 BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
