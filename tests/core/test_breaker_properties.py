@@ -281,21 +281,21 @@ class CountsEveryVictim(Breaker):
 
 class CountsTheCallAndItsConnection(Breaker):
     def lost(self, connection: int, now: float) -> BreakerEvent | None:
-        self._doubted = None
+        self._doubt.connection = None
         return super().lost(connection, now)
 
 
 class CountsTheDialAfterALoss(Breaker):
     def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
-        self._dial_excused = False
+        self._doubt.dial_excused = False
         return super().connect_failed(now, neutral=neutral)
 
 
 class ExcusesEveryDial(Breaker):
     def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
-        excused = self._dial_excused
+        excused = self._doubt.dial_excused
         event = super().connect_failed(now, neutral=neutral)
-        self._dial_excused = excused
+        self._doubt.dial_excused = excused
         return event
 
 

@@ -17,6 +17,7 @@ from holdfast.core import Health, Outcome, Permit, State
 from holdfast.core.breaker import BreakerState
 from holdfast.core.messages import for_user
 from holdfast.errors import CallFailed, ServerPermanentlyFailed
+from holdfast.hub import remedy_for
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, over_stdio, text_of
@@ -223,7 +224,7 @@ async def test_a_stranger_that_calls_itself_a_hub_is_only_quoted(ada: Person) ->
         told = text_of(await client.call_tool("holdfast_status", {}))
         tools = {tool.name for tool in (await client.list_tools()).tools}
         resources = [str(one.uri) for one in (await client.list_resources()).resources]
-        hint = outer.hub.registry.slot("db").remedy().hint
+        hint = remedy_for(outer.hub.registry.slot("db")).hint
     assert 'db: it says: "' in told
     assert hint == ""
     assert tools == {"holdfast_status"}

@@ -142,28 +142,22 @@ class ClosedAgain:
 BreakerEvent: TypeAlias = Tripped | ClosedAgain
 
 
-class Breaker:
-    """One server's breaker; every method that may change its state returns what to log, or None."""
+class Gate:
+    """Closed, open or half open: who may try, and for how long others may not. ``Breaker`` says when it opens."""
 
     def __init__(self, policy: BreakerPolicy | None = None) -> None:
         self.policy = policy or BreakerPolicy()
         self.state = BreakerState.CLOSED
         self.generation = 0
+        """Counts trips and manual closes: a permit of an older generation is late."""
         self.trips = 0
-        self._earlier_trips = 0
-        self._failures: deque[float] = deque(maxlen=self.policy.threshold)
         self.by_calls = False
         """Whether failing calls opened it, on a connection that stands."""
+        self._failures: deque[float] = deque(maxlen=self.policy.threshold)
+        self._oldest_connection = 0
+        """Outcomes of calls on older connections are late."""
         self._opened_at = self._until = 0.0
         self._probe: Permit | None = None
-        self._oldest_connection = 0
-        self._doubted: int | None = None
-        """The connection on which something failed, and which has not answered since."""
-        self._doubts = 0
-        """How many failures were counted on it since then."""
-        self._dial_excused = False
-        """Whether the next failed dial belongs to a failure that is counted already."""
-        self._connected_at = 0.0
         self._refused = 0
         self._late = 0
 
@@ -212,141 +206,15 @@ class Breaker:
         self._probe = Permit(self.generation, connection, probe=True, at=now)
         return self._probe
 
-    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
-        """Take a permit back; a second time, or too late, it changes nothing."""
-        if permit.settled:
-            return None
-        permit.settled = True
-        replaced = permit.probe and permit is not self._probe
-        if permit is self._probe:
-            self._probe = None
-        if outcome in _SAYS_NOTHING:
-            return None
-        if replaced and outcome is not Outcome.COMPLETED:
-            # It took longer than a cooldown, and another probe has its place.
-            self._late += 1
-            return None
-        if self._is_late(permit):
-            self._late += outcome is not Outcome.COMPLETED
-            return None
-        if outcome is Outcome.COMPLETED:
-            return self._completed(now)
-        if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
-            return self.lost(permit.connection, now)
-        return self._failed_on(permit.connection, now, call=True)
-
-    def connected(self, connection: int, now: float) -> BreakerEvent | None:
-        """A dial succeeded: closes, unless calls failed on a connection that stood, and keeps earlier failures."""
-        self._oldest_connection = max(self._oldest_connection, connection)
-        self._end_doubt()
-        self._connected_at = now
-        self._earlier_trips = self.trips
-        return None if self.by_calls else self._close(now)
-
-    def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
-        """A dial failed; ``neutral`` if that was a denial, or no fault of the server."""
-        excused, self._dial_excused = self._dial_excused, False
-        if neutral:
-            return None
-        if excused and self.state is not BreakerState.HALF_OPEN:  # a probe that waits for this dial has failed with it
-            self.by_calls = False
-            return None
-        return self._failed(now)
-
-    def lost(self, connection: int, now: float) -> BreakerEvent | None:
-        """A connection died: one failure, together with those that were counted on it since its last answer."""
-        if connection < self._oldest_connection:
-            return None
-        event: BreakerEvent | None = None
-        if connection == self._doubted:
-            self.by_calls = False
-            if self.state is BreakerState.CLOSED:
-                for _ in range(min(self._doubts, len(self._failures)) - 1):
-                    self._failures.pop()
-        else:
-            event = self._failed_on(connection, now)
-        self.detached(connection)
-        return event
-
-    def detached(self, connection: int) -> None:
-        """A connection was given up: late outcomes of its calls are not counted."""
-        if connection >= self._oldest_connection:
-            self._oldest_connection = connection + 1
-            excused = connection == self._doubted
-            self._end_doubt()
-            self._dial_excused = excused
-
-    def answered(self, connection: int) -> None:
-        """A connection answered: what failed on it before counts, and a later loss is another failure."""
-        if connection == self._doubted:
-            self._doubted, self._doubts = None, 0
-
-    def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
-        """A connection did not answer a liveness check: one failure, like that of a call."""
-        return None if connection < self._oldest_connection else self._failed_on(connection, now)
-
-    def warned(self, now: float) -> None:
-        """Calls fail at a peer: one failing call here is enough now. A peer alone opens nothing."""
-        if self.state is BreakerState.CLOSED:
-            missing = self.policy.threshold - 1 - len(self._failures)
-            self._failures.extend([now] * missing)
-
     def hasten(self, now: float) -> None:
         """Calls work at a peer: the next call here may try."""
         if self.state is BreakerState.OPEN and self.by_calls:
             self._until = min(self._until, now)
 
-    def stood(self) -> None:
-        """The connection has stood long enough: earlier failures are forgotten."""
-        self.trips -= self._earlier_trips
-        self._earlier_trips = 0
-        while self._failures and self._failures[0] <= self._connected_at:
-            self._failures.popleft()
-
-    def close(self, now: float) -> BreakerEvent | None:
-        """A new try was asked for: closed, and outcomes of calls in flight are late."""
-        self.generation += 1
-        self._failures.clear()
-        self._end_doubt()
-        return self._close(now)
-
-    def reset(self, now: float) -> BreakerEvent | None:
-        """The conditions changed (a login, a config change, enabled again): all history is cleared."""
-        event = self.close(now)
-        self._forget()
-        return event
-
     def _is_late(self, permit: Permit) -> bool:
         if permit.generation != self.generation:
             return True
         return permit.connection is not None and permit.connection < self._oldest_connection
-
-    def _completed(self, now: float) -> BreakerEvent | None:
-        if self._failures or self.trips:
-            self._forget()
-        return None if self.state is BreakerState.CLOSED else self._close(now)
-
-    def _failed_on(self, connection: int | None, now: float, *, call: bool = False) -> BreakerEvent | None:
-        """Count a failure on a connection, which is in doubt from now on."""
-        self._doubts = self._doubts + 1 if connection == self._doubted else 1
-        self._doubted = connection
-        return self._failed(now, call=call)
-
-    def _end_doubt(self) -> None:
-        self._doubted, self._doubts, self._dial_excused = None, 0, False
-
-    def _failed(self, now: float, *, call: bool = False) -> BreakerEvent | None:
-        if not call:
-            # The connection itself failed: a new one shows more than a call on the old one did.
-            self.by_calls = False
-        if self.state is BreakerState.OPEN:
-            self._late += 1
-            return None
-        self._failures.append(now)
-        if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):
-            self.by_calls = call
-            return self._trip(now)
-        return None
 
     def _over_threshold(self, now: float) -> bool:
         full = len(self._failures) == self.policy.threshold
@@ -385,15 +253,167 @@ class Breaker:
         refused, late = self._take_counts()
         return ClosedAgain(at=now, refused=refused, late=late)
 
-    def _forget(self) -> None:
-        self._failures.clear()
-        self._end_doubt()
-        self.trips = self._earlier_trips = 0
-
     def _take_counts(self) -> tuple[int, int]:
         counts = self._refused, self._late
         self._refused = self._late = 0
         return counts
+
+
+class _Doubt:
+    """The connection on which something failed, and which has not answered since."""
+
+    def __init__(self) -> None:
+        self.connection: int | None = None
+        self.failures = 0
+        """How many failures were counted on it since then."""
+        self.dial_excused = False
+        """Whether the next failed dial belongs to a failure that is counted already."""
+
+    def __repr__(self) -> str:
+        return f"<_Doubt of {self.connection} failures={self.failures} excused={self.dial_excused}>"
+
+    def grow(self, connection: int | None) -> None:
+        """One more failure on a connection."""
+        self.failures = self.failures + 1 if connection == self.connection else 1
+        self.connection = connection
+
+    def end(self) -> None:
+        """No connection is in doubt."""
+        self.connection, self.failures, self.dial_excused = None, 0, False
+
+
+class Breaker(Gate):
+    """One server's breaker; every method that may change its state returns what to log, or None."""
+
+    def __init__(self, policy: BreakerPolicy | None = None) -> None:
+        super().__init__(policy)
+        self._doubt = _Doubt()
+        self._connected_at = 0.0
+        self._earlier_trips = 0
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        """Take a permit back; a second time, or too late, it changes nothing."""
+        if permit.settled:
+            return None
+        permit.settled = True
+        replaced = permit.probe and permit is not self._probe
+        if permit is self._probe:
+            self._probe = None
+        if outcome in _SAYS_NOTHING:
+            return None
+        if replaced and outcome is not Outcome.COMPLETED:
+            # It took longer than a cooldown, and another probe has its place.
+            self._late += 1
+            return None
+        if self._is_late(permit):
+            self._late += outcome is not Outcome.COMPLETED
+            return None
+        if outcome is Outcome.COMPLETED:
+            if self._failures or self.trips:
+                self._forget()
+            return None if self.state is BreakerState.CLOSED else self._close(now)
+        if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
+            return self.lost(permit.connection, now)
+        return self._failed_on(permit.connection, now, call=True)
+
+    def connected(self, connection: int, now: float) -> BreakerEvent | None:
+        """A dial succeeded: closes, unless calls failed on a connection that stood, and keeps earlier failures."""
+        self._oldest_connection = max(self._oldest_connection, connection)
+        self._doubt.end()
+        self._connected_at = now
+        self._earlier_trips = self.trips
+        return None if self.by_calls else self._close(now)
+
+    def connect_failed(self, now: float, *, neutral: bool = False) -> BreakerEvent | None:
+        """A dial failed; ``neutral`` if that was a denial, or no fault of the server."""
+        excused, self._doubt.dial_excused = self._doubt.dial_excused, False
+        if neutral:
+            return None
+        if excused and self.state is not BreakerState.HALF_OPEN:  # a probe that waits for this dial has failed with it
+            self.by_calls = False
+            return None
+        return self._failed(now)
+
+    def lost(self, connection: int, now: float) -> BreakerEvent | None:
+        """A connection died: one failure, together with those that were counted on it since its last answer."""
+        if connection < self._oldest_connection:
+            return None
+        event: BreakerEvent | None = None
+        if connection == self._doubt.connection:
+            self.by_calls = False
+            if self.state is BreakerState.CLOSED:
+                for _ in range(min(self._doubt.failures, len(self._failures)) - 1):
+                    self._failures.pop()
+        else:
+            event = self._failed_on(connection, now)
+        self.detached(connection)
+        return event
+
+    def detached(self, connection: int) -> None:
+        """A connection was given up: late outcomes of its calls are not counted."""
+        if connection >= self._oldest_connection:
+            self._oldest_connection = connection + 1
+            excused = connection == self._doubt.connection
+            self._doubt.end()
+            self._doubt.dial_excused = excused
+
+    def answered(self, connection: int) -> None:
+        """A connection answered: what failed on it before counts, and a later loss is another failure."""
+        if connection == self._doubt.connection:
+            self._doubt.connection, self._doubt.failures = None, 0
+
+    def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
+        """A connection did not answer a liveness check: one failure, like that of a call."""
+        return None if connection < self._oldest_connection else self._failed_on(connection, now)
+
+    def warned(self, now: float) -> None:
+        """Calls fail at a peer: one failing call here is enough now. A peer alone opens nothing."""
+        if self.state is BreakerState.CLOSED:
+            missing = self.policy.threshold - 1 - len(self._failures)
+            self._failures.extend([now] * missing)
+
+    def stood(self) -> None:
+        """The connection has stood long enough: earlier failures are forgotten."""
+        self.trips -= self._earlier_trips
+        self._earlier_trips = 0
+        while self._failures and self._failures[0] <= self._connected_at:
+            self._failures.popleft()
+
+    def close(self, now: float) -> BreakerEvent | None:
+        """A new try was asked for: closed, and outcomes of calls in flight are late."""
+        self.generation += 1
+        self._failures.clear()
+        self._doubt.end()
+        return self._close(now)
+
+    def reset(self, now: float) -> BreakerEvent | None:
+        """The conditions changed (a login, a config change, enabled again): all history is cleared."""
+        event = self.close(now)
+        self._forget()
+        return event
+
+    def _failed_on(self, connection: int | None, now: float, *, call: bool = False) -> BreakerEvent | None:
+        """Count a failure on a connection, which is in doubt from now on."""
+        self._doubt.grow(connection)
+        return self._failed(now, call=call)
+
+    def _failed(self, now: float, *, call: bool = False) -> BreakerEvent | None:
+        if not call:
+            # The connection itself failed: a new one shows more than a call on the old one did.
+            self.by_calls = False
+        if self.state is BreakerState.OPEN:
+            self._late += 1
+            return None
+        self._failures.append(now)
+        if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):
+            self.by_calls = call
+            return self._trip(now)
+        return None
+
+    def _forget(self) -> None:
+        self._failures.clear()
+        self._doubt.end()
+        self.trips = self._earlier_trips = 0
 
 
 _SAYS_NOTHING = frozenset({Outcome.NEUTRAL, Outcome.DENIED, Outcome.TIMED_OUT})

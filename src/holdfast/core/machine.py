@@ -1,7 +1,19 @@
 """Breaker and lifecycle of one server, together: the one object that a slot asks.
 
-The breaker decides whether a call may try; the lifecycle decides whether the hub itself tries.
-Both learn from the same events. Pure: time and chance are arguments, and the slot performs the effects.
+Theory of operation. Two questions are kept apart. The breaker decides whether a call may try; the lifecycle decides
+whether the hub itself tries. Both learn from the same events, in one step, so they never disagree about what happened:
+
+* ``handle`` takes an event: the lifecycle changes its state and returns effects, then the breaker learns of it
+  (``_learn``). An event of an older connection is dropped before either sees it. An event that the table does not allow
+  raises ``IllegalTransition``, and nothing has changed.
+* ``admit`` asks the state first (disabled, denied and parked servers refuse by themselves), then the breaker. A call
+  that is admitted without a connection is an event too: it may start a dial.
+* ``settle`` takes the permit of a call back, with what the call showed of the server. Most calls change nothing, and
+  most return here at once: no timer has moved.
+
+One event in the world is one failure, whichever parts notice it: the breaker's rules for that are in breaker.py.
+Everything is pure. Time and chance are arguments; the slot performs the effects. Among replicas, probe_claims.py says
+who may try a server that failed.
 
 Where the server is behind another hub, both know the connection to that hub alone. What that hub tells of the server is
 kept beside them, for as long as the connection lasts. It changes what is shown, never what is decided: the hub that has
@@ -13,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.core import probe_claims
 from holdfast.core.backoff import to_milliseconds
 from holdfast.core.breaker import (
     Breaker,
@@ -32,7 +45,6 @@ from holdfast.core.lifecycle.effects import (
     Effect,
     Emit,
     Record,
-    ReleaseProbe,
     RetryPlanned,
     ShareEvidence,
     Transition,
@@ -173,7 +185,7 @@ class Machine:
     ) -> None:
         self.breaker = Breaker(breaker)
         self.life = Lifecycle(server, lifecycle, listed=listed)
-        self._failed_call = ""
+        self.failed_call = ""
         """Why the latest call failed: the reason while the breaker is open and the connection stands."""
         self._mirrored: tuple[ServerRecord, int, float] | None = None
         """What the hub behind a connection told, which connection, and when; None while its server is available."""
@@ -200,7 +212,7 @@ class Machine:
         """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
         effects = [effect for each in events for effect in self._take(each, now, chance)]
-        return (*effects, *self._planned(now))
+        return (*effects, *probe_claims.planned(self.life, self.breaker, now))
 
     def adopt(
         self, breaker: BreakerPolicy, lifecycle: LifecyclePolicy, now: float, *, chance: float = 0.0
@@ -211,21 +223,22 @@ class Machine:
         self.breaker.adopt(breaker)
         step = Step(now, chance)
         adopt_policy(self.life, lifecycle, step)
-        return (*step.effects, *self._planned(now))
+        return (*step.effects, *probe_claims.planned(self.life, self.breaker, now))
 
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
         """May a call try? A call that is admitted without a connection waits for one, and may start a dial."""
-        refusal = self._shut(now)
+        refusal = _shut(self, now)
         if refusal is not None:
-            return refusal, self._interested(refusal, now)
+            return refusal, probe_claims.interested(self.life, self.breaker, refusal, now)
         well = self.life.state is State.CONNECTED and self.breaker.state is BreakerState.CLOSED  # most calls
-        if not well and self.life.policy.claims and self._lacks_claim(now):
-            refusal = self._explained(Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
-            return refusal, self._interested(refusal, now)
+        if not well and self.life.policy.claims and probe_claims.lacks_claim(self.life, self.breaker, now):
+            refusal = _explained(self, Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
+            return refusal, probe_claims.interested(self.life, self.breaker, refusal, now)
         lease = self.life.lease
         decision = self.breaker.admit(now, lease.generation if lease is not None else None)
         if isinstance(decision, Refusal):
-            return (refusal := self._explained(decision, now)), self._interested(refusal, now)
+            refusal = _explained(self, decision, now)
+            return refusal, probe_claims.interested(self.life, self.breaker, refusal, now)
         self.life.calls += 1
         self.life.last_used = now
         if decision.probe and self.life.claim_until is not None:
@@ -245,18 +258,18 @@ class Machine:
         connection = permit.connection
         if connection is None:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
-            return tuple(self._claims(now)) if self.life.policy.claims else ()
+            return tuple(probe_claims.claims(self.life, self.breaker, now)) if self.life.policy.claims else ()
         if outcome is Outcome.TRANSPORT_FAILURE:
-            self._failed_call = reason
+            self.failed_call = reason
         change = self.breaker.settle(permit, outcome, now)
-        routine = outcome is Outcome.NEUTRAL or self._is_routine(outcome)
+        routine = outcome is Outcome.NEUTRAL or _is_routine(self, outcome)
         if change is None and routine and not permit.probe:
             return ()  # no timer has changed either: most calls end here
         effects = self._told(change)
         if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
-        return (*effects, *self._planned(now))
+        return (*effects, *probe_claims.planned(self.life, self.breaker, now))
 
     def mirror(self, record: ServerRecord | None, generation: int, now: float) -> tuple[Effect, ...]:
         """The hub behind this connection tells how its server is; None if it tells nothing that can be read."""
@@ -288,12 +301,12 @@ class Machine:
         return Health(
             server=life.server,
             state=life.state,
-            reason=self._reason(),
+            reason=_reason(self),
             generation=self.connection,
             failures=lease.failures if lease is not None else 0,
             attempts=life.attempts,
             breaker=self.breaker.state,
-            retry_in=_shown(self._retry_in(now)),
+            retry_in=_shown(_retry_in(self, now)),
             breaker_retry_in=_shown(self.breaker.retry_in(now)) if self.breaker.state is BreakerState.OPEN else None,
             evidence=life.evidence if denial is None else "denied",
             # A server that was ended on purpose, to be started again, has no reason and is not lost.
@@ -301,28 +314,9 @@ class Machine:
             spent=lease is None and life.attempts >= len(life.policy.backoff),
             down_for=_shown(max(0.0, now - life.down_since)) if life.down_since is not None else None,
             unconfirmed=denial.unconfirmed if denial is not None else life.state is State.DENIED and life.unconfirmed,
-            call_asks_in=_shown(self._call_asks_in(now)),
+            call_asks_in=_shown(_call_asks_in(self, now)),
             calls=life.calls,
         )
-
-    def _reason(self) -> str:
-        lease = self.life.lease
-        if lease is not None and lease.shut and lease.denial is not None:
-            return lease.denial.reason
-        open_ = self.breaker.state is not BreakerState.CLOSED
-        return self._failed_call if lease is not None and open_ else self.life.reason
-
-    def _call_asks_in(self, now: float) -> float | None:
-        """Seconds until a server that refuses calls is asked again: by a call, or by the listing that they wait for."""
-        life = self.life
-        if life.state is State.DENIED:
-            return max(0.0, life.denied_until - now)
-        if life.state is State.PERMANENTLY_FAILED:
-            return max(0.0, life.parked_until - now, self.breaker.retry_in(now))
-        if life.lease is None or not life.lease.shut:
-            return None
-        listing_at = life.timers.at(RefreshDue)
-        return max(0.0, listing_at - now) if listing_at is not None else 0.0
 
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
         if self.life.is_stale(event):
@@ -336,102 +330,12 @@ class Machine:
             # The check that a failed call asked for shows that its connection is dead.
             effects += self._told(self.breaker.lost(event.generation, now))
         else:
-            effects += self._told(self._learn(event, now))
+            effects += self._told(_learn(self, event, now))
         if before is not None and before != self.connection:
             self.breaker.detached(before)
         if self.life.policy.claims:
-            effects += self._shared(event, now)
+            effects += probe_claims.shared(self.life, self.breaker, event, now)
         return effects
-
-    # Other replicas.
-
-    def _planned(self, now: float) -> tuple[Effect, ...]:
-        wake = self.life.wake()
-        return (*wake, *self._claims(now)) if self.life.policy.claims else wake
-
-    def _claims(self, now: float) -> list[Effect]:
-        """Give the right to probe back once it was used or is not needed, and ask for it where it is needed."""
-        life, effects = self.life, list[Effect]()
-        if life.claim_until is not None and self._claim_done():
-            life.claim_until, life.claim_used = None, False
-            effects.append(ReleaseProbe(self._next_try(now)))
-        return [*effects, *life.ask()]
-
-    def _claim_done(self) -> bool:
-        life = self.life
-        if life.stopped or (life.claim_used and life.dial is None and not self.breaker.probing):
-            return True
-        well = self.breaker.state is BreakerState.CLOSED and life.lease is not None
-        return well or life.state in _CLAIMS_NOTHING
-
-    def _next_try(self, now: float) -> float:
-        """Seconds until a replica should try again; 0 if the server can be used."""
-        life = self.life
-        if life.lease is not None:
-            return self.breaker.retry_in(now)
-        kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if life.address_watch.answers else ()))
-        plans = [at for kind in kinds if (at := life.timers.at(kind)) is not None]
-        return max(0.0, min(plans, default=now) - now)
-
-    def _shared(self, event: Event, now: float) -> list[Effect]:
-        """What the other replicas learn from an event of this one."""
-        if isinstance(event, DialSucceeded):
-            return [ShareEvidence(PeerRecovered())]
-        if not isinstance(event, DialFailed) or self.life.dial is not None:
-            return []
-        life = self.life
-        tripped = PeerTripped(
-            status=event.status,
-            reason=event.reason,
-            attempts=life.attempts,
-            retry_in=self._next_try(now),
-            parked=life.state is State.PERMANENTLY_FAILED,
-            unreachable=event.unreachable,
-            answers=event.answers,
-        )
-        return [ShareEvidence(tripped)]
-
-    def _lacks_claim(self, now: float) -> bool:
-        """Whether an admitted call would try a server that failed, without the right to probe."""
-        life = self.life
-        if life.dial is not None or life.may_probe(now):
-            return False
-        return self.breaker.would_probe(now) or life.state in _REFUSED_IN
-
-    def _interested(self, refusal: Refusal, now: float) -> tuple[Effect, ...]:
-        """A refused call shows that the right to probe is of use here once the wait is over."""
-        life = self.life
-        if not life.policy.claims or life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
-            return ()
-        until = {State.DENIED: life.denied_until, State.PERMANENTLY_FAILED: life.parked_until}.get(life.state, now)
-        life.interest_at = max(until, now + self.breaker.retry_in(now))
-        return life.ask()
-
-    def _learn(self, event: Event, now: float) -> BreakerEvent | None:
-        """Tell the breaker about an event that the lifecycle has taken."""
-        breaker = self.breaker
-        match event:
-            case DialSucceeded():
-                return breaker.connected(event.generation, now)
-            case DialFailed():
-                return breaker.connect_failed(now, neutral=event.status == "denied" or event.neutral)
-            case TransportLost():
-                return breaker.lost(event.generation, now)
-            case LivenessFailed():
-                return breaker.unanswered(event.generation, now)
-            case LivenessConfirmed() | RefreshSucceeded():
-                breaker.answered(event.generation)
-            case StandingDue():
-                breaker.stood()
-            case PeerTripped(by_calls=True):
-                breaker.warned(now)
-            case PeerRecovered():
-                breaker.hasten(now)
-            case ReconnectRequested() | LoginSucceeded():
-                return breaker.close(now)
-            case DisableRequested() | ConfigChanged():
-                return breaker.reset(now)
-        return None
 
     def _told(self, change: BreakerEvent | None) -> list[Effect]:
         if change is None:
@@ -441,60 +345,113 @@ class Machine:
         if isinstance(change, Tripped):
             emitted += self.life.check_suspect(failures=self.breaker.policy.threshold)
             if self.life.policy.claims and self.breaker.by_calls:
-                tripped = PeerTripped(reason=self._failed_call, retry_in=change.retry_in, by_calls=True)
+                tripped = PeerTripped(reason=self.failed_call, retry_in=change.retry_in, by_calls=True)
                 emitted.append(ShareEvidence(tripped))
         elif self.life.policy.claims and stands:
             emitted.append(ShareEvidence(PeerRecovered()))
         return emitted
 
-    def _shut(self, now: float) -> Refusal | None:
-        """The refusal by a state that admits no calls, before the breaker is asked."""
-        life = self.life
-        if life.state is State.CONNECTED and life.lease is not None and not life.lease.call_denied:
-            return None  # most calls
-        reason = _SHUT.get(life.state)
-        if reason is not None:
-            return Refusal(reason, None, life.reason)
-        if life.state is State.DENIED and now < life.denied_until:
-            return Refusal(RefusalReason.DENIED, self._or_sooner(life.denied_until - now, now), life.reason)
-        if life.lease is not None and life.lease.shut and life.state is State.CONNECTED:
-            wait = max(self._call_asks_in(now) or 0.0, self.breaker.policy.probe_wait)
-            return Refusal(RefusalReason.DENIED, wait, self._reason())
-        if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
-            wait = max(life.parked_until - now, self.breaker.retry_in(now))
-            return Refusal(RefusalReason.PERMANENTLY_FAILED, self._or_sooner(wait, now), life.reason)
+
+def _reason(machine: Machine) -> str:
+    lease = machine.life.lease
+    if lease is not None and lease.shut and lease.denial is not None:
+        return lease.denial.reason
+    open_ = machine.breaker.state is not BreakerState.CLOSED
+    return machine.failed_call if lease is not None and open_ else machine.life.reason
+
+
+def _call_asks_in(machine: Machine, now: float) -> float | None:
+    """Seconds until a server that refuses calls is asked again: by a call, or by the listing that they wait for."""
+    life = machine.life
+    if life.state is State.DENIED:
+        return max(0.0, life.denied_until - now)
+    if life.state is State.PERMANENTLY_FAILED:
+        return max(0.0, life.parked_until - now, machine.breaker.retry_in(now))
+    if life.lease is None or not life.lease.shut:
         return None
+    listing_at = life.timers.at(RefreshDue)
+    return max(0.0, listing_at - now) if listing_at is not None else 0.0
 
-    def _explained(self, refusal: Refusal, now: float) -> Refusal:
-        reason = _REFUSED_IN.get(self.life.state, refusal.reason)
-        # Only a call closes a breaker that calls opened: a try of the hub's own does not help.
-        wait = refusal.retry_in if self.breaker.by_calls else self._or_sooner(refusal.retry_in, now)
-        return Refusal(reason, wait, self.life.reason)
 
-    def _or_sooner(self, wait: float | None, now: float) -> float | None:
-        """Seconds until a call may try, or until the hub itself tries: after its success calls pass at once.
+def _retry_in(machine: Machine, now: float) -> float | None:
+    if machine.life.dial is not None:
+        return 0.0
+    if machine.life.waiting is not None:
+        return machine.breaker.policy.probe_wait  # the right to probe comes, or the result of the peer that has it
+    plans = [machine.life.timers.at(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
+    return min((max(0.0, at - now) for at in plans if at is not None), default=None)
 
-        The hub's own try takes some time, so the answer is never shorter than ``probe_wait``.
-        """
-        plan = self._retry_in(now)
-        if wait is None or plan is None:
-            return wait
-        return min(wait, max(plan, self.breaker.policy.probe_wait))
 
-    def _is_routine(self, outcome: Outcome) -> bool:
-        """A completed call on a proven connection without failures changes nothing."""
-        lease = self.life.lease
-        if outcome is not Outcome.COMPLETED or lease is None:
-            return False
-        return lease.proven and not lease.failures and not lease.call_denied
+def _learn(machine: Machine, event: Event, now: float) -> BreakerEvent | None:
+    """Tell the breaker about an event that the lifecycle has taken."""
+    breaker = machine.breaker
+    match event:
+        case DialSucceeded():
+            return breaker.connected(event.generation, now)
+        case DialFailed():
+            return breaker.connect_failed(now, neutral=event.status == "denied" or event.neutral)
+        case TransportLost():
+            return breaker.lost(event.generation, now)
+        case LivenessFailed():
+            return breaker.unanswered(event.generation, now)
+        case LivenessConfirmed() | RefreshSucceeded():
+            breaker.answered(event.generation)
+        case StandingDue():
+            breaker.stood()
+        case PeerTripped(by_calls=True):
+            breaker.warned(now)
+        case PeerRecovered():
+            breaker.hasten(now)
+        case ReconnectRequested() | LoginSucceeded():
+            return breaker.close(now)
+        case DisableRequested() | ConfigChanged():
+            return breaker.reset(now)
+    return None
 
-    def _retry_in(self, now: float) -> float | None:
-        if self.life.dial is not None:
-            return 0.0
-        if self.life.waiting is not None:
-            return self.breaker.policy.probe_wait  # the right to probe comes, or the result of the peer that has it
-        plans = [self.life.timers.at(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
-        return min((max(0.0, at - now) for at in plans if at is not None), default=None)
+
+def _shut(machine: Machine, now: float) -> Refusal | None:
+    """The refusal by a state that admits no calls, before the breaker is asked."""
+    life = machine.life
+    if life.state is State.CONNECTED and life.lease is not None and not life.lease.call_denied:
+        return None  # most calls
+    reason = _SHUT.get(life.state)
+    if reason is not None:
+        return Refusal(reason, None, life.reason)
+    if life.state is State.DENIED and now < life.denied_until:
+        return Refusal(RefusalReason.DENIED, _or_sooner(machine, life.denied_until - now, now), life.reason)
+    if life.lease is not None and life.lease.shut and life.state is State.CONNECTED:
+        wait = max(_call_asks_in(machine, now) or 0.0, machine.breaker.policy.probe_wait)
+        return Refusal(RefusalReason.DENIED, wait, _reason(machine))
+    if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
+        wait = max(life.parked_until - now, machine.breaker.retry_in(now))
+        return Refusal(RefusalReason.PERMANENTLY_FAILED, _or_sooner(machine, wait, now), life.reason)
+    return None
+
+
+def _explained(machine: Machine, refusal: Refusal, now: float) -> Refusal:
+    reason = _REFUSED_IN.get(machine.life.state, refusal.reason)
+    # Only a call closes a breaker that calls opened: a try of the hub's own does not help.
+    wait = refusal.retry_in if machine.breaker.by_calls else _or_sooner(machine, refusal.retry_in, now)
+    return Refusal(reason, wait, machine.life.reason)
+
+
+def _or_sooner(machine: Machine, wait: float | None, now: float) -> float | None:
+    """Seconds until a call may try, or until the hub itself tries: after its success calls pass at once.
+
+    The hub's own try takes some time, so the answer is never shorter than ``probe_wait``.
+    """
+    plan = _retry_in(machine, now)
+    if wait is None or plan is None:
+        return wait
+    return min(wait, max(plan, machine.breaker.policy.probe_wait))
+
+
+def _is_routine(machine: Machine, outcome: Outcome) -> bool:
+    """A completed call on a proven connection without failures changes nothing."""
+    lease = machine.life.lease
+    if outcome is not Outcome.COMPLETED or lease is None:
+        return False
+    return lease.proven and not lease.failures and not lease.call_denied
 
 
 _SHUT: Mapping[State, RefusalReason] = {
@@ -506,10 +463,6 @@ _REFUSED_IN: Mapping[State, RefusalReason] = {
     State.PERMANENTLY_FAILED: RefusalReason.PERMANENTLY_FAILED,
     State.DENIED: RefusalReason.DENIED,
 }
-_CLAIMS_NOTHING = frozenset({State.DISCONNECTED, State.IDLE, State.DISABLING, State.DISABLED})
-_WORTH_A_PROBE = frozenset(
-    {RefusalReason.OPEN, RefusalReason.PROBING, RefusalReason.PERMANENTLY_FAILED, RefusalReason.DENIED}
-)
 _STATUS: Mapping[State, ServerStatus] = {
     State.CONNECTING: "transient",
     State.RECONNECTING: "transient",

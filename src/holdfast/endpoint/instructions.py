@@ -29,7 +29,7 @@ from holdfast.core import (
 )
 from holdfast.endpoint.view import View
 from holdfast.errors import CallFailed, ConnectionClosed, HoldfastError, ServerDenied, ServerUnavailable
-from holdfast.hub import Hub, explain, warnings_of
+from holdfast.hub import Hub, explain, record_of, warnings_of
 from holdfast.wire import FAILURE_KEY, Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
 __all__ = [
@@ -237,7 +237,7 @@ def status_contents(view: View, findings: Mapping[str, str]) -> dict[str, Any]:
     """Return the contents of the resource: for people, and with a record of each server for another hub."""
     hub, slots = view.hub, view.hub.registry.slots
     servers = {name: one for name, one in _servers(hub, findings).items() if view.covers(name)}
-    told = {name: {**slots[name].record().written(), **one} for name, one in servers.items() if name in slots}
+    told = {name: {**record_of(slots[name]).written(), **one} for name, one in servers.items() if name in slots}
     body = {"version": HUB_VERSION, "servers": told, "identity": IDENTITY, "collisions": _collisions(hub)}
     text = json.dumps(body, ensure_ascii=False, indent=1)
     return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}

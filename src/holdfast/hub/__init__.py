@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
-    from holdfast.hub.slot import Slot as Slot
+    from holdfast.hub.slot import Slot as Slot, record_of as record_of, remedy_for as remedy_for
     from holdfast.hub.state_store import default_state_file as default_state_file, fingerprint as fingerprint
     from holdfast.hub.tool_index import found_tool as found_tool
     from holdfast.hub.tracing import is_tracing as is_tracing

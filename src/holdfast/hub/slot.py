@@ -60,7 +60,7 @@ from holdfast.hub.records import OneClientRecord
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, DesiredState, Fields, RawObject
 
-__all__ = ["Slot", "SlotContext", "SlotHost", "lifecycle_policy"]
+__all__ = ["Slot", "SlotContext", "SlotHost", "lifecycle_policy", "record_of", "remedy_for"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -150,7 +150,7 @@ class Slot:
             relay=context.relay,
             desired=self.desired_state,
             handle=self.handle,
-            told=self._mirror,
+            told=lambda generation, record: self._perform(self.machine.mirror(record, generation, context.clock.now())),
         )
         self.bulkhead = Bulkhead(context.settings.call.of(spec))
         self.begun = context.clock.now()
@@ -200,23 +200,6 @@ class Slot:
         if starting is None:
             return health
         return replace(health, reason=f"{health.reason}; {starting.words}" if health.reason else starting.words)
-
-    def record(self) -> ServerRecord:
-        """What this hub tells another one about the server."""
-        told, seen = self.machine.told, self._latest_failure
-        kind = told.kind if told is not None else _evidence_name(seen) if seen is not None else ""
-        return ServerRecord(health=self.health(), kind=kind, hint=self.remedy().hint)
-
-    def remedy(self) -> FailureRemedy:
-        """What would end the present failure: as the hub behind it says, or by the latest dial."""
-        if (told := self.machine.told) is not None:
-            return FailureRemedy(told.hint)
-        return remedy_of(self._latest_failure, connected_before=self.machine.life.ever_connected)
-
-    @property
-    def _latest_failure(self) -> Evidence | None:
-        failed = self.leases.failed_dials
-        return next(iter(failed.values())).evidence if failed else None
 
     async def changed(self, until: float | None = None) -> bool:
         """Wait until anything about the server changes; False if the time is reached first."""
@@ -269,10 +252,6 @@ class Slot:
             self.leases.let_drain(event.generation)
         self._perform(effects, cut=CUTS.get(type(event)))
         return effects
-
-    def _mirror(self, generation: int, record: ServerRecord | None) -> None:
-        """The hub behind this connection tells how its server is."""
-        self._perform(self.machine.mirror(record, generation, self._context.clock.now()))
 
     async def run(self) -> None:
         """The loop of the owner task: wake when the machine asks for it, until everything is closed."""
@@ -351,6 +330,25 @@ class Slot:
         attempt = f" attempt={health.attempts}" if health.attempts else ""
         later = f" next={health.retry_in:.1f}s" if health.retry_in is not None else ""
         return f"<Slot {self.id!r} {health.state.value}{attempt}{later} gen={self.machine.life.generation}>"
+
+
+def record_of(slot: Slot) -> ServerRecord:
+    """What this hub tells another one about the server of a slot."""
+    told, seen = slot.machine.told, _latest_failure(slot)
+    kind = told.kind if told is not None else _evidence_name(seen) if seen is not None else ""
+    return ServerRecord(health=slot.health(), kind=kind, hint=remedy_for(slot).hint)
+
+
+def remedy_for(slot: Slot) -> FailureRemedy:
+    """What would end the present failure of a server: as the hub behind it says, or by the latest dial."""
+    if (told := slot.machine.told) is not None:
+        return FailureRemedy(told.hint)
+    return remedy_of(_latest_failure(slot), connected_before=slot.machine.life.ever_connected)
+
+
+def _latest_failure(slot: Slot) -> Evidence | None:
+    failed = slot.leases.failed_dials
+    return next(iter(failed.values())).evidence if failed else None
 
 
 def _evidence_name(seen: Evidence) -> str:

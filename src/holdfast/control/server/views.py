@@ -55,7 +55,7 @@ from holdfast.core import (
 )
 from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
-from holdfast.hub import Hub, Slot, finding
+from holdfast.hub import Hub, Slot, finding, remedy_for
 
 __all__ = ["AT_ONCE", "HubInfo", "Views"]
 
@@ -304,11 +304,11 @@ class Views:
 
     def login_scope(self, name: str) -> tuple[bool, tuple[str, ...]]:
         """Return whether a login would help a server now, and the scope that it asks for in addition."""
-        remedy = self._hub.registry.slot(name).remedy()
+        remedy = remedy_for(self._hub.registry.slot(name))
         return bool(remedy.login), remedy.scope
 
     def _text(self, slot: Slot, health: Health, *, tools: int, held: int) -> ServerText:
-        remedy = slot.remedy()
+        remedy = remedy_for(slot)
         facts = Facts(
             tools=tools,
             held=held,

@@ -1,6 +1,9 @@
 """What a lifecycle remembers of its server, and the steps that several events share.
 
 ``machine`` decides what an event amounts to, ``actions`` what follows from it. Both work on this state.
+
+What must never happen: two dials at a time (``begin_dial`` drops every other plan), a connection that is closed while
+it still counts as the current one (``detach`` takes it out first), or a budget that a failed close charges.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers
 if TYPE_CHECKING:
     from holdfast.core.messages import FailureStatus
 
-__all__ = ["DOWN", "Dialing", "LeaseState", "LifecycleMemory", "Step"]
+__all__ = ["DOWN", "Dialing", "LeaseState", "LifecycleMemory", "LifecycleState", "Step"]
 
 DOWN = frozenset({State.RECONNECTING, State.PERMANENTLY_FAILED, State.DENIED})
 """The states in which the server should be connected, failed, and is tried again."""
@@ -106,8 +109,8 @@ class Step:
         self.effects += effects
 
 
-class LifecycleMemory(ABC):
-    """The state of one server's slot, and the steps that change it."""
+class LifecycleState:
+    """What is remembered of one server, and what follows from it alone: the budget, and the right to try."""
 
     def __init__(self, server: str, policy: LifecyclePolicy | None = None, *, listed: bool = False) -> None:
         self.server = server
@@ -154,13 +157,45 @@ class LifecycleMemory(ABC):
         self._armed: float | None = None
         self._asked: float | None = None
 
-    @abstractmethod
-    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
-        """Take any event but a tick, and plan no wake-up."""
-
     def may_probe(self, now: float) -> bool:
         """Whether a try is allowed now: this replica is alone, or has the right to probe."""
         return not self.policy.claims or (self.claim_until is not None and now < self.claim_until)
+
+    def live(self) -> list[int]:
+        """The generations of the connection and of the dial, where there are any."""
+        return [part.generation for part in (self.lease, self.dial) if part is not None]
+
+    def charge_due(self) -> int:
+        """What the budget is charged if the current dial fails, or the current connection dies, now.
+
+        Only a reconnect is charged. A reconnect fails too if its connection dies before it is proven.
+        """
+        if self.dial is not None:
+            return int(self.dial.cause is Cause.RECONNECT and not self.dial.again)
+        if self.lease is not None:
+            return int(self.lease.cause is Cause.RECONNECT and not self.lease.proven)
+        return 0
+
+    def charge(self) -> None:
+        """Charge the budget."""
+        self.attempts = min(self.attempts + self.charge_due(), len(self.policy.backoff))
+
+    def budget_spent(self) -> bool:
+        """Whether the next charge uses up the budget."""
+        return self.attempts + self.charge_due() >= len(self.policy.backoff)
+
+    def mark_proven(self, lease: LeaseState) -> None:
+        """The connection is proven: the budget is full again."""
+        self.attempts = 0
+        lease.proven = True
+
+
+class LifecycleMemory(LifecycleState, ABC):
+    """The steps that several events share: dials begin and end, tries and listings are planned."""
+
+    @abstractmethod
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        """Take any event but a tick, and plan no wake-up."""
 
     def try_again(self, cause: Cause, step: Step) -> None:
         """Dial a server that failed before: now with the right to probe, else once it is granted."""
@@ -288,31 +323,3 @@ class LifecycleMemory(ABC):
             return []
         checking, lease.checking, lease.suspect = lease.checking, True, True
         return [] if checking else [CheckLiveness(lease.generation)]
-
-    def charge_due(self) -> int:
-        """What the budget is charged if the current dial fails, or the current connection dies, now.
-
-        Only a reconnect is charged. A reconnect fails too if its connection dies before it is proven.
-        """
-        if self.dial is not None:
-            return int(self.dial.cause is Cause.RECONNECT and not self.dial.again)
-        if self.lease is not None:
-            return int(self.lease.cause is Cause.RECONNECT and not self.lease.proven)
-        return 0
-
-    def charge(self) -> None:
-        """Charge the budget."""
-        self.attempts = min(self.attempts + self.charge_due(), len(self.policy.backoff))
-
-    def budget_spent(self) -> bool:
-        """Whether the next charge uses up the budget."""
-        return self.attempts + self.charge_due() >= len(self.policy.backoff)
-
-    def mark_proven(self, lease: LeaseState) -> None:
-        """The connection is proven: the budget is full again."""
-        self.attempts = 0
-        lease.proven = True
-
-    def live(self) -> list[int]:
-        """The generations of the connection and of the dial, where there are any."""
-        return [part.generation for part in (self.lease, self.dial) if part is not None]
