@@ -15,7 +15,7 @@ import anyio
 from benchmarks.report import Check, Report, Row, median
 from benchmarks.servers import fleet
 from holdfast.config.read import read_file
-from holdfast.doctor.run import Doctor
+from holdfast.doctor.examine import Doctor
 from tests.peers.http_fault import FaultServer, never_answer
 from tests.peers.stdio import StdioPeer
 

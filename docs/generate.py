@@ -20,7 +20,7 @@ from holdfast.control.server.events import EVENTS
 from holdfast.control.server.openapi import OPERATIONS, Operation, document
 from holdfast.doctor.checks.base import Check
 from holdfast.doctor.codes import GROUPS, Code
-from holdfast.doctor.run import CHECKS, GLOBAL_CHECKS
+from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS
 
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"

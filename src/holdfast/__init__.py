@@ -14,125 +14,50 @@ Names are imported when they are first used: ``import holdfast`` itself costs ne
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast._version import __version__
-    from holdfast.config import Config, load_config
-    from holdfast.core import classify_load_error
+    from holdfast._version import __version__ as __version__
+    from holdfast.config import Config as Config, load_config as load_config
+    from holdfast.core import classify_load_error as classify_load_error
     from holdfast.errors import (
-        BreakerOpen,
-        CallDenied,
-        CallFailed,
-        ConfigError,
-        ConfigNotFound,
-        ConnectionClosed,
-        HoldfastError,
-        HubClosed,
-        HubNotOpen,
-        LoadFailed,
-        ServerBusy,
-        ServerDenied,
-        ServerDisabled,
-        ServerFailure,
-        ServerNotReady,
-        ServerPermanentlyFailed,
-        ServerUnavailable,
-        ToolHeld,
-        UnknownServer,
-        UnknownTool,
-        UntrustedConfig,
+        BreakerOpen as BreakerOpen,
+        CallDenied as CallDenied,
+        CallFailed as CallFailed,
+        ConfigError as ConfigError,
+        ConfigNotFound as ConfigNotFound,
+        ConnectionClosed as ConnectionClosed,
+        HoldfastError as HoldfastError,
+        HubClosed as HubClosed,
+        HubNotOpen as HubNotOpen,
+        LoadFailed as LoadFailed,
+        ServerBusy as ServerBusy,
+        ServerDenied as ServerDenied,
+        ServerDisabled as ServerDisabled,
+        ServerFailure as ServerFailure,
+        ServerNotReady as ServerNotReady,
+        ServerPermanentlyFailed as ServerPermanentlyFailed,
+        ServerUnavailable as ServerUnavailable,
+        ToolHeld as ToolHeld,
+        UnknownServer as UnknownServer,
+        UnknownTool as UnknownTool,
+        UntrustedConfig as UntrustedConfig,
     )
-    from holdfast.hub import Hub, call_tool, get_tools_with_resilience, load
-    from holdfast.types import CallResult, FoundTool, LoadResult, MCPServerLoadOutcome, Tool
+    from holdfast.hub import (
+        Hub as Hub,
+        call_tool as call_tool,
+        get_tools_with_resilience as get_tools_with_resilience,
+        load as load,
+    )
+    from holdfast.types import (
+        CallResult as CallResult,
+        FoundTool as FoundTool,
+        LoadResult as LoadResult,
+        MCPServerLoadOutcome as MCPServerLoadOutcome,
+        Tool as Tool,
+    )
 
-__all__ = [
-    "BreakerOpen",
-    "CallDenied",
-    "CallFailed",
-    "CallResult",
-    "Config",
-    "ConfigError",
-    "ConfigNotFound",
-    "ConnectionClosed",
-    "FoundTool",
-    "HoldfastError",
-    "Hub",
-    "HubClosed",
-    "HubNotOpen",
-    "LoadFailed",
-    "LoadResult",
-    "MCPServerLoadOutcome",
-    "ServerBusy",
-    "ServerDenied",
-    "ServerDisabled",
-    "ServerFailure",
-    "ServerNotReady",
-    "ServerPermanentlyFailed",
-    "ServerUnavailable",
-    "Tool",
-    "ToolHeld",
-    "UnknownServer",
-    "UnknownTool",
-    "UntrustedConfig",
-    "__version__",
-    "call_tool",
-    "classify_load_error",
-    "get_tools_with_resilience",
-    "load",
-    "load_config",
-]
-
-_HOMES = {
-    "BreakerOpen": "holdfast.errors",
-    "CallDenied": "holdfast.errors",
-    "CallFailed": "holdfast.errors",
-    "CallResult": "holdfast.types",
-    "Config": "holdfast.config.spec",
-    "ConfigError": "holdfast.errors",
-    "ConfigNotFound": "holdfast.errors",
-    "ConnectionClosed": "holdfast.errors",
-    "FoundTool": "holdfast.types",
-    "HoldfastError": "holdfast.errors",
-    "Hub": "holdfast.hub.hub",
-    "HubClosed": "holdfast.errors",
-    "HubNotOpen": "holdfast.errors",
-    "LoadFailed": "holdfast.errors",
-    "LoadResult": "holdfast.types",
-    "MCPServerLoadOutcome": "holdfast.types",
-    "ServerBusy": "holdfast.errors",
-    "ServerDenied": "holdfast.errors",
-    "ServerDisabled": "holdfast.errors",
-    "ServerFailure": "holdfast.errors",
-    "ServerNotReady": "holdfast.errors",
-    "ServerPermanentlyFailed": "holdfast.errors",
-    "ServerUnavailable": "holdfast.errors",
-    "Tool": "holdfast.types",
-    "ToolHeld": "holdfast.errors",
-    "UnknownServer": "holdfast.errors",
-    "UnknownTool": "holdfast.errors",
-    "UntrustedConfig": "holdfast.errors",
-    "call_tool": "holdfast.hub.loader",
-    "classify_load_error": "holdfast.core.classify",
-    "get_tools_with_resilience": "holdfast.hub.loader",
-    "load": "holdfast.hub.loader",
-    "load_config": "holdfast.config.read",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home, once."""
-    if name == "__version__":
-        value: Any = importlib.import_module("holdfast._version").__version__
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    else:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__)
+__all__ = [*__dir__()]  # noqa: PLE0604 - the names of the block above

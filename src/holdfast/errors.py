@@ -71,6 +71,7 @@ __all__ = [
     "UnknownTool",
     "UntrustedConfig",
     "UsageError",
+    "explain",
 ]
 
 
@@ -261,3 +262,10 @@ class ConnectionClosed(CallFailed):
         super().__init__(evidence, message, hint=hint)
         self.uncertain = uncertain
         """Whether the server may have acted on the call."""
+
+
+def explain(error: HoldfastError) -> str:
+    """One text for an error: what happened, why, and when to try again. Endpoints, integrations and commands use it."""
+    if isinstance(error, ServerUnavailable):
+        return f"{error.message.rstrip('.')}."  # its message has the words of the evidence and the time already
+    return " ".join(filter(None, (f"{error.message.rstrip('.')}.", error.hint)))

@@ -17,7 +17,7 @@ from holdfast.auth.client_authentication import as_client, configured_key, new_k
 from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import OAuthClient
-from holdfast.auth.login import LoginMethod
+from holdfast.auth.person_login import LoginMethod
 from holdfast.auth.registration import DEVICE_GRANT, known_client
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import OAuthSettings

@@ -12,7 +12,7 @@ from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
 from holdfast.auth.grant import OAuthClient
-from holdfast.auth.login import log_in, log_out
+from holdfast.auth.person_login import log_in, log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.core.evidence import Challenge
 from holdfast.errors import LoginFailed

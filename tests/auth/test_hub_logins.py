@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.auth.credentials import Logins
 from holdfast.auth.grant import GrantKey
-from holdfast.auth.login import log_out
+from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import Transition

@@ -11,7 +11,7 @@ import pytest
 from holdfast.auth.credentials import Logins
 from holdfast.auth.flows import redirect_listener
 from holdfast.auth.grant import GrantKey
-from holdfast.auth.login import LoggedOut, LoginMethod, log_in, log_out
+from holdfast.auth.person_login import LoggedOut, LoginMethod, log_in, log_out
 from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
@@ -284,7 +284,7 @@ async def test_logging_out_takes_back_what_a_renewal_under_way_brought(
         waits.set()
         return renewing(folder, key)
 
-    monkeypatch.setattr("holdfast.auth.login.renewing", noted)
+    monkeypatch.setattr("holdfast.auth.person_login.renewing", noted)
 
     async def out() -> None:
         gone.append(await log_out(peer.spec(), store=store))

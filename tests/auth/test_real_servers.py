@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.auth.credentials import Logins
 from holdfast.auth.grant import Grant
-from holdfast.auth.login import log_out
+from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config, ServerSpec

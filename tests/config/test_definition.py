@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from holdfast.config.definition import keys_of
 from holdfast.config.fields import TRANSPORTS
-from holdfast.config.models import SERVER_KEYS, ServerFile
+from holdfast.config.file_models import SERVER_KEYS, ServerFile
 from holdfast.config.spec import ToolFilter
 from tests.config.helpers import problems, read, server, spec
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from holdfast.config.definition import keys_of
 from holdfast.config.fields import TRANSPORTS
-from holdfast.config.models import ConfigFile, OAuthFile, ServerFile, SettingsFile, ToolsFile
+from holdfast.config.file_models import ConfigFile, OAuthFile, ServerFile, SettingsFile, ToolsFile
 from holdfast.config.provenance import report_config
 from holdfast.config.read import parse_config
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config.models import TOP_KEYS
+from holdfast.config.file_models import TOP_KEYS
 from holdfast.config.read import config_from_mapping, load_config, parse_config
 from holdfast.config.settings import BreakerSettings, CallPolicy, Limits, LoadPolicy, ReconnectSettings, Settings
 from holdfast.core.breaker import BreakerPolicy

@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from holdfast.config.models import SERVER_KEYS, TOP_KEYS
+from holdfast.config.file_models import SERVER_KEYS, TOP_KEYS
 from holdfast.config.read import parse_config
 from holdfast.config.schema import config_schema, schema_text
 from holdfast.errors import ConfigError

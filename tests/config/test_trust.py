@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.find import read_config
+from holdfast.config.config_search import read_config
 from holdfast.config.read import load_config
 from holdfast.config.steering import steers
-from holdfast.config.trust import TrustStore, summarize
+from holdfast.config.trust_store import TrustStore, summarize
 from holdfast.errors import ConfigError, UntrustedConfig
 
 pytestmark = pytest.mark.requirement("SEC-8")

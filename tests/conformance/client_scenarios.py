@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.auth.credentials import Logins
-from holdfast.auth.login import log_in
+from holdfast.auth.person_login import log_in
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import ServerSpec

@@ -17,7 +17,7 @@ from holdfast.core.lifecycle.events import (
     SelfProbeDue,
     TransportLost,
 )
-from holdfast.core.lifecycle.machine import Lifecycle, Step
+from holdfast.core.lifecycle.lifecycle import Lifecycle, Step
 from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy
 from holdfast.core.machine import Machine
 from tests.core import properties

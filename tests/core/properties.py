@@ -42,7 +42,7 @@ from holdfast.core.lifecycle.events import (
     Tick,
     TransportLost,
 )
-from holdfast.core.lifecycle.machine import Lifecycle
+from holdfast.core.lifecycle.lifecycle import Lifecycle
 from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timing import AddressWatch, Timers
 from holdfast.core.machine import Machine

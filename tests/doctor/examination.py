@@ -17,8 +17,8 @@ from holdfast.cli.entry import COMMANDS
 from holdfast.config.read import ConfigReading
 from holdfast.config.spec import ServerSpec
 from holdfast.doctor.codes import CODES
+from holdfast.doctor.examine import Doctor
 from holdfast.doctor.report import Edit, Finding, Report, ServerReport, read_or_report
-from holdfast.doctor.run import Doctor
 
 __all__ = ["SNAPSHOTS", "Examination", "clinic", "told"]
 
@@ -164,7 +164,7 @@ def _is_complete(found: Finding) -> None:
 
 
 _PATIENCE = {
-    "holdfast.doctor.run.GRACE_SECONDS": 10.0,
+    "holdfast.doctor.examine.GRACE_SECONDS": 10.0,
     "holdfast.doctor.case.ASKING_SECONDS": 60.0,
     "holdfast.doctor.diagnose.network.LOOK_SECONDS": 10.0,
     "holdfast.doctor.diagnose.network.ANSWER_SECONDS": 3.0,

@@ -14,8 +14,8 @@ import pytest
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.codes import CODES
+from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS, Doctor
 from holdfast.doctor.report import Report, ServerReport, read_or_report
-from holdfast.doctor.run import CHECKS, GLOBAL_CHECKS, Doctor
 from holdfast.doctor.starts import Starts, places_here
 from holdfast.hub.limits import DialLimit
 from tests.doctor.examination import SNAPSHOTS, Examination
@@ -96,7 +96,7 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
 async def test_a_check_that_does_not_end_is_ended_and_told(
     clinic: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.doctor.run.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.doctor.examine.GRACE_SECONDS", 0.1)
     clinic.configure({"a": {"command": "x"}})
     with anyio.fail_after(30):
         report = await clinic.all(checks=[Endless(), Fine()])
@@ -226,7 +226,7 @@ def counting(folder: Path, *, answers: bool) -> dict[str, object]:
 async def test_only_so_many_processes_start_at_a_time(
     clinic: Examination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.doctor.run.HOLD_SECONDS", 300.0)
+    monkeypatch.setattr("holdfast.doctor.examine.HOLD_SECONDS", 300.0)
     folder = tmp_path / "starting"
     folder.mkdir()
     clinic.configure({f"s{n}": counting(folder, answers=True) for n in range(places_here() * 3)})

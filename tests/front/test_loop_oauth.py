@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from holdfast.access.jwt import jwt_verifier
 from holdfast.auth.flows import DeviceCode
 from holdfast.auth.grant import OAuthClient
-from holdfast.auth.login import log_in
+from holdfast.auth.person_login import log_in
 from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError, HubClosed, UnknownTool
-from holdfast.hub import registry as hubs
+from holdfast.hub import operate, registry as hubs
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import config, reaches, running, settled, until
@@ -62,6 +62,7 @@ AFTER_CLOSE: Mapping[str, Use] = {
     "call_tool": lambda hub: hub.call_tool("a__echo"),
     "get_prompt": lambda hub: hub.get_prompt("a__echo"),
     "read_resource": lambda hub: hub.read_resource("x://y", server="a"),
+    "find_tools": lambda hub: hub.find_tools("echo"),
     "complete": lambda hub: hub.complete({"name": "a__echo"}, {"name": "x", "value": "y"}),
     "reconnect": lambda hub: hub.reconnect("a"),
     "toggle": lambda hub: hub.toggle("a", enabled=False),
@@ -319,7 +320,7 @@ async def test_a_hub_whose_own_task_fails_closes_and_raises_that_failure(monkeyp
     async def fails(_: float) -> None:
         raise ZeroDivisionError("the fault itself")
 
-    monkeypatch.setattr(hubs, "sleep_until_poll", fails)
+    monkeypatch.setattr(operate, "sleep_until_poll", fails)
     with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
         async with Hub.from_config({"mcpServers": {}}):
             await anyio.sleep_forever()

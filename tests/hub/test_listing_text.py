@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core import Item, Listing
 from holdfast.fleet.listings import LARGEST_UNPACKED, packed, unpacked
-from holdfast.hub.listing_text import listing_from, listing_pieces
+from holdfast.hub.state_store import listing_from, listing_pieces
 
 
 def listing(tools: int = 2, *, text: str = "x") -> Listing:

@@ -16,7 +16,7 @@ __all__ = ["Browser"]
 
 
 class Browser:
-    """A person who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.login``).
+    """A person who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.person_login``).
 
     One that is ``elsewhere`` cannot follow a redirect to this machine: they paste where they ended up.
     """

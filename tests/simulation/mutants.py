@@ -17,7 +17,7 @@ from holdfast.core import (
     events as on,
 )
 from holdfast.core.lifecycle.events import Event
-from holdfast.core.lifecycle.machine import Lifecycle
+from holdfast.core.lifecycle.lifecycle import Lifecycle
 from holdfast.core.replicas.records import RecordBook
 from holdfast.core.replicas.store import Claim, ClaimAnswer
 from holdfast.front.session_id import SessionTicket, TicketSeal

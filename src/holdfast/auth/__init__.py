@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.auth.discovery import AuthorizationServer as AuthorizationServer, discover as discover
     from holdfast.auth.flows import DeviceCode as DeviceCode
     from holdfast.auth.grant import Grant as Grant
-    from holdfast.auth.login import (
+    from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
         log_in as log_in,

@@ -142,7 +142,7 @@ LONGEST_LINE = 64 * 1024
 
 
 class TerminalLogin:
-    """The user at a terminal, as ``holdfast.auth.login`` needs it."""
+    """The user at a terminal, as ``holdfast.auth.person_login`` needs it."""
 
     def __init__(self, server: str, *, opens: bool, pastes: bool) -> None:
         self._server = server

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
         plan_pointing as plan_pointing,
         plan_undoing as plan_undoing,
     )
-    from holdfast.config.definition import Definition as Definition
-    from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
-    from holdfast.config.find import (
+    from holdfast.config.config_search import (
         find_config as find_config,
         is_named as is_named,
         read_config as read_config,
         state_folder as state_folder,
         user_folders as user_folders,
     )
+    from holdfast.config.definition import Definition as Definition
+    from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
     from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined, parse as parse
     from holdfast.config.provenance import (
         ConfigReport as ConfigReport,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         targets_of as targets_of,
     )
     from holdfast.config.steering import steers as steers
-    from holdfast.config.trust import (
+    from holdfast.config.trust_store import (
         ServerSummary as ServerSummary,
         TrustStore as TrustStore,
         rewrite_config as rewrite_config,

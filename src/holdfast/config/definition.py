@@ -25,8 +25,8 @@ from pydantic_core import ErrorDetails
 from holdfast.config.env_file import EnvFile, read_env_file
 from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
+from holdfast.config.file_models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
-from holdfast.config.models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
 from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (

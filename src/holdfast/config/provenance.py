@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic.alias_generators import to_camel
 
+from holdfast.config.config_search import find_config, search_places
 from holdfast.config.definition import Definition, Ignored
 from holdfast.config.expand import Expansion
 from holdfast.config.fields import format_duration, format_size, read_bare_timeout
-from holdfast.config.find import find_config, search_places
+from holdfast.config.file_models import is_oauth_key
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
-from holdfast.config.models import is_oauth_key
 from holdfast.config.read import ConfigReading, read_file
 from holdfast.config.spec import ServerSpec, is_key_text
 from holdfast.errors import ConfigError, ConfigNotFound, Problem

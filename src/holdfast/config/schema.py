@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.fields import format_duration, format_size
-from holdfast.config.models import SERVER_KEYS, TOP_KEYS, ConfigFile
+from holdfast.config.file_models import SERVER_KEYS, TOP_KEYS, ConfigFile
 
 __all__ = ["config_schema", "schema_text"]
 

@@ -1,7 +1,7 @@
 """Holdfast's own settings: the ``holdfast`` section of the file, and what it means, in one description.
 
 Each setting is a field of a frozen dataclass with its default, the kind of its value in the file and the sentence that
-editors show (``in_file``). ``models.py`` makes the model of the file, and so the JSON Schema,
+editors show (``in_file``). ``file_models.py`` makes the model of the file, and so the JSON Schema,
 from these classes; so a setting is written once. Times are in seconds here; in the file they have a unit.
 """
 

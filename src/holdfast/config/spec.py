@@ -1,7 +1,7 @@
 """Servers as the other packages use them: plain frozen dataclasses, cheap to import.
 
-The models in ``models.py`` describe the file; these classes and those of ``settings.py`` describe its meaning. Nothing
-here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
+The models in ``file_models.py`` describe the file; these classes and those of ``settings.py`` describe its meaning.
+Nothing here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
 """
 
 from __future__ import annotations

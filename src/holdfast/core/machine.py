@@ -76,7 +76,7 @@ from holdfast.core.lifecycle.events import (
     Tick,
     TransportLost,
 )
-from holdfast.core.lifecycle.machine import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
+from holdfast.core.lifecycle.lifecycle import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
 from holdfast.core.lifecycle.table import State
 from holdfast.core.messages import Failure
 

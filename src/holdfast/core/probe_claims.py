@@ -25,7 +25,7 @@ from holdfast.core.lifecycle.events import (
 from holdfast.core.lifecycle.table import State
 
 if TYPE_CHECKING:
-    from holdfast.core.lifecycle.machine import Lifecycle
+    from holdfast.core.lifecycle.lifecycle import Lifecycle
 
 __all__ = ["claims", "interested", "lacks_claim", "next_try", "planned", "shared"]
 

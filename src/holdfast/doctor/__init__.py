@@ -12,6 +12,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.doctor.codes import CODES as CODES, Code as Code, Severity as Severity
+    from holdfast.doctor.examine import CHECKS as CHECKS, GLOBAL_CHECKS as GLOBAL_CHECKS, Doctor as Doctor
     from holdfast.doctor.repair import EditPlan as EditPlan, plan_edits as plan_edits, undo_edits as undo_edits
     from holdfast.doctor.report import (
         Edit as Edit,
@@ -27,6 +28,5 @@ if TYPE_CHECKING:
         read_or_report as read_or_report,
         report_schema as report_schema,
     )
-    from holdfast.doctor.run import CHECKS as CHECKS, GLOBAL_CHECKS as GLOBAL_CHECKS, Doctor as Doctor
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -28,8 +28,8 @@ from holdfast.core import (
     quoted_line,
 )
 from holdfast.endpoint.view import View
-from holdfast.errors import CallFailed, ConnectionClosed, HoldfastError, ServerDenied, ServerUnavailable
-from holdfast.hub import Hub, explain, record_of, warnings_of
+from holdfast.errors import CallFailed, ConnectionClosed, HoldfastError, ServerDenied, ServerUnavailable, explain
+from holdfast.hub import Hub, record_of, warnings_of
 from holdfast.wire import FAILURE_KEY, Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
 __all__ = [

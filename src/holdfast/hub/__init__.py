@@ -9,9 +9,8 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
-    from holdfast.hub.call import read_result as read_result
+    from holdfast.hub.call_trace import is_tracing as is_tracing
     from holdfast.hub.clock import Clock as Clock
-    from holdfast.hub.explanation import explain as explain
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
         changed_text as changed_text,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.lease import is_shown as is_shown
     from holdfast.hub.limits import DialLimit as DialLimit
-    from holdfast.hub.listing_text import listing_from as listing_from, listing_pieces as listing_pieces
     from holdfast.hub.loader import (
         Loader as Loader,
         call_tool as call_tool,
@@ -57,8 +55,13 @@ if TYPE_CHECKING:
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import Slot as Slot, record_of as record_of, remedy_for as remedy_for
-    from holdfast.hub.state_store import default_state_file as default_state_file, fingerprint as fingerprint
+    from holdfast.hub.slot_call import read_result as read_result
+    from holdfast.hub.state_store import (
+        default_state_file as default_state_file,
+        fingerprint as fingerprint,
+        listing_from as listing_from,
+        listing_pieces as listing_pieces,
+    )
     from holdfast.hub.tool_index import found_tool as found_tool
-    from holdfast.hub.tracing import is_tracing as is_tracing
 
 __getattr__, __dir__ = lazy_exports(__name__)

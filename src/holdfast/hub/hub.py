@@ -19,13 +19,13 @@ from holdfast.core import Catalog, Health, Kind, NameKey, Unknown, counted, is_r
 from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, shown
 from holdfast.hub.approvals_lock import ApprovalsLock
-from holdfast.hub.call import read_result
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
 from holdfast.hub.operate import Operations
 from holdfast.hub.registry import SlotRegistry
 from holdfast.hub.replica_link import Replicas
+from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
 from holdfast.types import CallResult, FoundTool, ProgressFn, Tool

@@ -30,7 +30,6 @@ from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.apply import apply_config, start_slot
 from holdfast.hub.approvals import Approvals, approval_mode
 from holdfast.hub.approvals_lock import ApprovalsLock
-from holdfast.hub.call import read_result
 from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.journal import Journal
@@ -42,6 +41,7 @@ from holdfast.hub.records import ConfigApplied
 from holdfast.hub.replica_link import RegistryHost, Replicas
 from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
+from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, Warden, keep_reaping, until_cancelled

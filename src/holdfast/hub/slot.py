@@ -16,8 +16,8 @@ What must never happen:
 * A reader finds no slot, or a slot without a state. The slot is there before the first dial and until all its leases
   are closed; ``lease`` is None while there is no connection.
 
-Calls do not go through events. They ask ``admit``, use the current lease and report with ``settle`` (call.py), and the
-machine learns from that what it must.
+Calls do not go through events. They ask ``admit``, use the current lease and report with ``settle`` (slot_call.py).
+The machine learns from that what it must.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from holdfast.core import (
     remedy_of,
 )
 from holdfast.hub.address_checks import AddressChecks, watch_address
-from holdfast.hub.call import SlotCall
 from holdfast.hub.clock import Clock
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead
 from holdfast.hub.records import OneClientRecord
+from holdfast.hub.slot_call import SlotCall
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, DesiredState, Fields, RawObject
 
@@ -216,7 +216,7 @@ class Slot:
         repeatable: bool = False,
         on_progress: ProgressFn | None = None,
     ) -> RawObject:
-        """Send any request for ``caller``, with the server's own names; call.py says what can happen to it.
+        """Send any request for ``caller``, with the server's own names; slot_call.py says what can happen to it.
 
         Parameters and result pass as the bytes that they came in. ``repeatable``: it may be sent a second time.
         """

@@ -14,23 +14,32 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from holdfast.config import Config, ServerSpec, state_folder
-from holdfast.core import Catalog, Kind, Listing, NameKey
+from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
-from holdfast.hub.listing_text import listing_from, listing_pieces
 from holdfast.hub.pins import Pins
 from holdfast.hub.polling import sleep_until_poll, stamps
 
-__all__ = ["HubState", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
+__all__ = [
+    "HubState",
+    "StateWriter",
+    "Store",
+    "StoredServer",
+    "default_state_file",
+    "fingerprint",
+    "listing_from",
+    "listing_pieces",
+    "written_prefixes",
+]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -418,3 +427,37 @@ def _stored(config: Config, catalog: Catalog, off: frozenset[str], marks: Mappin
         for server in config.servers.values()
         if server.id in catalog.servers
     }
+
+
+# The listing of a server as text: in the state file, and in the store of a fleet. A listing may have tens of megabytes.
+# It is written item by item, because a JSON encoder holds the interpreter until it is done, also in a thread.
+
+
+def listing_pieces(listing: Listing, *, sort_keys: bool = False) -> Iterator[str]:
+    """The text in pieces, of one item at most."""
+    lead = "{"
+    for kind in sorted(Kind, key=lambda kind: kind.value):
+        yield f"{lead}{json.dumps(kind.value)}: ["
+        between = ""
+        for item in listing.of(kind):
+            yield between + json.dumps([item.name, item.raw], sort_keys=sort_keys)
+            between = ", "
+        yield "]"
+        lead = ", "
+    yield "}"
+
+
+def listing_from(server: str, read: Mapping[str, Iterable[tuple[str, Mapping[str, Any]]]]) -> Listing:
+    """The listing that such a text is; raises ``KeyError``, ``TypeError`` or ``ValueError`` if it is none."""
+
+    def items(kind: Kind) -> tuple[Item, ...]:
+        return tuple(Item(str(name), dict(raw)) for name, raw in read[kind.value])
+
+    return Listing(
+        server=server,
+        generation=0,
+        tools=items(Kind.TOOL),
+        prompts=items(Kind.PROMPT),
+        resources=items(Kind.RESOURCE),
+        templates=items(Kind.TEMPLATE),
+    )

@@ -19,8 +19,8 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai.types import FunctionDeclaration
 
-from holdfast.errors import HoldfastError
-from holdfast.hub import Hub, explain
+from holdfast.errors import HoldfastError, explain
+from holdfast.hub import Hub
 from holdfast.types import CallResult, Tool
 
 __all__ = ["HubTool", "HubToolset", "OnToolProgress", "RequireConfirmation"]

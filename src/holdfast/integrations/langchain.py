@@ -28,8 +28,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
 from holdfast.config import config_from_mapping
-from holdfast.errors import HoldfastError, UsageError
-from holdfast.hub import Hub, explain
+from holdfast.errors import HoldfastError, UsageError, explain
+from holdfast.hub import Hub
 from holdfast.types import CallResult, Tool
 
 __all__ = ["HubMiddleware", "MultiServerMCPClient", "OnToolProgress", "langchain_tools"]

@@ -16,8 +16,8 @@ from agents.mcp import MCPServer
 from mcp import types
 
 from holdfast.core import CatalogEntry
-from holdfast.errors import HoldfastError
-from holdfast.hub import Hub, explain, shown
+from holdfast.errors import HoldfastError, explain
+from holdfast.hub import Hub, shown
 
 __all__ = ["HubServer"]
 

@@ -21,8 +21,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
-from holdfast.errors import HoldfastError
-from holdfast.hub import Hub, explain
+from holdfast.errors import HoldfastError, explain
+from holdfast.hub import Hub
 from holdfast.types import CallResult
 
 __all__ = ["HubToolset", "OnToolProgress"]

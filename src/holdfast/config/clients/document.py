@@ -19,7 +19,7 @@ import tomlkit
 from tomlkit.container import Container
 from tomlkit.items import AoT, Comment, InlineTable, Null, Table, Whitespace
 
-from holdfast.config.find import read_config
+from holdfast.config.config_search import read_config
 from holdfast.config.jsonc import KeyPath, Member, ObjectSpan, parse
 from holdfast.errors import ConfigError, HoldfastError, Problem
 from holdfast.files import PRIVATE_FILE, private_folder, replace_file

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from holdfast.config.clients.known import KnownClient
 from holdfast.config.definition import ReadContext, keys_of, read_definition
 from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
+from holdfast.config.file_models import ServerFile
 from holdfast.config.jsonc import SourceMap
-from holdfast.config.models import ServerFile
 from holdfast.config.secret_texts import gather_secrets
 from holdfast.errors import Problem
 

@@ -19,7 +19,7 @@ from holdfast.config.clients.backup import Backup, Backups
 from holdfast.config.clients.document import ClientFile
 from holdfast.config.clients.entries import ClientEntry, read_entry
 from holdfast.config.clients.known import HUB, ClientLocation, ClientPaths, KnownClient, Scope
-from holdfast.config.trust import rewrite_config
+from holdfast.config.trust_store import rewrite_config
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 
 __all__ = [

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-from holdfast.core.lifecycle.memory import DOWN, Dialing, LeaseState, LifecycleMemory, Step
+from holdfast.core.lifecycle.lifecycle_state import DOWN, Dialing, LeaseState, LifecycleMemory, Step
 
 __all__ = ["ON_LEASE", "act", "adopt_policy"]
 

@@ -16,7 +16,7 @@ from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.core import CommandUnusable, command_line
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
-from holdfast.doctor.diagnose.process import missing_interpreter, unusable
+from holdfast.doctor.diagnose.process_exits import missing_interpreter, unusable
 from holdfast.doctor.report import Finding, ask_for, finding, problem_finding, rename_edits, shell
 from holdfast.errors import Problem, ServerFailure
 from holdfast.wire import environment_of, find_program

@@ -26,7 +26,7 @@ from holdfast.core import (
     command_line,
 )
 from holdfast.doctor.case import Case
-from holdfast.doctor.diagnose import answers, network, process
+from holdfast.doctor.diagnose import answers, network, process_exits
 from holdfast.doctor.probe import trace_of
 from holdfast.doctor.report import Finding, finding, on_server
 from holdfast.doctor.route import Route
@@ -60,9 +60,9 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
         case RpcError():
             return answers.rpc_error(case, seen)
         case CommandUnusable():
-            return process.unusable(case, seen)
+            return process_exits.unusable(case, seen)
         case ProcessExit():
-            return await process.ended(case, seen)
+            return await process_exits.ended(case, seen)
         case BadConfig():
             text = seen.hint or "correct the definition"
             return finding("HF-DEFINITION", "; ".join(seen.problems), text, command_line("config", "show"))

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from holdfast.core.messages import FailureStatus
 
 from holdfast.core.lifecycle.actions import act, adopt_policy
-from holdfast.core.lifecycle.memory import DOWN, LifecycleMemory, Step
+from holdfast.core.lifecycle.lifecycle_state import DOWN, LifecycleMemory, Step
 
 __all__ = ["Lifecycle", "Step", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
 

@@ -80,7 +80,7 @@ from holdfast.errors import (
     ServerUnavailable,
     ToolHeld,
 )
-from holdfast.hub import tracing
+from holdfast.hub import call_trace as tracing
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome

@@ -18,8 +18,8 @@ from holdfast.core import Redactor, command_line, mask_url, to_milliseconds
 from holdfast.doctor.case import Case, LiveHub, Resolve, Tools, hub_of
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
-from holdfast.doctor.checks.route import NameCheck, PortCheck, TlsCheck
-from holdfast.doctor.checks.server import HandshakeCheck, HubCheck, LoginCheck, ToolsCheck
+from holdfast.doctor.checks.reachability import NameCheck, PortCheck, TlsCheck
+from holdfast.doctor.checks.server_checks import HandshakeCheck, HubCheck, LoginCheck, ToolsCheck
 from holdfast.doctor.diagnose.network import not_judged
 from holdfast.doctor.platform import resolve
 from holdfast.doctor.repair import repair
