@@ -55,6 +55,17 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def workers_of(pid: int) -> list[int]:
+    """The processes that serve clients. Only the one that runs the stdio servers has processes of its own."""
+    return [one for one in children(pid) if not children(one)]
+
+
+def stdio_process_of(pid: int) -> int:
+    """The process that runs the stdio servers."""
+    (found,) = (one for one in children(pid) if children(one))
+    return found
+
+
 def descendants(pid: int) -> set[int]:
     found = children(pid)
     return {*found, *(deeper for one in found for deeper in descendants(one))}
@@ -76,7 +87,7 @@ async def two_replicas(hub: Served) -> None:
     """Each asks once a second who is there."""
 
     async def there() -> bool:
-        return len(children(hub.process.pid)) == len(await replicas_of(hub)) == 2
+        return len(workers_of(hub.process.pid)) == len(await replicas_of(hub)) == 2
 
     await asked(there)
 
@@ -121,32 +132,17 @@ async def hub(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> A
 
 async def test_it_says_where_it_listens_once_and_is_one_hub_of_two_replicas(hub: Served) -> None:
     assert hub.out.count("MCP endpoint:") == hub.out.count("status page:") == hub.out.count("ready when:") == 1
-    assert len(children(hub.process.pid)) == 2
+    assert len(workers_of(hub.process.pid)) == 2
     (found,) = running_hubs({"XDG_STATE_HOME": str(hub.home / "state")})
     assert found.pid == hub.process.pid
     await two_replicas(hub)
     replicas = await replicas_of(hub)
-    assert {one["pid"] for one in replicas} == set(children(hub.process.pid))
+    assert {one["pid"] for one in replicas} == set(workers_of(hub.process.pid))
     assert all(one["address"].startswith("unix:/") for one in replicas)
 
 
-SECOND_WAITS = 'mkdir "$0" 2>/dev/null || read -r _ < "$0.go"; exec "$@"'
-
-
-async def test_it_is_ready_when_all_its_workers_are_and_gives_each_probe_the_same_answer(tmp_path: Path) -> None:
-    gate = tmp_path / "first.go"
-    os.mkfifo(gate)
-    with StdioServer({"b": "two"}) as child:
-        definition: dict[str, Any] = child.definition
-        its_own = [definition["command"], *definition["args"]]
-        late = {"command": "sh", "args": ["-c", SECOND_WAITS, str(tmp_path / "first"), *its_own]}
-        file = config(tmp_path / "mcp.json", child=late)
-        async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
-            await hub.said("child: connected")
-            assert await probed(hub) == {503}, "one of its workers is not ready"
-            await anyio.to_thread.run_sync(gate.write_text, "\n")
-            await ready(hub)
-            assert await probed(hub) == {200}, "it was ready before"
+async def test_it_gives_each_probe_the_same_answer(hub: Served) -> None:
+    assert await probed(hub) == {200}
 
 
 async def probed(hub: Served) -> set[int]:
@@ -164,7 +160,7 @@ async def at_each_worker(hub: Served) -> AsyncIterator[list[httpx2.AsyncClient]]
     async with AsyncExitStack() as stack:
         clients: list[httpx2.AsyncClient] = []
         with anyio.fail_after(30):
-            while not clients or {held(pid, hub) for pid in children(hub.process.pid)} & {0}:
+            while not clients or {held(pid, hub) for pid in workers_of(hub.process.pid)} & {0}:
                 made = httpx2.AsyncClient(base_url=found.url, trust_env=False, headers=headers, timeout=30)
                 clients.append(await stack.enter_async_context(made))
                 assert (await made.get("/readyz")).status_code == 200
@@ -188,7 +184,7 @@ async def test_connections_spread_over_the_workers(hub: Served) -> None:
         for _ in range(20):
             client = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30))
             assert (await client.get(hub.url.replace("/mcp", "/readyz"))).status_code == 200
-        assert min(held(pid, hub) for pid in children(hub.process.pid)) >= 5
+        assert min(held(pid, hub) for pid in workers_of(hub.process.pid)) >= 5
 
 
 async def test_each_worker_gives_the_same_answers_and_follows_the_same_switches(hub: Served) -> None:
@@ -289,21 +285,21 @@ async def test_events_and_a_reconnect_pass_through_any_worker(hub: Served) -> No
 
 async def test_a_file_that_cannot_be_used_replaces_no_worker(hub: Served) -> None:
     file = hub.home.parent / "mcp.json"
-    good, before = file.read_text(), set(children(hub.process.pid))
+    good, before = file.read_text(), set(workers_of(hub.process.pid))
     file.write_text("{")
     try:
         hub.send(signal.SIGHUP)
         await hub.said("worker 1 was not replaced, because the new one did not start: the old one goes on")
     finally:
         replace_file(file, good)
-    assert set(children(hub.process.pid)) == before
+    assert set(workers_of(hub.process.pid)) == before
     assert (await hub.call("it__a")).text == "one"
 
 
 @pytest.mark.requirement("FLEET-7")
 async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served) -> None:
     load, forwarded = Load(hub.url, "it__a"), Load(hub.url, "child__b")
-    before = set(children(hub.process.pid))
+    before = set(workers_of(hub.process.pid))
     seen = await shown(hub, "it")
     async with anyio.create_task_group() as tasks:
         for one in (load, forwarded):
@@ -317,7 +313,7 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
             await one.until_answered(20)
             one.stop()
     assert load.failed == forwarded.failed == []
-    assert len(children(hub.process.pid)) == 2
+    assert len(workers_of(hub.process.pid)) == 2
 
     async def counted() -> bool:
         # Calls of the second before may be told late, and those of a worker's last second not at all.
@@ -342,18 +338,54 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(load.run, 20)
         await load.until_answered(10)
-        victim = next(worker for worker in children(hub.process.pid) if descendants(worker))
-        its_children = descendants(victim)
+        victim = workers_of(hub.process.pid)[0]
         under_way = load.under_way
         os.kill(victim, signal.SIGKILL)
         await hub.said("ended by signal 9; the next one starts in 0.5 s")
         assert await replicas_of(hub)
-        await all_gone({victim, *its_children})
+        await gone(victim)
         await load.until_answered(10)
         await two_replicas(hub)
         await load.until_answered(20)
         load.stop()
     assert len(load.failed) <= under_way
+    await calls_work_again(hub, "child__b")
+
+
+async def test_stdio_servers_run_in_one_process_which_a_roll_leaves_alone(hub: Served) -> None:
+    process = stdio_process_of(hub.process.pid)
+    its_server = descendants(process)
+    before = set(workers_of(hub.process.pid))
+    hub.send(signal.SIGHUP)
+    await all_gone(before)
+    await two_replicas(hub)
+    assert stdio_process_of(hub.process.pid) == process
+    assert descendants(process) == its_server, "the server keeps what it has"
+    await calls_work_again(hub, "child__b")
+
+
+async def test_a_killed_process_of_stdio_servers_is_started_again_and_leaves_none_of_them_behind(hub: Served) -> None:
+    process, workers = stdio_process_of(hub.process.pid), set(workers_of(hub.process.pid))
+    its_servers = descendants(process)
+    os.kill(process, signal.SIGKILL)
+    await hub.said("the process of the stdio servers ended by signal 9")
+    await all_gone({process, *its_servers})
+    await calls_work_again(hub, "child__b")
+    assert set(workers_of(hub.process.pid)) == workers, "the workers go on"
+
+
+def scripts_of(pid: int) -> set[int]:
+    """The processes of servers below a process; its warden is none."""
+    return {one for one in descendants(pid) if "script.json" in Path(f"/proc/{one}/cmdline").read_text()}
+
+
+async def test_the_process_of_a_disabled_stdio_server_ends(hub: Served) -> None:
+    its_servers = scripts_of(stdio_process_of(hub.process.pid))
+    assert its_servers
+    done = await anyio.to_thread.run_sync(lambda: run("disable", "child", home=hub.home))
+    assert done.returncode == 0, done.stderr
+    await all_gone(its_servers)
+    await anyio.to_thread.run_sync(lambda: run("enable", "child", home=hub.home))
     await calls_work_again(hub, "child__b")
 
 
@@ -367,7 +399,8 @@ async def calls_work_again(hub: Served, tool: str) -> None:
         while in_a_row < 6:
             async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
                 answer = await client.post(hub.url, json=body, headers=headers)
-            well = answer.status_code == 200 and not answer.json()["result"].get("isError")
+            said = answer.text.rpartition("data: ")[2]  # a call that waited for long is answered as a stream
+            well = answer.status_code == 200 and not json.loads(said)["result"].get("isError")
             in_a_row = in_a_row + 1 if well else 0
             await anyio.sleep(0 if well else 0.05)
 
@@ -384,7 +417,7 @@ async def test_workers_take_over_from_workers_and_systemd_learns_who_serves(tmp_
             notify.settimeout(60)
             async with served(tmp_path / "home", *arguments, NOTIFY_SOCKET=address) as old:
                 assert await anyio.to_thread.run_sync(notify.recv, 100) == b"READY=1"
-                assert len(children(old.process.pid)) == 2
+                assert len(workers_of(old.process.pid)) == 2
                 await ready(old)
                 load = Load(old.url, "it__a")
                 await load.open_sessions(4)
@@ -416,7 +449,7 @@ async def test_workers_listen_on_the_socket_that_systemd_passes(tmp_path: Path) 
         async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL, inherit=listener.fileno()) as hub:
             await hub.said("ready when:")
             assert hub.url == f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-            assert len(children(hub.process.pid)) == 2
+            assert len(workers_of(hub.process.pid)) == 2
             await ready(hub)
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0

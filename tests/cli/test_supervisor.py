@@ -20,10 +20,12 @@ from holdfast.config import config_from_mapping
 from holdfast.serve import supervisor as module, worker_process
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig, Serving
+from holdfast.serve.stdio_process import StdioProcess
 from holdfast.serve.supervisor import ConnectionSpread, Supervisor
 from holdfast.serve.worker_link import (
     ALIVE,
     LISTENING,
+    READY,
     HandedConnections,
     WorkerLink,
     WorkerTask,
@@ -100,6 +102,10 @@ async def test_a_worker_reports_from_when_it_listens(monkeypatch: pytest.MonkeyP
     handing.close()
 
 
+def never() -> WorkerTask:
+    raise AssertionError("it has no stdio servers")
+
+
 @pytest.fixture
 async def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Supervisor]:
     """A supervisor whose workers do nothing but report, and which looks often."""
@@ -111,6 +117,7 @@ async def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
         config = config_from_mapping({"mcpServers": {}})
         supervisor = Supervisor(Serving(options=ServeConfig(), config=config, listener=listener, host="127.0.0.1"))
         supervisor._folder = tmp_path
+        supervisor._stdio = StdioProcess(tmp_path / "stdio.sock", lambda _: never(), changed=lambda: None)
         yield supervisor
 
 
@@ -251,3 +258,27 @@ async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> Non
         assert not worker.hand(late), "its end is closed"
     for one in (ours, channel, other):
         one.close()
+
+
+class Starting:
+    """A worker that starts with others, as its supervisor sees it."""
+
+    def __init__(self) -> None:
+        self.ready, self.ended = anyio.Event(), anyio.Event()
+        self.heard: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.heard.append(line)
+
+
+async def test_workers_hear_that_they_are_ready_when_all_of_them_are(small: Supervisor) -> None:
+    one, other, third = Starting(), Starting(), Starting()
+    begun: Any = (one, other, third)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(small._tell_when_ready, begun)
+        one.ready.set()
+        third.ended.set()  # one that ended does not count
+        await anyio.wait_all_tasks_blocked()
+        assert one.heard == [], "a probe would get another answer from each worker"
+        other.ready.set()
+    assert one.heard == other.heard == [READY]

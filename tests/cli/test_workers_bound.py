@@ -20,7 +20,7 @@ import pytest
 from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_homes import Entrance
-from tests.cli.test_serve_workers import children, held, two_replicas
+from tests.cli.test_serve_workers import held, two_replicas, workers_of
 from tests.fleet.test_homes import FORM, LegacyClient, events_of, message, modern, modern_call
 from tests.harness.waiting import asked
 from tests.peers.peer_server import Origin, running
@@ -55,7 +55,7 @@ class Workers:
 
     async def connection(self, number: int) -> httpx2.AsyncClient:
         """A client whose one connection is held by the first or the second worker."""
-        workers = sorted(children(self.hub.process.pid))
+        workers = sorted(workers_of(self.hub.process.pid))
         with anyio.fail_after(30):
             while True:
                 limits = httpx2.Limits(max_connections=1)
@@ -258,7 +258,7 @@ async def test_a_modern_subscription_at_one_worker_hears_of_a_change_through_the
 async def test_a_session_goes_on_when_the_worker_with_its_stream_is_killed(workers: Workers) -> None:
     client = await session(workers, 0, 1, **FORM)
     await client.via(0).call(client.at, "own__bump")
-    victim = min(children(workers.hub.process.pid))
+    victim = min(workers_of(workers.hub.process.pid))
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as fresh:
         with suppress(httpx2.HTTPError):
             async with client.via(0).open(client.at) as events:

@@ -1,6 +1,6 @@
 """What happens once counts once and runs once, also where a request passes two workers; and its stamp is the hub's.
 
-A stdio server runs at one worker. A call that comes in at the other one passes both.
+A stdio server runs in a process of its own. A call comes in at a worker and passes both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 from holdfast.files import replace_file
 from tests.cli.serve_process import Served, served
 from tests.cli.test_serve import ready
-from tests.cli.test_serve_workers import at_each_worker, calls_work_again, children, descendants
+from tests.cli.test_serve_workers import at_each_worker, calls_work_again, workers_of
 from tests.clients.raw import MODERN_META
 from tests.harness.waiting import asked, until
 
@@ -188,8 +188,7 @@ async def test_a_read_only_call_that_passes_two_workers_is_repeated_once(hub: Se
 
 @pytest.mark.requirement("LIFE-16")
 async def test_a_call_whose_worker_dies_runs_once_and_ends_with_its_connection(hub: Served, note: Path) -> None:
-    workers = children(hub.process.pid)
-    victim = next(worker for worker in workers if descendants(worker))
+    victim = workers_of(hub.process.pid)[0]
     ends: dict[str, Any] = {}
 
     async def hold(client: httpx2.AsyncClient, by: str) -> None:

@@ -138,6 +138,8 @@ class ServerSpec:
             transport="http",
             url=hub_url(address, self.id),
             hub=address,
+            command=self.command,  # people see what runs, also where another hub runs it
+            args=self.args,
             era="modern",
             tools=self.tools,
             prefix=self.prefix,

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         HUB_VERSION as HUB_VERSION,
         STATUS_URI as STATUS_URI,
         ServerRecord as ServerRecord,
+        hub_warns as hub_warns,
         read_records as read_records,
         speaks_hub as speaks_hub,
     )

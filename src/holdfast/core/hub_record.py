@@ -25,7 +25,7 @@ from holdfast.core.machine import Health
 from holdfast.core.messages import FailureStatus
 from holdfast.core.quoting import quoted, without_invisible
 
-__all__ = ["HUB_CAPABILITY", "HUB_VERSION", "STATUS_URI", "ServerRecord", "read_records", "speaks_hub"]
+__all__ = ["HUB_CAPABILITY", "HUB_VERSION", "STATUS_URI", "ServerRecord", "hub_warns", "read_records", "speaks_hub"]
 
 HUB_CAPABILITY: Final = "holdfast"
 """The name under which a hub announces itself, in the experimental capabilities of a server and of a client."""
@@ -43,10 +43,19 @@ MOST_RECORDS: Final = 10_000
 
 def speaks_hub(capabilities: Mapping[str, Any]) -> bool:
     """Whether these capabilities, of a client or of a server, are those of a hub."""
+    version = _announced(capabilities).get("version")
+    return isinstance(version, int) and version >= HUB_VERSION
+
+
+def hub_warns(capabilities: Mapping[str, Any]) -> bool:
+    """Whether the instructions beside these capabilities are a warning of the hub, not the words of its server."""
+    return _announced(capabilities).get("warns") is True
+
+
+def _announced(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
     experimental = capabilities.get("experimental")
     announced = experimental.get(HUB_CAPABILITY) if isinstance(experimental, Mapping) else None
-    version = announced.get("version") if isinstance(announced, Mapping) else None
-    return isinstance(version, int) and version >= HUB_VERSION
+    return announced if isinstance(announced, Mapping) else {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from holdfast._version import __version__
 from holdfast.core import HUB_CAPABILITY, HUB_VERSION
 from holdfast.endpoint.instructions import instructions, stateless_notice
 from holdfast.endpoint.view import View
+from holdfast.hub import warnings_of
 from holdfast.wire import TASKS_EXTENSION, RawObject, dumps
 
 __all__ = ["STAMP", "Handshake", "discover", "initialize", "own_capabilities"]
@@ -85,6 +86,9 @@ def _capabilities(view: View, *, modern: bool) -> dict[str, Any]:
         if "tasks" in full:
             full["tasks"] = {name: own["tasks"][name] for name in ("cancel", "requests") if name in own["tasks"]}
     # A hub behind this one announced itself to this hub, not to its clients.
-    full["experimental"] = {**full.get("experimental", {}), HUB_CAPABILITY: {"version": HUB_VERSION}}
+    hub: dict[str, Any] = {"version": HUB_VERSION}
+    if view.server is not None and warnings_of([view.hub.server_health(view.server)]).for_model:
+        hub["warns"] = True  # its instructions begin with words of this hub: a hub in front does not approve those
+    full["experimental"] = {**full.get("experimental", {}), HUB_CAPABILITY: hub}
     can = types.ServerCapabilities.model_validate(full)
     return can.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -599,7 +599,7 @@ def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Off
         server=spec.id,
         generation=lease.generation,
         tools=tools,
-        instructions=connection.instructions,
+        instructions="" if connection.hub is not None and connection.hub.warns else connection.instructions,
         failed=failed,
         **items,
     )

@@ -24,11 +24,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.config import UNIX, Config
+from holdfast.config import UNIX, Config, ServerSpec
 from holdfast.core import is_loopback, nearest
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig
+from holdfast.serve.worker_link import WorkerTask
 
 __all__ = ["HubListener", "bind_for_hubs", "require_shared_key", "served_part"]
 
@@ -47,18 +48,31 @@ class HubListener:
         return frozenset({os.geteuid()}) if self.tls is None else None
 
 
-def served_part(options: ServeConfig, config: Config) -> Config:
-    """The part of a configuration that this hub serves, now and after each change of the file."""
+def served_part(options: ServeConfig, config: Config, worker: WorkerTask | None = None) -> Config:
+    """The part of a configuration that this hub serves, now and after each change of the file.
+
+    A worker has the stdio servers behind the process that runs them, and that process has no others.
+    """
     if options.only:
         if unknown := [one for one in options.only if one not in config.servers]:
             near = nearest(unknown[0], config.servers)
             hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(config.servers) or 'none'}"
             raise UsageError(f"--only names `{unknown[0]}`, which the file does not have", hint=hint)
         config = replace(config, servers={name: one for name, one in config.servers.items() if name in options.only})
-    if options.listen_hubs is None:
+    if worker is not None and not worker.runs_stdio:
+        address = f"{UNIX}{worker.stdio}"
+        behind = {name: one.behind(address) if _is_stdio(one) else one for name, one in config.servers.items()}
+        return replace(config, servers=behind)
+    if worker is not None:
+        config = replace(config, servers={name: one for name, one in config.servers.items() if _is_stdio(one)})
+    elif options.listen_hubs is None:
         return config
     servers = {name: replace(one, approvals="off") for name, one in config.servers.items()}
     return replace(config, servers=servers, settings=replace(config.settings, approvals="off"))
+
+
+def _is_stdio(server: ServerSpec) -> bool:
+    return server.transport == "stdio" and not server.problems
 
 
 @contextmanager

@@ -28,6 +28,8 @@ __all__ = ["END_SIGNALS", "Drain", "Leaving", "end_when_asked", "leave_terminal"
 
 log = logging.getLogger("holdfast.serve")
 
+STDIO_SECONDS = 5.0
+"""How long the process of the stdio servers waits for them before it serves the workers: one may take minutes."""
 READY_SECONDS = 60.0
 """How long a successor waits for its servers before it takes over."""
 
@@ -62,6 +64,10 @@ class Leaving:
     async def wait_until_ready(self, hub: Hub) -> None:
         """In a hub that takes the place of another: accept when the servers have an outcome."""
         worker = self._serving.worker
+        if _runs_stdio(worker):
+            # The workers wait in the queue of its socket meanwhile, and see its servers as they are.
+            await hub.ready(STDIO_SECONDS)
+            return
         if self._serving.predecessor is None and (worker is None or not worker.task.waits):
             return
         ready = False
@@ -150,7 +156,8 @@ async def end_when_asked(drain: Drain, seconds: float, end: Callable[[], None], 
     """
     leave, cut = anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_follow_signals, leave, cut)
+        # The workers may need the stdio servers after a signal to all processes: the supervisor says when they end.
+        tasks.start_soon(*(_ignore_signals,) if _runs_stdio(link) else (_follow_signals, leave, cut))
         if link is not None:
             tasks.start_soon(_follow_supervisor, link, leave, cut)
         await leave.wait()
@@ -172,6 +179,16 @@ async def _follow_signals(leave: anyio.Event, cut: anyio.Event) -> None:
         leave.set()
         await anext(signals)
         cut.set()
+
+
+def _runs_stdio(link: WorkerLink | None) -> bool:
+    return link is not None and link.task.runs_stdio
+
+
+async def _ignore_signals() -> None:
+    with anyio.open_signal_receiver(*END_SIGNALS) as signals:
+        async for _ in signals:
+            pass
 
 
 async def _follow_supervisor(link: WorkerLink, leave: anyio.Event, cut: anyio.Event) -> None:

@@ -16,13 +16,25 @@ from holdfast.config import find_config, user_folders
 from holdfast.core import Invocation
 from holdfast.errors import ConfigNotFound
 
-__all__ = ["anywhere", "here", "own_command", "typed_command"]
+__all__ = ["anywhere", "here", "own_command", "program_stamp", "typed_command"]
 
 
 def own_command() -> tuple[str, ...]:
     """The command that starts this program from another one, independent of PATH."""
     beside = Path(sys.executable).with_name("holdfast")
     return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "holdfast")
+
+
+def program_stamp() -> tuple[object, ...]:
+    """Equal as long as the same program is installed: an upgrade writes these files again."""
+    found: list[object] = []
+    for file in (own_command()[0], sys.executable, __file__):
+        try:
+            seen = os.stat(file)  # noqa: PTH116 - a link is followed
+            found.append((os.path.realpath(file), seen.st_mtime_ns, seen.st_ino))
+        except OSError:
+            found.append((file, None))
+    return tuple(found)
 
 
 def typed_command(*, anywhere: bool = False) -> str:

@@ -39,6 +39,8 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     """The fleet of this hub; None if it is alone."""
     worker = serving.worker.task if serving.worker is not None else None
     options = serving.options
+    if worker is not None and worker.runs_stdio:
+        return None  # the workers share what must be shared, and have this process behind them
     if not options.fleet:
         if options.advertise:
             raise UsageError("--advertise needs --fleet", hint="replicas find each other through the store of a fleet")

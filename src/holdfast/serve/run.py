@@ -72,14 +72,13 @@ def run_hub(serving: Serving) -> None:
     begin_collections()
     keep_freed_memory()
     fast = importlib.util.find_spec("uvloop") is not None
-    anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
+    anyio.run(_run_stdio if serving.options.stdio else _run_http, serving, backend_options={"use_uvloop": fast})
 
 
 # Over HTTP
 
 
 async def _run_http(serving: Serving) -> None:
-    assert serving.listener is not None  # noqa: S101 - see run_hub()
     log_faults_in_lines()
     options, worker = serving.options, serving.worker
     share_receive_room(options.worker_count)
@@ -133,12 +132,13 @@ async def _run_http(serving: Serving) -> None:
             tasks.start_soon(end_when_asked, leaving.drain, options.drain, leaving.end, worker)
             tasks.start_soon(admin.run)
             if worker is not None:
+                _ask_for_stdio(worker, config)
                 tasks.start_soon(worker.follow, leaving.succeeded, lambda: server.held)
             tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if worker is None else nullcontext():
-                    await server.serve([serving.listener])
+                    await server.serve([serving.listener] if serving.listener is not None else [])
             tasks.cancel_scope.cancel()
 
 
@@ -169,12 +169,19 @@ def _private_socket(worker: WorkerLink | None) -> socket.socket | None:
 
 def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[HubListener, Any] | None:
     """The listener for other hubs and what is served there; None if there is none."""
-    listener, address = serving.hub_listener, serving.options.listen_hubs
-    if listener is None or address is None:
+    listener = serving.hub_listener
+    if listener is None:
         return None
-    hubs = HubListener(listener, None if address.startswith(UNIX) else identity.server())
-    log.info("other hubs are served on %s", address)
+    hubs = HubListener(listener, None if listener.family == socket.AF_UNIX else identity.server())
+    if serving.options.listen_hubs is not None:
+        log.info("other hubs are served on %s", serving.options.listen_hubs)
     return hubs, create_hub_app(front, uids=hubs.uids)
+
+
+def _ask_for_stdio(worker: WorkerLink, config: Config) -> None:
+    """In a worker: let the supervisor run the process that has the stdio servers, if there are any."""
+    if any(one.hub == f"{UNIX}{worker.task.stdio}" for one in config.servers.values()):
+        worker.wants_stdio()
 
 
 def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
@@ -247,7 +254,7 @@ def _control_server(
 
 def _group(link: WorkerLink) -> WorkerGroup:
     own = Worker(link.task.number, link.task.socket)
-    return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.members])
+    return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.members], lambda: link.stdio_socket)
 
 
 def known_to(callers: TokenPolicy) -> MayRead:
@@ -300,10 +307,7 @@ async def _found_servers(serving: Serving) -> AsyncIterator[tuple[Config, Path |
         if serving.config is not None:
             source = serving.config.source
             stack.enter_context(typed_as(anywhere(source, os.environ)))
-            if source is not None and serving.is_demo:
-                yield serving.config, demo_state(source.parent)
-            else:
-                yield serving.config, default_state_file(source) if source is not None else None
+            yield serving.config, _state_file(serving, source) if source is not None else None
             return
         control = await stack.enter_async_context(demo_fleet())
         if serving.listener is not None:
@@ -311,6 +315,13 @@ async def _found_servers(serving: Serving) -> AsyncIterator[tuple[Config, Path |
             stack.callback(forget_running)
         stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
         yield load_config(control.config_file), demo_state(control.folder)
+
+
+def _state_file(serving: Serving, source: Path) -> Path:
+    file = demo_state(source.parent) if serving.is_demo else default_state_file(source)
+    if serving.worker is not None and serving.worker.task.runs_stdio:
+        return file.with_suffix(".stdio.sqlite")  # what it sees of a server is not what the workers approve
+    return file
 
 
 def demo_state(folder: Path) -> Path:
@@ -333,11 +344,29 @@ def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, files: Secret
     tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
-    reloader = Reloader(hub, hub.config.source, part=partial(served_part, serving.options))
+    reloader = Reloader(hub, hub.config.source, part=partial(_part, serving))
     if not on_terminal():
         tasks.start_soon(_reload_on_signal, reloader, files)
     if serving.options.watch:
         tasks.start_soon(reloader.run)
+    if serving.worker is not None and serving.worker.task.runs_stdio:
+        tasks.start_soon(_reload_when_told, reloader, serving.worker)
+
+
+def _part(serving: Serving, config: Config) -> Config:
+    """The part of a changed file that this process serves."""
+    worker = serving.worker
+    part = served_part(serving.options, config, worker.task if worker is not None else None)
+    if worker is not None:
+        _ask_for_stdio(worker, part)
+    return part
+
+
+async def _reload_when_told(reloader: Reloader, worker: WorkerLink) -> None:
+    while True:
+        await worker.reload_wanted.wait()
+        worker.reload_wanted = anyio.Event()
+        await reloader.reload()
 
 
 async def _reload_on_signal(reloader: Reloader, files: SecretFiles | None) -> None:

@@ -40,14 +40,17 @@ def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLin
         worker=worker,
     )
     if config is not None:
-        serving = replace(serving, config=served_part(options, config))
+        part = served_part(options, config, worker.task if worker is not None else None)
+        serving = replace(serving, config=part)
     if options.stdio:
         return _run(serving)
     serving = replace(serving, uids=_allowed_users(serving), predecessor=_predecessor(options, config, worker))
     if worker is not None:
         serving = replace(_known_local_callers(serving), host=worker.task.host, port=worker.task.port)
-        with closing(worker.connections):
-            return _run(replace(serving, listener=worker.connections))
+        with closing(worker.connections) as connections:
+            if worker.task.runs_stdio:
+                return _run(replace(serving, hub_listener=connections))
+            return _run(replace(serving, listener=connections))
     given = serving.predecessor.listener if serving.predecessor is not None else inherited_socket(os.environ)
     host = given.getsockname()[0] if given is not None else options.host
     require_credentials_beyond_loopback(host, can_verify=serving.can_verify)

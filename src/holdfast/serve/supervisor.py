@@ -39,6 +39,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -56,10 +57,11 @@ from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.serve.listening_socket import notify_successor
 from holdfast.serve.options import Serving
 from holdfast.serve.program import anywhere
+from holdfast.serve.stdio_process import StdioProcess
 from holdfast.serve.takeover import handing_over, start_successors
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
 from holdfast.serve.tokens import read_token
-from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, SUCCEED, WorkerTask
+from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, STDIO_NUMBER, SUCCEED, WorkerTask
 from holdfast.serve.worker_process import WorkerProcess, start_worker
 
 __all__ = ["ConnectionSpread", "Supervisor", "private_place"]
@@ -154,6 +156,8 @@ class Supervisor:
         self._roll_wanted = anyio.Event()
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
         self._demo = ""
+        self._has_begun = False
+        """Whether a worker ever accepted: the first one that does not ends the start."""
         self._code = 0
 
     def __repr__(self) -> str:
@@ -169,11 +173,17 @@ class Supervisor:
     async def _run(self, folder: Path) -> None:
         log_faults_in_lines()
         self._folder = folder
+        self._stdio = StdioProcess(
+            folder / "stdio.sock", partial(self._task, STDIO_NUMBER), changed=self._workers_changed
+        )
         async with self._found_config() as config, anyio.create_task_group() as self._tasks:
             note = Announcement(self._serving, config)
             await self._tasks.start(serve_broker, folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
             self._tasks.start_soon(self._spread.run)
+            if any(one.transport == "stdio" and not one.problems for one in config.servers.values()):
+                self._stdio.want()
+            self._tasks.start_soon(self._stdio.run)
             async with self._offered(note) as handover:
                 with note.at(handover):
                     self._tasks.start_soon(self._follow_token, note)
@@ -181,6 +191,7 @@ class Supervisor:
                     if await self._begin():
                         tell_addresses(self._serving, config, sign_in_code=self._sign_in_code)
                     await self._all_ended()
+            await self._stdio.end(self._serving.options.drain)
             self._tasks.cancel_scope.cancel()
 
     @asynccontextmanager
@@ -262,41 +273,41 @@ class Supervisor:
         self, number: int, *, waits: bool = False, together: bool = False, candidate: bool = False
     ) -> WorkerProcess:
         """Start a worker. A candidate is in force when it accepts, and not started again before that."""
-        self._starts += 1
-
-        def task(connections: int) -> WorkerTask:
-            return WorkerTask(
-                number=number,
-                connections=connections,
-                host=self._serving.host,
-                port=self._serving.port,
-                supervisor=os.getpid(),
-                folder=str(self._folder),
-                start=self._starts,
-                token=self._token,
-                key=self._key,
-                started=self._began,
-                demo=self._demo,
-                waits=waits,
-                together=together,
-            )
-
+        task = partial(self._task, number, waits=waits, together=together)
         worker = await start_worker(task, os.environ, changed=self._workers_changed)
         if not candidate:
             self._workers[number] = worker
         self._all.add(worker)
-        self._tasks.start_soon(self._attend, worker, self._starts == 1)
+        self._tasks.start_soon(self._attend, worker)
         if self._ending.is_set():
             worker.kill()
         return worker
 
-    async def _attend(self, worker: WorkerProcess, is_first: bool) -> None:
+    def _task(self, number: int, connections: int, *, waits: bool = False, together: bool = False) -> WorkerTask:
+        self._starts += 1
+        return WorkerTask(
+            number=number,
+            connections=connections,
+            host=self._serving.host,
+            port=self._serving.port,
+            supervisor=os.getpid(),
+            folder=str(self._folder),
+            start=self._starts,
+            token=self._token,
+            key=self._key,
+            started=self._began,
+            demo=self._demo,
+            waits=waits,
+            together=together,
+        )
+
+    async def _attend(self, worker: WorkerProcess) -> None:
         """Look after a worker until it ends, and start the next one if its end was not wanted."""
         code = await worker.attend()
         self._all.discard(worker)
         number = worker.number
-        never_ran = is_first and not worker.listening.is_set()
-        if worker.leaves or never_ran or self._workers.get(number) is not worker or self._ending.is_set():
+        self._has_begun = self._has_begun or worker.listening.is_set()
+        if worker.leaves or not self._has_begun or self._workers.get(number) is not worker or self._ending.is_set():
             return
         steady = anyio.current_time() - worker.begun > STEADY_SECONDS
         delay = FIRST_DELAY if steady else self._delays.get(number, FIRST_DELAY)
@@ -310,8 +321,10 @@ class Supervisor:
     def _workers_changed(self) -> None:
         """Tell each worker which of them accept and stay. The oldest comes first: it answers the control API."""
         self._spread.workers_changed()
+        if any(one.has_stdio_servers for one in self._all):
+            self._stdio.want()
         stay = sorted((one for one in self._all if one.stays), key=lambda one: one.begun)
-        line = f"{MEMBERS} {json.dumps([(one.number, one.task.socket) for one in stay])}"
+        line = f"{MEMBERS} {json.dumps([[(one.number, one.task.socket) for one in stay], self._stdio.web_socket])}"
         for one in self._all:
             one.say(line)
         if self._ending.is_set() and not any(one.takes for one in self._all):
@@ -326,6 +339,7 @@ class Supervisor:
     async def _roll(self) -> None:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
         log.info("the workers are replaced, one at a time")
+        await self._stdio.roll(self._serving.options.drain)
         for number in sorted(self._workers):
             if self._ending.is_set():
                 return

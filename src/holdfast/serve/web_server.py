@@ -64,6 +64,8 @@ class HubWebServer(uvicorn.Server):
         self._on_listen = on_listen
         self._ended = anyio.Event()
         self._acceptors: list[Acceptor] = []
+        self._handed: list[Acceptor] = []
+        """In a worker: those whose connections come to it alone, so that no other process takes what waits."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -86,6 +88,7 @@ class HubWebServer(uvicorn.Server):
             for one in sockets or ()
         ]
         if self._private is not None:
+            self._handed = [*self._acceptors]
             # It has limits of its own: strangers at the port must not shut out the other workers.
             self._acceptors.append(Acceptor(self._private, self._made, limits=ConnectionLimits()))
         if self._for_hubs is not None:
@@ -125,8 +128,8 @@ class HubWebServer(uvicorn.Server):
     def stop_accepting(self) -> None:
         """Close the listening socket; connections that are open, or were accepted, stay."""
         for acceptor in self._acceptors:
-            if self._private is not None:
-                acceptor.take_waiting()  # they were handed to this worker, and no other one takes them
+            if acceptor in self._handed:
+                acceptor.take_waiting()
             acceptor.stop()
 
     async def disconnected(self) -> None:

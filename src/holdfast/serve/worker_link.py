@@ -10,6 +10,10 @@ connections.
 On the second pair the supervisor hands connections over. What it handed over before it said ``succeed`` waits there,
 and is taken before the worker closes its end: so a roll loses no connection.
 
+The process that runs the stdio servers (number 0) has the same link. It gets the listening Unix socket in the place of
+handed connections, hears ``reload`` when the file is to be read again, and does not follow signals: the workers may
+still use its servers after them. A worker whose file has stdio servers says ``stdio``, so that this process is started.
+
 The first pair closes when the supervisor is gone, however it went. Then the worker ends at once, without waiting for
 its calls: what starts in its place needs the port. A thread sees to it, because the event loop may hang: after a moment
 it kills the worker, and the worker's warden ends its servers.
@@ -43,7 +47,10 @@ __all__ = [
     "LISTENING",
     "MEMBERS",
     "READY",
+    "RELOAD",
     "REPORT_SECONDS",
+    "STDIO",
+    "STDIO_NUMBER",
     "SUCCEED",
     "WORKER_VARIABLE",
     "HandedConnections",
@@ -57,8 +64,10 @@ __all__ = [
 WORKER_VARIABLE = "HOLDFAST_WORKER"
 """Set by the supervisor for its workers: the descriptor of the socket to it."""
 
-LEAVE, SUCCEED, END, READY, MEMBERS = "leave", "succeed", "end", "ready", "members"
-LISTENING, ALIVE, CLOSED = "listening", "alive", "closed"
+LEAVE, SUCCEED, END, READY, MEMBERS, RELOAD = "leave", "succeed", "end", "ready", "members", "reload"
+LISTENING, ALIVE, CLOSED, STDIO = "listening", "alive", "closed", "stdio"
+STDIO_NUMBER = 0
+"""The number of the process that runs the stdio servers."""
 REPORT_SECONDS = 1.0
 """How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
@@ -72,7 +81,7 @@ class WorkerTask:
 
     number: int
     connections: int
-    """The descriptor of the socket on which connections are handed over."""
+    """The descriptor of the socket on which connections are handed over, or, of the stdio process, accepted."""
     host: str
     port: int
     """Where the supervisor listens."""
@@ -111,6 +120,16 @@ class WorkerTask:
         return str(Path(self.folder) / f"{self.number}.{self.start}.web.sock")
 
     @property
+    def stdio(self) -> Path:
+        """The Unix socket at which workers reach the stdio servers. The supervisor keeps it open: calls wait there."""
+        return Path(self.folder) / "stdio.sock"
+
+    @property
+    def runs_stdio(self) -> bool:
+        """Whether this is the process that runs the stdio servers."""
+        return self.number == STDIO_NUMBER
+
+    @property
     def codes(self) -> Path:
         """The folder with a file for each sign-in code that was used."""
         return Path(self.folder) / "codes"
@@ -145,7 +164,7 @@ class HandedConnections(socket.socket):
 class WorkerLink:
     """The worker's end."""
 
-    def __init__(self, task: WorkerTask, channel: socket.socket, connections: HandedConnections) -> None:
+    def __init__(self, task: WorkerTask, channel: socket.socket, connections: socket.socket) -> None:
         self.task = task
         self.connections = connections
         self._channel = channel
@@ -153,8 +172,11 @@ class WorkerLink:
         self.asked_to_leave = anyio.Event()
         self.asked_to_end = anyio.Event()
         self.all_ready = anyio.Event()
+        self.reload_wanted = anyio.Event()
         self.members: tuple[tuple[int, str], ...] = ()
         """Number and private socket of the workers that accept and stay, the oldest first."""
+        self.stdio_socket = ""
+        """The private socket of the process that runs the stdio servers; empty if there is none."""
         self.is_orphan = False
         """Whether the supervisor is gone."""
 
@@ -178,7 +200,8 @@ class WorkerLink:
                     raise ValueError("the supervisor is gone")
                 said += part
             task = WorkerTask(**json.loads(said))
-            connections = HandedConnections(fileno=task.connections)
+            made = socket.socket if task.runs_stdio else HandedConnections
+            connections = made(fileno=task.connections)
             connections.set_inheritable(False)
         except (OSError, ValueError, TypeError) as exc:
             raise UsageError(
@@ -201,6 +224,10 @@ class WorkerLink:
         """Every server of this worker has an outcome."""
         tell(self._channel, READY)
 
+    def wants_stdio(self) -> None:
+        """The file has stdio servers: a process must run them."""
+        tell(self._channel, STDIO)
+
     def closed(self) -> None:
         """This worker takes no more connections."""
         tell(self._channel, CLOSED)
@@ -218,7 +245,10 @@ class WorkerLink:
                 elif word == READY:
                     self.all_ready.set()
                 elif word == MEMBERS:
-                    self.members = tuple((number, path) for number, path in json.loads(rest))
+                    workers, self.stdio_socket = json.loads(rest)
+                    self.members = tuple((number, path) for number, path in workers)
+                elif word == RELOAD:
+                    self.reload_wanted.set()
                 elif word in (LEAVE, END):
                     self.asked_to_leave.set()
                     if word == END:

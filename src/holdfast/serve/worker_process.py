@@ -26,6 +26,7 @@ from holdfast.serve.worker_link import (
     LISTENING,
     READY,
     REPORT_SECONDS,
+    STDIO,
     WORKER_VARIABLE,
     WorkerTask,
     channel_pair,
@@ -78,15 +79,18 @@ class WorkerProcess:
         *,
         changed: Callable[[], None],
     ) -> None:
-        """``changed`` is called when it begins or ends to take connections."""
+        """``changed`` is called when it begins or ends to take connections, or needs the stdio servers."""
         self.task = task
         self.number = task.number
         """The one that takes its place has the same."""
+        self.name = "the process of the stdio servers" if task.runs_stdio else f"worker {task.number}"
         self.process = process
         self.begun = anyio.current_time()
         self.listening = anyio.Event()
         self.ready = anyio.Event()
         """Set when its servers have an outcome, if it starts with others."""
+        self.has_stdio_servers = False
+        """Whether its file has stdio servers, which another process runs."""
         self.ended = anyio.Event()
         self.leaves = False
         """Whether it was told to leave, or is not wanted any more."""
@@ -108,7 +112,7 @@ class WorkerProcess:
             if self.listening.is_set()
             else "starting"
         )
-        return f"<WorkerProcess {self.task.number} pid={self.process.pid} {state} held={self.held}>"
+        return f"<WorkerProcess {self.number} pid={self.process.pid} {state} held={self.held}>"
 
     @property
     def stays(self) -> bool:
@@ -150,7 +154,7 @@ class WorkerProcess:
     def kill(self, why: str = "") -> None:
         """End it now; its warden ends its children."""
         if why:
-            log.error("worker %d %s, and is killed", self.number, why)
+            log.error("%s %s, and is killed", self.name, why)
         with suppress(ProcessLookupError):
             self.process.kill()
 
@@ -182,6 +186,9 @@ class WorkerProcess:
         elif word == CLOSED:
             self._is_closed = True
             self._changed()
+        elif word == STDIO:
+            self.has_stdio_servers = True
+            self._changed()
         elif word == READY:
             self.ready.set()
         elif word == ALIVE:
@@ -204,12 +211,20 @@ class WorkerProcess:
 
 
 async def start_worker(
-    task: Callable[[int], WorkerTask], environ: Mapping[str, str], *, changed: Callable[[], None]
+    task: Callable[[int], WorkerTask],
+    environ: Mapping[str, str],
+    *,
+    changed: Callable[[], None],
+    listener: socket.socket | None = None,
 ) -> WorkerProcess:
-    """Start the program again as a worker. ``task`` gets the descriptor on which connections come."""
+    """Start the program again as a worker. ``task`` gets the descriptor on which connections come.
+
+    With ``listener`` the process accepts there itself, and nothing is handed over.
+    """
     ours, theirs = channel_pair()
-    handing, handed = channel_pair()
-    with theirs, handed, hidden_environment(environ) as (shown, hidden):
+    handing, other = channel_pair()
+    handed = listener.dup() if listener is not None else other
+    with theirs, other, handed, hidden_environment(environ) as (shown, hidden):
         wanted = task(handed.fileno())
         ours.send(wanted.sent())
         process = await anyio.open_process(

@@ -17,7 +17,7 @@ from mcp.client.session import IncomingMessage
 
 from holdfast._version import __version__
 from holdfast.config import UNIX, Limits, ServerSpec
-from holdfast.core import BadConfig, Evidence, ProcessExit, Redactor, TimedOut, speaks_hub
+from holdfast.core import BadConfig, Evidence, ProcessExit, Redactor, TimedOut, hub_warns, speaks_hub
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import require_descriptors
 from holdfast.wire.handshake import negotiate
@@ -153,7 +153,8 @@ class Dialer:
             era = "legacy" if spec.transport == "sse" else era
             connection.era = await self._greet(connection, times, era, fixed=fixed)
             if (self._is_hub or spec.hub) and speaks_hub(connection.capabilities):
-                connection.hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id)
+                warns = hub_warns(connection.capabilities)
+                connection.hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=warns)
         except BaseException:
             await connection.aclose()
             raise

@@ -83,6 +83,8 @@ class HubPeer:
     """Whether its texts are those of this program: proven by the fleet's key, or by the kernel."""
     own_id: str
     """The id of this hub, which its requests carry."""
+    warns: bool = False
+    """Whether its instructions are a warning of its own, and not those of the server behind it."""
 
     def headers(self, caller: Caller | None) -> dict[str, str]:
         """What a request says to it, beside MCP."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import anyio
 from starlette.routing import BaseRoute, Mount
 
+from holdfast.config import UNIX
 from holdfast.control.models import FleetView
 from holdfast.control.server.api import ApiContext, ControlApi
 from holdfast.control.server.events import EventStream
@@ -23,7 +24,7 @@ from holdfast.control.server.operations import HANDLERS
 from holdfast.control.server.page import page_routes
 from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo, Views
-from holdfast.control.server.workers import SharedTotals, SpokenApi, WorkerGroup, worker_routes
+from holdfast.control.server.workers import SharedTotals, SpokenApi, WorkerGroup, asked, keep_switches, worker_routes
 from holdfast.core import Transition
 from holdfast.fleet import Fleet
 from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
@@ -81,12 +82,21 @@ class ControlServer:
 
     async def _reconnect(self, server: str) -> None:
         """Reconnect a server here, and in the other workers: each has a connection of its own."""
+        target = f"/workers/reconnect?server={quote(server, safe='')}"
+        if self._workers is not None and self._workers.stdio is not None and self._runs_in_stdio(server):
+            await asked(
+                self._workers.stdio, "POST", target, within=RECONNECT_SECONDS
+            )  # the workers show what came of it
         try:
             await self._hub.reconnect(server)
         finally:
             if self._workers is not None:
-                target = f"/workers/reconnect?server={quote(server, safe='')}"
                 await self._workers.ask_others("POST", target, within=RECONNECT_SECONDS)
+
+    def _runs_in_stdio(self, server: str) -> bool:
+        """Whether a server runs in the process of the stdio servers, and this hub has it behind that one."""
+        slot = self._hub.registry.slots.get(server)
+        return slot is not None and slot.spec.hub.startswith(UNIX)
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
@@ -94,8 +104,8 @@ class ControlServer:
         metrics = metrics_route(self._metrics, self._workers, read_by=read_by)
         if self._workers is None or self._totals is None:
             return (Mount("/api", app=self._api), metrics, *page_routes())
-        api = Mount("/api", app=SpokenApi(self._api, self._workers))
-        return (api, metrics, worker_routes(self._totals, self._hub.reconnect), *page_routes())
+        api = Mount("/api", app=SpokenApi(self._api, self._workers, self._runs_in_stdio))
+        return (api, metrics, worker_routes(self._totals, self._hub), *page_routes())
 
     def _fleet_changed(self) -> None:
         """Tell the followers of what changed in the fleet, without the times and counts that always change."""
@@ -114,8 +124,9 @@ class ControlServer:
     async def run(self) -> None:
         """Measure the event loop, and ask other workers for their calls, until cancelled."""
         async with anyio.create_task_group() as tasks:
-            if self._totals is not None:
+            if self._totals is not None and self._workers is not None:
                 tasks.start_soon(self._totals.run)
+                tasks.start_soon(keep_switches, self._hub, self._workers, self._runs_in_stdio)
             await self._metrics.loop.run()
 
     def _loop_lag(self) -> float | None:

@@ -195,7 +195,7 @@ class Views:
         found = finding(self._hub.registry.catalog, name)
         return Server(
             id=name,
-            transport="" if spec.problems else spec.transport,
+            transport="" if spec.problems else "stdio" if spec.command else spec.transport,
             target=_target(slot),
             subtitle=_subtitle(slot),
             state=health.shown_state,
@@ -330,7 +330,7 @@ def _target(slot: Slot) -> str:
     spec = slot.spec
     if spec.problems:
         return ""
-    text = mask_url(spec.url) if spec.transport != "stdio" else shlex.join([spec.command, *spec.args])
+    text = mask_url(spec.url) if not spec.command else shlex.join([spec.command, *spec.args])
     return _short(slot.redactor.mask(text))
 
 
@@ -338,7 +338,7 @@ def _subtitle(slot: Slot) -> str:
     spec = slot.spec
     if spec.problems:
         return ""
-    text = place_of(mask_url(spec.url)) if spec.transport != "stdio" else script_of([spec.command, *spec.args])
+    text = place_of(mask_url(spec.url)) if not spec.command else script_of([spec.command, *spec.args])
     return _short(slot.redactor.mask(text))
 
 

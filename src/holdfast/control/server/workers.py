@@ -5,6 +5,9 @@ depend on the connection that a request came on, the oldest worker speaks: the o
 came, over its private Unix socket. The supervisor says who is there. If the speaker cannot be reached, a worker answers
 for itself; a change whose outcome is unknown is an error.
 
+The stdio servers run in a process of their own, which has its own control API. Their logs are asked there, and a switch
+or a reconnect reaches their process too.
+
 What came over a private socket is answered here and goes no further, so a request cannot run in circles. Only workers
 reach that socket: the kernel says who is at the other end.
 
@@ -17,9 +20,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import anyio
 from starlette.requests import Request
@@ -28,11 +32,21 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.control.server.history import History
+from holdfast.control.server.openapi import look_up
 from holdfast.errors import HoldfastError
 from holdfast.hub import Hub
 from holdfast.wire import HttpOrigin, Pool
 
-__all__ = ["SharedTotals", "SpokenApi", "Worker", "WorkerGroup", "is_from_worker", "worker_routes"]
+__all__ = [
+    "SharedTotals",
+    "SpokenApi",
+    "Worker",
+    "WorkerGroup",
+    "asked",
+    "is_from_worker",
+    "keep_switches",
+    "worker_routes",
+]
 
 log = logging.getLogger("holdfast.control")
 
@@ -58,9 +72,13 @@ class Worker(NamedTuple):
 class WorkerGroup:
     """The workers that are present and stay. ``members`` returns them, the oldest first, this one included."""
 
-    def __init__(self, own: Worker, members: Callable[[], Sequence[Worker]]) -> None:
+    def __init__(
+        self, own: Worker, members: Callable[[], Sequence[Worker]], stdio_socket: Callable[[], str] = str
+    ) -> None:
+        """``stdio_socket`` returns the private socket of the process that runs the stdio servers; empty for none."""
         self.own = own
         self._members = members
+        self._stdio_socket = stdio_socket
 
     def __repr__(self) -> str:
         return f"<WorkerGroup {self.own.number} of {[one.number for one in self._members()]}>"
@@ -75,6 +93,12 @@ class WorkerGroup:
         """The worker that answers for all; None if it is this one, or if this one is alone."""
         oldest = next(iter(self._members()), self.own)
         return None if oldest == self.own else oldest
+
+    @property
+    def stdio(self) -> Worker | None:
+        """The process that runs the stdio servers; None if there is none."""
+        path = self._stdio_socket()
+        return Worker(0, path) if path else None
 
     @property
     def is_member(self) -> bool:
@@ -133,14 +157,18 @@ def is_from_worker(scope: Scope) -> bool:
 class SpokenApi:
     """The control API of a worker: an ASGI application that lets the speaker answer."""
 
-    def __init__(self, api: ASGIApp, group: WorkerGroup) -> None:
+    def __init__(self, api: ASGIApp, group: WorkerGroup, runs_in_stdio: Callable[[str], bool]) -> None:
+        """``runs_in_stdio`` says of a server whether the process of the stdio servers runs it."""
         self._api = api
         self._group = group
+        self._runs_in_stdio = runs_in_stdio
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        speaker = self._group.speaker
-        if speaker is None or scope["type"] != "http" or is_from_worker(scope):
+        speaker = None if is_from_worker(scope) else self._group.speaker
+        if speaker is None and self._is_of_stdio_log(scope):
+            speaker = self._group.stdio
+        if speaker is None or scope["type"] != "http":
             await self._api(scope, receive, send)
             return
         body = await _body(receive)
@@ -150,7 +178,7 @@ class SpokenApi:
         try:
             await _send_on(speaker, scope, body, receive, begun)
         except OSError as exc:
-            log.debug("worker %d, which answers for all, does not: %r", speaker.number, exc)
+            log.debug("worker %d, which answers, does not: %r", speaker.number, exc)
             if begun.yes:
                 return
             # A connection that was refused sent nothing; after that, only a question may be asked again.
@@ -161,6 +189,12 @@ class SpokenApi:
                 hint = {"hint": "look at the state, then try again"}
                 headers = {"cache-control": "no-store"}
                 await JSONResponse({**failed, **hint}, 502, headers)(scope, receive, send)
+
+    def _is_of_stdio_log(self, scope: Scope) -> bool:
+        """Whether the stderr of a stdio server is asked for: only the process that runs it has it."""
+        found = look_up(scope.get("method", ""), scope.get("raw_path", b"").decode("latin-1"))
+        reads_log = found.operation is not None and found.operation.name in ("get_logs", "follow_logs")
+        return reads_log and self._runs_in_stdio(found.parameters["server"])
 
 
 async def _send_on(worker: Worker, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -315,7 +349,27 @@ class SharedTotals:
         self._history.in_flight_elsewhere = in_flight
 
 
-def worker_routes(totals: SharedTotals, reconnect: Callable[[str], Awaitable[object]]) -> Mount:
+async def keep_switches(hub: Hub, group: WorkerGroup, runs_in_stdio: Callable[[str], bool]) -> None:
+    """While this worker speaks: end the process of a stdio server that is disabled, and start it when it is enabled.
+
+    Workers learn of a switch in many ways: from a person, from the store, from the state of the run before. What they
+    know is told to the process of the stdio servers, and told again to the one that takes its place.
+    """
+    told: dict[tuple[Worker, str], bool] = {}
+    while True:
+        await anyio.sleep(TOTALS_SECONDS)
+        stdio = group.stdio if group.speaker is None else None
+        if stdio is None:
+            continue
+        for name, slot in [*hub.registry.slots.items()]:
+            off = slot.switched_off
+            if runs_in_stdio(name) and told.get((stdio, name), False) != off:
+                target = f"/workers/switch?server={quote(name, safe='')}&to={'off' if off else 'on'}"
+                if await asked(stdio, "POST", target, within=GATHER_SECONDS) is not None:
+                    told[stdio, name] = off
+
+
+def worker_routes(totals: SharedTotals, hub: Hub) -> Mount:
     """What the other workers ask; a client gets 404."""
 
     async def told(request: Request) -> Response:
@@ -325,7 +379,14 @@ def worker_routes(totals: SharedTotals, reconnect: Callable[[str], Awaitable[obj
         if not is_from_worker(request.scope):
             return _not_found()
         with suppress(HoldfastError):
-            await reconnect(request.query_params.get("server", ""))
+            await hub.reconnect(request.query_params.get("server", ""))
+        return JSONResponse({})
+
+    async def switched(request: Request) -> Response:
+        if not is_from_worker(request.scope):
+            return _not_found()
+        with suppress(HoldfastError):
+            await hub.toggle(request.query_params.get("server", ""), request.query_params.get("to") == "on")
         return JSONResponse({})
 
     async def ended(request: Request) -> Response:
@@ -334,7 +395,8 @@ def worker_routes(totals: SharedTotals, reconnect: Callable[[str], Awaitable[obj
         totals.worker_ended(await request.body())
         return JSONResponse({})
 
-    posts = [Route(path, serve, methods=["POST"]) for path, serve in (("/reconnect", reconnected), ("/ended", ended))]
+    asked_for = (("/reconnect", reconnected), ("/switch", switched), ("/ended", ended))
+    posts = [Route(path, serve, methods=["POST"]) for path, serve in asked_for]
     return Mount("/workers", routes=[Route("/totals", told), *posts])
 
 
