@@ -25,41 +25,28 @@ MOST_METHODS = 15
 LARGE_CLASSES = frozenset(
     {
         "Acceptor",
-        "Approvals",
         "Breaker",
         "Bridge",
         "Catalog",
         "Child",
         "ClientSlots",
         "Connection",
-        "ControlApi",
-        "ControlClient",
-        "DuplexDispatcher",
         "Fleet",
         "FleetMember",
-        "ForwardedDispatcher",
-        "HeldServers",
-        "HttpConnection",
-        "HttpDispatcher",
         "HttpPeer",
         "HttpServer",
         "Hub",
-        "HubCall",
         "LifecycleMemory",
         "Machine",
         "PeerFrames",
         "PeerRequests",
         "Peers",
-        "Placement",
-        "PooledConnection",
         "Reply",
-        "ServerLeases",
         "Slot",
         "SlotRegistry",
         "StdioDispatcher",
         "Supervisor",
         "TokenStore",
-        "_DefinitionReader",
         "_Parser",
     }
 )
@@ -74,10 +61,8 @@ SHARED_BASENAMES = frozenset(
         "evidence.py",
         "find.py",
         "fleet.py",
-        "forwarded.py",
         "homes.py",
         "http.py",
-        "listen.py",
         "login.py",
         "logs.py",
         "machine.py",
@@ -97,44 +82,27 @@ SHARED_BASENAMES = frozenset(
 )
 """Names that two modules have. The list only gets shorter: a reader looks for a behaviour by the name of its file."""
 
-UNAWAITED = frozenset(
-    {
-        "call",
-        "forward",
-        "post",
-        "request",
-        "serve",
-    }
-)
+UNAWAITED = frozenset[str]()
 """Functions that return a coroutine for their caller to await. The list only gets shorter."""
 
 TEXTUAL_DECISIONS = frozenset(
     {
         "front/peer_requests.py",
-        "wire/envelope.py",
-        "wire/http/transport.py",
     }
 )
 """Modules that decide by the text of an exception. The list only gets shorter: a decision reads a type or a field."""
 
 LATE_CALLBACKS = frozenset(
     {
-        "elsewhere",
         "events_lost",
-        "first_look",
-        "joins",
         "keys",
         "look_again",
-        "loop_lag",
-        "may_pin",
         "on_first_message",
         "on_gone",
         "on_home_lost",
         "on_line",
         "on_lost",
         "on_stream",
-        "post",
-        "reconnect_elsewhere",
         "tell_use",
         "using",
     }
