@@ -21,10 +21,12 @@ from holdfast.fleet.messages import exchange_from, exchange_to
 from holdfast.front import requests
 from holdfast.front.app import create_app
 from holdfast.front.http import HttpEndpoint
+from holdfast.front.peer_listener import PeerListener
 from holdfast.front.peer_requests import MOST_TRIES
 from holdfast.front.requests import Request
 from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.hub import Hub
+from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.open_hubs import config
@@ -86,6 +88,7 @@ class Replica:
         self.fleet = fleet
         assert fleet.peers is not None
         self.peers = fleet.peers
+        self.listener: PeerListener = served.app.state.front.peer_listener
 
     @property
     def url(self) -> str:
@@ -93,8 +96,8 @@ class Replica:
 
     async def die(self) -> None:
         """It does not answer other replicas any more, and still counts as present."""
-        self.peers.close()
-        await came_true(lambda: not self.peers._open)
+        self.listener.close()
+        await came_true(lambda: not self.listener.connections)
 
 
 @asynccontextmanager
@@ -110,7 +113,7 @@ async def replicas(
         store, found = MemoryStore(), []
         for number in range(count):
             at = PeerAddress.parse("tcp://127.0.0.1:0")
-            peers = Peers(lambda: [KEY], "test", advertise=at)
+            peers = Peers(FleetIdentity(lambda: KeyRing([KEY]), f"r{number}"), advertise=at)
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
             hub = Hub(config(servers, **settings), fleet=fleet)
             ids = SessionIds(SessionKeys([KEY], shared=True))
@@ -301,7 +304,7 @@ async def test_a_client_that_leaves_the_other_replica_leaves_the_stream_too() ->
             await origin.waiting.wait()
         async with client.open(b, after=first["id"]):
             pass
-        await came_true(lambda: not a.peers._open)
+        await came_true(lambda: not a.listener.connections)
         origin.go.set()
         async with client.open(b, after=first["id"]) as events:
             (result,) = [event["message"] async for event in events if "message" in event]
@@ -499,11 +502,11 @@ async def test_a_task_is_asked_about_through_another_replica_and_is_refused_when
         httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
     ):
         task = (await modern_request(http, a, "tools/call", name="m__long", arguments={}))["result"]["taskId"]
-        assert not a.peers._open
+        assert not a.listener.connections
         for at in (a, b):
             said = await modern_request(http, at, "tasks/get", taskId=task)
             assert said["result"]["result"]["content"][0]["text"] == "in the end"
-        assert len(a.peers._open) == 1  # the replica with the task answered
+        assert len(a.listener.connections) == 1  # the replica with the task answered
         await a.die()
         lost = await modern_request(http, b, "tasks/get", taskId=task)
         assert "the task is on a replica that does not answer" in lost["error"]["message"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         LogWrite as LogWrite,
         MemoryEvents as MemoryEvents,
     )
-    from holdfast.fleet.fleet import Fleet as Fleet
+    from holdfast.fleet.fleet import Fleet as Fleet, replica_name as replica_name
     from holdfast.fleet.homes import ClientHomeFinder as ClientHomeFinder
     from holdfast.fleet.local_store import (
         LocalEvents as LocalEvents,
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     from holdfast.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
     from holdfast.fleet.peer_address import PeerAddress as PeerAddress
     from holdfast.fleet.peers import (
-        PeerAnswer as PeerAnswer,
+        ABOUT_HEADER as ABOUT_HEADER,
+        OPERATIONS as OPERATIONS,
+        PRINCIPAL_HEADER as PRINCIPAL_HEADER,
+        REFUSED_HEADER as REFUSED_HEADER,
+        SENDER_HEADER as SENDER_HEADER,
+        TARGET_HEADER as TARGET_HEADER,
         PeerFailed as PeerFailed,
-        PeerHandler as PeerHandler,
         PeerRefused as PeerRefused,
-        PeerReply as PeerReply,
-        PeerRequest as PeerRequest,
         Peers as Peers,
         PeerUnreachable as PeerUnreachable,
+        said_in as said_in,
+        written as written,
     )
     from holdfast.fleet.redis_events import RedisEvents as RedisEvents
     from holdfast.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore

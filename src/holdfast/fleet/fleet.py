@@ -98,7 +98,7 @@ class Fleet:
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
-            peers.join(self.replica, self._addresses)
+            peers.join(self._addresses)
             peers.look_again = self.look_again
         about = {
             "host": socket.gethostname(),

@@ -46,6 +46,7 @@ from holdfast.endpoint import TOOLS_MODES, Broker, EndpointAddress, McpServer, V
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
 from holdfast.front.http import HttpEndpoint
+from holdfast.front.peer_listener import PeerListener
 from holdfast.front.peer_requests import PeerRequests
 from holdfast.front.requests import Reply, Request
 from holdfast.front.session_id import SessionIds
@@ -247,7 +248,8 @@ class Front:
             fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))
         self._tasks: anyio.abc.TaskGroup | None = None
         peers = fleet.peers if fleet is not None else None
-        self._peers = PeerRequests(self, peers) if peers is not None else None
+        self._peers = PeerRequests(peers) if peers is not None else None
+        self.peer_listener = PeerListener(self, peers) if peers is not None else None
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
@@ -258,6 +260,8 @@ class Front:
                 tasks.start_soon(self._ids.store.run, self.endpoints.ended, self.endpoints.changed)
                 if self._ids.events is not None:
                     tasks.start_soon(self._ids.events.run)
+                if self.peer_listener is not None:
+                    tasks.start_soon(self.peer_listener.run)
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:

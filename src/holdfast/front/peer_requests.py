@@ -1,22 +1,17 @@
-"""Requests of clients between replicas: sends those that belong to another one there, and serves those that come here.
+"""Requests of clients that belong to another replica: sends them there, and streams the answers back.
 
-What comes here is verified again: a session id opens only for its principal, a question is answered only in its own
-session, and a pending call only by the same request of the same principal. A forwarded request goes no further.
-
-    mcp        a whole request; the answer is whole, or an event stream
-    cancel     a client gave up a request: the replica that serves it ends it
-    listening  whether a client's stream of notices is open here, and for how long
-    deliver    a message for that stream
-    forget     a client with a key ended its connections
+A request belongs to the replica that its id names: an answer to a question, the stream of an event id, a pending call,
+a client with connections of its own. It is sent on as the HTTP request that it is (``fleet.Peers``). A cancellation
+names only the client's own id, so it goes to all replicas. ``peer_listener`` is the other end.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from mcp import MCPError
@@ -25,13 +20,13 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from holdfast.access import ClientKey, Principal
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
 from holdfast.endpoint import LivesElsewhere, Message
-from holdfast.fleet import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
-from holdfast.front.forwarded import ForwardedConnection
+from holdfast.fleet import PRINCIPAL_HEADER, PeerFailed, PeerRefused, Peers, PeerUnreachable, written
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import tag_of_event
 
 if TYPE_CHECKING:
     from holdfast.front.sessions import HttpSession
+    from holdfast.wire import Response
 
 __all__ = ["PeerRequests", "RequestOwner"]
 
@@ -39,18 +34,20 @@ log = logging.getLogger("holdfast.front")
 
 ASK_SECONDS: Final = 2.0
 """How long another replica may take for a short answer."""
-AT_ONCE: Final = 8
-"""Replicas that are asked at the same time."""
 MOST_WAITING: Final = 1_000
 """Messages of one session that wait for their way to another replica; then the oldest are dropped."""
 UNREAD_BYTES: Final = 1024 * 1024
 """How much of a forwarded answer may wait for a client that reads slowly."""
 
 _NOT_FORWARDED: Final = frozenset(
-    {"authorization", "connection", "content-length", "cookie", "expect", "holdfast-gateway-secret", "host",
-     "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
+    {"authorization", "connection", "content-length", "cookie", "expect", "holdfast-forwarded",
+     "holdfast-gateway-secret", "holdfast-principal", "holdfast-to", "host", "keep-alive", "proxy-authorization", "te",
+     "trailer", "transfer-encoding", "upgrade"}
 )  # fmt: skip
 """Headers of the connection, and credentials: the other replica gets the principal that they stand for."""
+_OF_CONNECTION: Final = frozenset({"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"})
+LARGEST_ANSWER: Final = 512 * 1024 * 1024
+"""Bytes of an answer that is no stream."""
 
 MOST_TRIES: Final = 3
 """How often a request looks for the replica that it belongs to."""
@@ -59,7 +56,6 @@ UNKNOWN_QUESTION: Final = (
     "this question is not open: it was asked before the hub was restarted, or by another replica; "
     "the call that it belongs to has ended"
 )
-_MOVED: Final = "the connections of this client are on another replica now"
 _OUTCOME_UNKNOWN: Final = (
     "the replica that served this request broke off: whether the server carried the request out is not known"
 )
@@ -72,50 +68,12 @@ class RequestOwner(NamedTuple):
     principal: Principal
 
 
-class SessionsInMemory(Protocol):
-    """The sessions of one endpoint."""
-
-    def in_use(self, session_id: str, principal: str) -> HttpSession | None:
-        """A session in memory, if it is of this principal."""
-
-
-class ReachedEndpoint(Protocol):
-    """One endpoint, as other replicas reach it."""
-
-    @property
-    def sessions(self) -> SessionsInMemory:
-        """Its sessions."""
-
-    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
-        """Answer one request."""
-
-
-class EndpointsOfHub(Protocol):
-    """All endpoints of a hub."""
-
-    refusing: bool
-    """Whether new requests are refused."""
-
-    def endpoint_of(self, server: str | None) -> ReachedEndpoint | None:
-        """One endpoint; None if there is no such server."""
-
-    def release(self, owner: ClientKey) -> None:
-        """Close the connections of a client that ended them."""
-
-
 class PeerRequests:
     """The way of requests between this replica and the others."""
 
-    def __init__(self, hub: EndpointsOfHub, peers: Peers) -> None:
-        self._hub = hub
+    def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._limit = anyio.CapacityLimiter(AT_ONCE)
         self._waiting: dict[HttpSession, deque[bytes]] = {}
-        peers.handle("mcp", self._serve)
-        peers.handle("cancel", self._cancel)
-        peers.handle("listening", self._listening)
-        peers.handle("deliver", self._deliver)
-        peers.handle("forget", self._forget)
 
     @property
     def tag(self) -> str:
@@ -143,7 +101,7 @@ class PeerRequests:
             if elsewhere.find_again is None:
                 raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
             # One that moved is asked for again. One that is dead or leaves is replaced.
-            await elsewhere.find_again(str(exc) != _MOVED)
+            await elsewhere.find_again(not (isinstance(exc, PeerRefused) and exc.moved))
             return False
         except PeerFailed as exc:
             raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
@@ -169,8 +127,10 @@ class PeerRequests:
     async def pass_notice(self, replica: str, request: Request, owner: RequestOwner) -> None:
         """Pass a client's notification to the replica with its connections; it has no answer."""
         try:
-            await self._peers.ask(replica, "mcp", _about(request, owner), request.whole, within=ASK_SECONDS)
-        except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
+            with anyio.fail_after(ASK_SECONDS):
+                async with self._sent(replica, request, owner) as answer:
+                    await answer.read(LARGEST_ANSWER)
+        except (PeerUnreachable, PeerRefused, PeerFailed, TimeoutError) as exc:
             log.info("a notification of a client did not reach its connections: %s", exc)
 
     async def relay_to_one(
@@ -195,17 +155,17 @@ class PeerRequests:
         with anyio.CancelScope() as scope:
             request.on_gone = scope.cancel
             try:
-                async with self._peers.request(replica, "mcp", _about(request, owner), request.whole) as answer:
-                    status, headers = int(answer.about["status"]), str(answer.about["headers"]).encode("latin-1")
-                    if answer.about.get("plain"):
-                        whole = await answer.body()
+                async with self._sent(replica, request, owner) as answer:
+                    began, status, headers = True, answer.status, _passed_on(answer.headers)
+                    if "text/event-stream" not in answer.headers.get("content-type", ""):
+                        began = False
+                        whole = await answer.read(LARGEST_ANSWER)
                         began = True
-                        reply.pass_plain(status, whole, headers)
+                        reply.pass_plain(status, bytes(whole or b""), headers)
                         return
-                    began = True
                     reply.pass_head(status, headers)
-                    while (piece := await answer.next_piece()) is not None:
-                        reply.pass_piece(piece)
+                    while (piece := await answer.next_chunk()) is not None:
+                        reply.pass_piece(bytes(piece))
                         if reply.unread > UNREAD_BYTES:
                             await reply.drained()
                     reply.pass_end()
@@ -219,57 +179,31 @@ class PeerRequests:
                 if not began:
                     take_back()
 
-    async def _serve(self, asked: PeerRequest, answer: PeerReply) -> None:
-        about = asked.about
-        endpoint = self._hub.endpoint_of(about.get("endpoint"))
-        if self._hub.refusing or endpoint is None:
-            answer.refuse("it is shutting down, or has no such server")
-            return
-        connection = ForwardedConnection(answer)
-        headers = {str(name): str(value) for name, value in about["headers"].items()}
-        request = connection.request(str(about["method"]), str(about["path"]), headers, asked.body)
-        try:
-            await endpoint.serve(request, Reply(connection, connection, request), _principal(about["principal"]))
-        except LivesElsewhere:
-            answer.refuse(_MOVED)
-        finally:
-            connection.disarm()
+    def _sent(self, replica: str, request: Request, owner: RequestOwner) -> AbstractAsyncContextManager[Response]:
+        headers = {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED}
+        headers[PRINCIPAL_HEADER] = written(_principal(owner.principal))
+        return self._peers.request(replica, request.method, request.path, headers, request.whole)
 
     # A cancelled request.
 
     async def cancel(self, session: HttpSession, endpoint: str | None, request: str | int) -> None:
         """A client gave up a request that is not served here: tell the others."""
-        await self._ask_all("cancel", {**_named(session, endpoint), "request": request})
-
-    async def _cancel(self, asked: PeerRequest, answer: PeerReply) -> None:
-        session = self._session(asked.about)
-        cancelled = session is not None and session.exchange.cancel(asked.about.get("request", ""))
-        answer.answer({"cancelled": cancelled})
+        await self._peers.ask_all("cancel", {**_named(session, endpoint), "request": request}, within=ASK_SECONDS)
 
     # A client that ended its connections.
 
     async def forget_client(self, owner: ClientKey) -> None:
         """Tell the others, because its connections may be there."""
-        await self._ask_all("forget", {"principal": owner.principal, "key": owner.key})
-
-    async def _forget(self, asked: PeerRequest, answer: PeerReply) -> None:
-        self._hub.release(ClientKey(str(asked.about["principal"]), str(asked.about["key"])))
+        await self._peers.ask_all("forget", {"principal": owner.principal, "key": owner.key}, within=ASK_SECONDS)
 
     # Messages for a client whose stream is elsewhere.
 
     async def find_stream(self, session: HttpSession, endpoint: str | None) -> bool:
         """Look for the replica that has a session's stream of notices; the newest stream counts."""
-        found = await self._ask_all("listening", _named(session, endpoint))
+        found = await self._peers.ask_all("listening", _named(session, endpoint), within=ASK_SECONDS)
         ages = {name: float(about["age"]) for name, about in found.items() if about.get("listening") is True}
         session.stream_at = min(ages, key=lambda name: ages[name]) if ages else ""
         return bool(ages)
-
-    async def _listening(self, asked: PeerRequest, answer: PeerReply) -> None:
-        session = self._session(asked.about)
-        listening = session is not None and session.listening
-        # Its age: the clocks of two machines cannot be compared.
-        age = time.monotonic() - session.listening_since if session is not None else 0.0
-        answer.answer({"listening": listening, "age": age})
 
     def post(self, session: HttpSession, message: bytes) -> bool:
         """A message for a stream that is not here; True if a task has to be started that ``carry``s it."""
@@ -295,7 +229,7 @@ class PeerRequests:
                 return
             try:
                 about = _named(session, endpoint)
-                said, _ = await self._peers.ask(session.stream_at, "deliver", about, message, within=ASK_SECONDS)
+                said = await self._peers.ask(session.stream_at, "deliver", about, message, within=ASK_SECONDS)
             except (PeerUnreachable, PeerRefused):
                 said = {}
             except PeerFailed:
@@ -304,63 +238,21 @@ class PeerRequests:
                 return
             session.stream_at = ""
 
-    async def _deliver(self, asked: PeerRequest, answer: PeerReply) -> None:
-        session = self._session(asked.about)
-        delivered = session is not None and session.listening
-        if session is not None and delivered:
-            session.notices.send(asked.body)
-        answer.answer({"delivered": delivered})
-
-    # All of them.
-
-    def _session(self, about: Mapping[str, Any]) -> HttpSession | None:
-        endpoint = self._hub.endpoint_of(about.get("endpoint"))
-        if endpoint is None:
-            return None
-        return endpoint.sessions.in_use(str(about.get("session")), str(about.get("principal")))
-
-    async def _ask_all(self, operation: str, about: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """The answers of the other replicas; one that does not answer is left out."""
-        found: dict[str, Mapping[str, Any]] = {}
-
-        async def ask(replica: str) -> None:
-            async with self._limit:
-                try:
-                    found[replica], _ = await self._peers.ask(replica, operation, about, within=ASK_SECONDS)
-                except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
-                    log.debug("%s was not asked at %s: %s", operation, replica, exc)
-
-        async with anyio.create_task_group() as tasks:
-            for replica in self._peers.others:
-                tasks.start_soon(ask, replica)
-        return found
-
-
-def _about(request: Request, owner: RequestOwner) -> dict[str, Any]:
-    principal = owner.principal
-    return {
-        "endpoint": owner.endpoint,
-        "method": request.method,
-        "path": request.path,
-        "headers": {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED},
-        "principal": {
-            "name": principal.name,
-            "groups": sorted(principal.groups),
-            "scopes": sorted(principal.scopes),
-            "source": principal.source,
-        },
-    }
-
 
 def _named(session: HttpSession, endpoint: str | None) -> dict[str, Any]:
     return {"session": session.id, "endpoint": endpoint, "principal": session.principal.name}
 
 
-def _principal(said: Mapping[str, Any]) -> Principal:
-    source = said["source"]
-    return Principal(
-        name=str(said["name"]),
-        groups=frozenset(map(str, said["groups"])),
-        scopes=frozenset(map(str, said["scopes"])),
-        source=source if source in ("local", "token", "jwt", "gateway") else "local",
-    )
+def _principal(principal: Principal) -> dict[str, Any]:
+    return {
+        "name": principal.name,
+        "groups": sorted(principal.groups),
+        "scopes": sorted(principal.scopes),
+        "source": principal.source,
+    }
+
+
+def _passed_on(headers: Mapping[str, str]) -> bytes:
+    """The headers of an answer, without those of its connection."""
+    lines = (f"{name}: {value}\r\n" for name, value in headers.items() if name not in _OF_CONNECTION)
+    return "".join(lines).encode("latin-1")

@@ -19,8 +19,10 @@ from holdfast.fleet import (
     RedisEvents,
     RedisStore,
     SignedStore,
+    replica_name,
 )
 from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
+from holdfast.identity import FleetIdentity
 
 if TYPE_CHECKING:
     from holdfast.serve.options import Serving
@@ -56,14 +58,12 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     succeeds = serving.predecessor is not None
     if worker is not None:
         address, succeeds = _address_of(worker, address), True
-    peers = _peers(address, keys, redis.fleet, succeeds=succeeds)
+    replica = _name_of(worker) if worker is not None else replica_name()
+    peers = _peers(address, FleetIdentity(lambda: keys.ring, replica), succeeds=succeeds)
     store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
     events = RedisEvents(redis)
-    if worker is None:
-        fleet = Fleet(store, peers=peers, events=events)
-    else:
-        number = (worker.group, worker.number)
-        fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    number = (worker.group, worker.number) if worker is not None else None
+    fleet = Fleet(store, replica=replica, peers=peers, events=events, worker=number)
     fleet.keys = lambda: keys.material
     return fleet
 
@@ -81,10 +81,11 @@ def _with_ca(redis: RedisAddress) -> RedisAddress:
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
-    peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
+    replica = _name_of(worker)
+    peers = Peers(FleetIdentity(lambda: keys.ring, replica), advertise=_address_of(worker, None))
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
     number = (worker.group, worker.number)
-    fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet = Fleet(store, replica=replica, peers=peers, events=events, worker=number)
     fleet.keys = lambda: keys.material
     fleet.one_machine = True
     store.on_change = fleet.store_changed
@@ -102,7 +103,7 @@ def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddre
     return replace(advertised, port=advertised.port + worker.number - 1) if advertised.port else advertised
 
 
-def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succeeds: bool) -> Peers:
+def _peers(address: PeerAddress | None, identity: FleetIdentity, *, succeeds: bool) -> Peers:
     """The link to the other replicas. A successor takes a free port while its predecessor has the given one."""
     if address is None:
         log.warning(
@@ -110,11 +111,11 @@ def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succee
             "broken streams are lost if they come in there; give it --advertise tcp://HOST:PORT"
         )
     try:
-        return Peers(lambda: keys.material, fleet, advertise=address)
+        return Peers(identity, advertise=address)
     except HoldfastError:
         if not succeeds or address is None or address.path:
             raise
-        peers = Peers(lambda: keys.material, fleet, advertise=replace(address, port=0))
+        peers = Peers(identity, advertise=replace(address, port=0))
         log.info("the hub before this one still uses %s: other replicas reach this one at %s", address, peers.address)
         return peers
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks, HubTls as HubTls
     from holdfast.wire.http.client import ssl_context as ssl_context
+    from holdfast.wire.http.connection import NotHttp as NotHttp, Response as Response
     from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
         HeadFrame as HeadFrame,
         append_piece as append_piece,
     )
-    from holdfast.wire.http.pool import HttpOrigin as HttpOrigin, Pool as Pool
+    from holdfast.wire.http.pool import (
+        ConnectFailed as ConnectFailed,
+        ConnectTimedOut as ConnectTimedOut,
+        HttpOrigin as HttpOrigin,
+        Pool as Pool,
+    )
     from holdfast.wire.http.receive_room import share_receive_room as share_receive_room
     from holdfast.wire.hub_peer import (
         CLIENT_HEADER as CLIENT_HEADER,

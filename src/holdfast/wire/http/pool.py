@@ -107,6 +107,7 @@ class Pool:
     """The connections to one origin.
 
     ``tls`` is the context of its connections. One with a certificate chain presents it to a server that asks for one.
+    ``check`` looks at each new connection before anything is sent over it, and raises ``ConnectFailed`` to refuse it.
     """
 
     def __init__(
@@ -117,8 +118,10 @@ class Pool:
         proxy: Proxy | None = None,
         connect_within: float = 10.0,
         keep: int = IDLE_CONNECTIONS,
+        check: Callable[[asyncio.Transport], None] | None = None,
     ) -> None:
         self.origin = origin
+        self._check = check
         self._tls = tls
         self._proxy = proxy
         self._connect_within = connect_within
@@ -236,6 +239,12 @@ class Pool:
             raise
         except (OSError, ssl.SSLError, UnicodeError) as exc:
             raise ConnectFailed(*exc.args) from exc
+        if self._check is not None:
+            try:
+                self._check(connection.transport)
+            except ConnectFailed:
+                connection.abort()
+                raise
         self._all = {one for one in self._all if not one.closed}
         self._all.add(connection)
         self.reached = True
