@@ -88,10 +88,14 @@ class KeyRing:
         """The signature of a content (HMAC with SHA-256, its first ``size`` bytes)."""
         return _signature(self.derived(purpose)[0], content, size)
 
+    def signatures(self, content: bytes, *, purpose: str, size: int = SIGNATURE_BYTES) -> tuple[bytes, ...]:
+        """What each secret says of a content: holders of one secret in common have one signature in common."""
+        return tuple(_signature(key, content, size) for key in self.derived(purpose))
+
     def verify(self, signature: bytes, content: bytes, *, purpose: str, size: int = SIGNATURE_BYTES) -> bool:
         """Whether a secret of this ring signed the content for this purpose."""
-        keys = self.derived(purpose)
-        return any([hmac.compare_digest(signature, _signature(key, content, size)) for key in keys])  # noqa: C419 - constant time
+        known = self.signatures(content, purpose=purpose, size=size)
+        return any([hmac.compare_digest(signature, one) for one in known])  # noqa: C419 - constant time
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KeyRing) and self._secrets == other._secrets

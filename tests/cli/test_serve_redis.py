@@ -176,7 +176,7 @@ async def test_a_failover_of_sentinel_loses_no_call_and_the_fleet_shares_again(t
                     assert {one["id"]: one["status"] for one in status["servers"]}["other"] == "disabled"
                     load.stop()
                 await until_ended(first.url, ended)
-                assert await replica.command("HLEN", "holdfast:{default}:stamps") >= 2
+                assert await replica.command("HLEN", "holdfast2:{default}:records") >= 2
             assert load.failed == []
 
 

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from holdfast.core import FleetMember, FleetRecord, RecordLearned, SharedStore
-from holdfast.core.replicas.expiring import ExpiringKeys, expires_at
-from holdfast.core.replicas.records import stamp
+from holdfast.core.replicas.records import ExpiringKeys, expires_at, stamp
 from holdfast.core.replicas.store import BATCH_BYTES
 
 pytestmark = pytest.mark.requirement("FLEET-2")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import FleetMember, SharedStore
-from holdfast.core.replicas.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS, SOONEST_SECONDS
+from holdfast.core.replicas.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS
+from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
 
@@ -37,7 +38,7 @@ class Asking:
 
 
 def test_a_replica_asks_seldom_where_its_store_tells_of_changes() -> None:
-    asking, told = Asking(SharedStore(settled=True)), Asking(SharedStore(settled=True))
+    asking, told = Asking(SharedStore()), Asking(SharedStore())
     told.turn()
     told.member.store_changed()
     for one in (asking, told):
@@ -48,7 +49,7 @@ def test_a_replica_asks_seldom_where_its_store_tells_of_changes() -> None:
 
 
 def test_a_change_is_asked_for_at_once_and_its_sight_told_soon() -> None:
-    store = SharedStore(settled=True)
+    store = SharedStore()
     told, writer = Asking(store), Asking(store, "b")
     told.turn()
     told.member.store_changed()
@@ -71,7 +72,7 @@ def test_a_change_is_asked_for_at_once_and_its_sight_told_soon() -> None:
 
 
 def test_a_store_that_failed_is_asked_as_often_as_one_that_tells_nothing() -> None:
-    told = Asking(SharedStore(settled=True))
+    told = Asking(SharedStore())
     told.turn()
     told.member.store_changed()
     told.until(SETTLED)
@@ -82,7 +83,7 @@ def test_a_store_that_failed_is_asked_as_often_as_one_that_tells_nothing() -> No
 
 
 def test_a_replica_that_waits_for_a_right_asks_often() -> None:
-    told = Asking(SharedStore(settled=True))
+    told = Asking(SharedStore())
     told.turn()
     told.member.store_changed()
     told.until(SETTLED)

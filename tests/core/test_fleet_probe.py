@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import FleetMember, Granted, SharedStore, evidence_key
-from holdfast.core.replicas.member import ALONE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS
+from holdfast.core.replicas.member import ALONE_SECONDS
+from holdfast.core.replicas.probe_rights import LEAD_SECONDS, PATIENCE_SECONDS
 from tests.core.test_fleet_pace import SETTLED, Asking
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4")
@@ -15,7 +16,7 @@ NAMES = ("a", "b", "c")
 
 def joined() -> tuple[SharedStore, dict[str, Asking]]:
     """Three replicas that know each other."""
-    store = SharedStore(settled=True)
+    store = SharedStore()
     found = {name: Asking(store, name) for name in NAMES}
     for end in (SETTLED - 1, SETTLED):
         for one in found.values():
@@ -34,8 +35,8 @@ def test_the_right_is_claimed_before_it_is_due() -> None:
     first.until(SETTLED + 30 - LEAD_SECONDS - 0.01)
     assert store.claims == {}, "not long before: another replica may be the better one by then"
     first.until(SETTLED + 29.5)
-    assert [state.holder for state in store.claims.values()] == [first.member.replica]
-    assert first.member.probes() == ["s"], "a call at that time need not wait for the store"
+    assert [holder for holder, _ in store.claims.values()] == [first.member.replica]
+    assert first.member.probes.told() == ["s"], "a call at that time need not wait for the store"
 
 
 @pytest.mark.parametrize("server", [f"s{number}" for number in range(8)])

@@ -13,6 +13,7 @@ from holdfast.control.find import RunningHub, find_hub, registered, running_hubs
 from holdfast.core.replicas import agreement
 from holdfast.errors import HubRefused
 from holdfast.fleet import Fleet, LocalStore, serve_broker
+from holdfast.keys import KeyRing
 from tests.cli.command import stdio
 from tests.cli.serve_process import served
 from tests.control.server.controlled_hub import TOKEN, steered
@@ -168,9 +169,7 @@ async def test_different_configurations_of_replicas_are_in_the_api_and_in_the_do
     path = clinic.folder / "broker"
 
     def replica(name: str) -> Fleet:
-        fleet = Fleet(LocalStore(path), replica=name)
-        fleet.keys = lambda: [b"k" * 32]
-        return fleet
+        return Fleet(LocalStore(path), replica=name, keys=lambda: KeyRing([b"k" * 32]))
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))

@@ -13,6 +13,7 @@ import pytest
 from holdfast.core.replicas import agreement
 from holdfast.fleet import Fleet, LocalStore, serve_broker
 from holdfast.fleet.config_digest import config_digests
+from holdfast.keys import KeyRing
 from tests.harness.open_hubs import config, fleet_of, running
 from tests.harness.waiting import came_true
 
@@ -32,9 +33,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 def fleet_on(store: Path, name: str, *keys: bytes) -> Fleet:
-    fleet = Fleet(LocalStore(store), replica=name)
-    fleet.keys = lambda: keys
-    return fleet
+    return Fleet(LocalStore(store), replica=name, keys=(lambda: KeyRing(keys)) if keys else None)
 
 
 async def test_replicas_that_differ_say_so_once_and_no_more_when_they_agree(
@@ -77,5 +76,5 @@ def test_what_clients_notice_is_compared_and_what_belongs_to_a_machine_is_not(
 ) -> None:
     given = OFF | {"env": {"HOST": "h"}}
     before, after = (config({"s": one}).servers for one in (given, given | changed))
-    assert (config_digests(before, [KEY]) != config_digests(after, [KEY])) is differs
-    assert config_digests(before, [KEY]) != config_digests(before, [b"other" * 8])
+    assert (config_digests(before, KeyRing([KEY])) != config_digests(after, KeyRing([KEY]))) is differs
+    assert config_digests(before, KeyRing([KEY])) != config_digests(before, KeyRing([b"other" * 8]))

@@ -21,13 +21,13 @@ from holdfast.fleet import (
     Fleet,
     LocalEvents,
     LogWrite,
-    MemoryEvents,
     RedisAddress,
     RedisEvents,
     SignedStore,
     StoreUnavailable,
     serve_broker,
 )
+from holdfast.fleet.local_store import MemoryEvents
 from holdfast.front import requests, shared_events
 from holdfast.front.app import Front, create_app
 from holdfast.front.fleet_sessions import FleetSessions
@@ -36,6 +36,7 @@ from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.shared_events import SharedEvent, SharedEvents
 from holdfast.hub.hub import Hub
+from holdfast.keys import KeyRing
 from holdfast.serve.replicas import share_sessions
 from tests.harness.open_hubs import fleet_of
 from tests.harness.raw_session import Session
@@ -74,11 +75,11 @@ class Shared:
 
     async def append(self, writes: Any) -> None:
         self._check()
-        await self.memory.append(writes)
+        self.memory.put(writes)
 
     async def read(self, log: str) -> list[bytes]:
         self._check()
-        return await self.memory.read(log)
+        return self.memory.blobs(log)
 
     async def close(self) -> None:
         pass
@@ -119,7 +120,7 @@ async def replica(store: Shared, origin: Origin, *, shared: bool = True, ahead: 
 
     keys = SessionKeys([KEY], shared=True)
     ids = SessionIds(keys, wall=wall)
-    fleet = Fleet(SignedStore(store, lambda: keys.material, "test"), events=store, wall=wall)
+    fleet = Fleet(SignedStore(store, lambda: keys.ring, "test"), events=store, wall=wall)
     if shared:
         share_sessions(ids, fleet)
     hub = Hub(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}), fleet=fleet)
@@ -276,7 +277,7 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
 
 
 async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared() -> None:
-    fleet = Fleet(SignedStore(Shared(), lambda: [KEY], "test"))
+    fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"))
     sessions = FleetSessions(fleet, SessionKeys([KEY], shared=True), wall=lambda: 1_000.0)
     many = frozenset(("o", f"file:///{number:0200d}") for number in range(1_000))
     await sessions.save(b"s" * 16, SessionRecord(until=9e9, seen=1_000.0, log_level="error", subscribed=many))
@@ -357,7 +358,7 @@ def test_the_broker_forgets_logs_after_a_while_and_beyond_its_bound() -> None:
 async def test_idle_sessions_expire_by_their_last_use_on_any_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only while every use is known here: a replica that is cut off lets no session expire."""
     now = 1_800_000_000.0
-    fleet = Fleet(SignedStore(Shared(), lambda: [KEY], "test"))
+    fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"))
     all_known = True
     monkeypatch.setattr(Fleet, "keeps_all", property(lambda _: all_known))
     keys = SessionKeys([KEY], shared=True)

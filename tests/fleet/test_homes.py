@@ -14,10 +14,9 @@ import pytest
 
 from holdfast.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
-from holdfast.core.replicas import homes, member
+from holdfast.core.replicas import member
 from holdfast.endpoint.tasks import ServerTask, TaskIds
-from holdfast.fleet import Fleet, PeerAddress, Peers
-from holdfast.fleet.messages import exchange_from, exchange_to
+from holdfast.fleet import Fleet, PeerAddress, Peers, StoreUnavailable, home_name
 from holdfast.front import requests
 from holdfast.front.app import create_app
 from holdfast.front.http import HttpEndpoint
@@ -60,7 +59,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the times that replicas wait for each other."""
     monkeypatch.setattr(member, "ROSTER_SECONDS", 0.05)
     monkeypatch.setattr(member, "EXCHANGE_SECONDS", 0.05)
-    monkeypatch.setattr(homes, "HOME_SECONDS", 1.0)
     monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.3)
 
 
@@ -70,11 +68,15 @@ class MemoryStore:
     name, connections = "memory", 1
 
     def __init__(self) -> None:
-        self._shared = SharedStore(settled=True)
+        self._shared = SharedStore()
+        self.cut: set[str] = set()
+        """The replicas that do not reach it."""
 
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         await anyio.lowlevel.checkpoint()
-        return self._shared.exchange(exchange_from(json.loads(json.dumps(exchange_to(asked)))), anyio.current_time())
+        if asked.replica in self.cut:
+            raise StoreUnavailable("it is cut off")
+        return self._shared.exchange(asked, anyio.current_time())
 
     async def close(self) -> None:
         pass
@@ -93,6 +95,15 @@ class Replica:
     @property
     def url(self) -> str:
         return self.served.all
+
+    async def vanish(self, *others: Replica) -> None:
+        """It is gone for the others: it does not answer, and is not present any more."""
+        await self.die()
+        store = self.fleet.store
+        assert isinstance(store, MemoryStore)
+        store.cut.add(self.fleet.replica)
+        store._shared.died(self.fleet.replica)
+        await came_true(lambda: not any(self.fleet.replica in one.fleet.member.peers for one in others))
 
     async def die(self) -> None:
         """It does not answer other replicas any more, and still counts as present."""
@@ -116,7 +127,7 @@ async def replicas(
             peers = Peers(FleetIdentity(lambda: KeyRing([KEY]), f"r{number}"), advertise=at)
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
             hub = Hub(config(servers, **settings), fleet=fleet)
-            ids = SessionIds(SessionKeys([KEY], shared=True))
+            ids = SessionIds(SessionKeys([KEY], shared=True), home=home_name(f"r{number}"))
             app = create_app(hub, tokens=tokens, ids=ids, fleet=fleet)
             await stack.enter_async_context(hub)
             base = await stack.enter_async_context(serving(app))
@@ -364,16 +375,27 @@ async def test_a_server_of_one_client_keeps_its_state_wherever_the_client_comes_
         assert [await bump(at) for at in (b, a, c, b)] == ["1", "2", "3", "4"]
         assert await bump(c, other) == "1"  # another client has another connection
         slots = [len(one.served.hub.registry.clients.all()) for one in (a, b, c)]
-        assert slots == [0, 1, 1]
+        assert slots == [1, 1, 0] if era == "legacy" else sum(slots) == 2
 
 
-async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
+async def test_a_home_that_is_present_and_cannot_be_reached_is_an_error_with_that_reason() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        assert await client.call(b, "o__bump") == "1"
+        await a.die()
+        said = await client.ask(b, "tools/call", name="o__bump", arguments={})
+        assert "the connections of this client cannot be reached: the replica r0" in said["error"]["message"]
+        assert not b.served.hub.registry.clients.all(), "its state does not alternate between two"
+
+
+async def test_a_home_that_is_gone_is_taken_over_by_one_replica() -> None:
     async with scene(3, sharing="per-client") as (_, (a, b, c), http):
         client = LegacyClient(http)
-        await client.begin(b)
-        assert await client.call(a, "o__bump") == "1"
-        assert await client.call(b, "o__bump") == "2"
-        await a.die()
+        await client.begin(a)
+        assert await client.call(b, "o__bump") == "1"
+        assert await client.call(c, "o__bump") == "2"
+        await a.vanish(b, c)
         said: list[str] = []
 
         async def bump(at: Replica) -> None:
@@ -383,14 +405,13 @@ async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
             tasks.start_soon(bump, b)
             tasks.start_soon(bump, c)
         assert sorted(said) == ["1", "2"]  # a new connection, and one for both
-        await came_true(lambda: not a.served.hub.registry.clients.all())
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_client_whose_home_died_is_told_that_its_connection_was_made_again(era: str) -> None:
     async with scene(sharing="per-client") as (_, (a, b), http):
         client = LegacyClient(http)
-        await client.begin(b)  # its session is not rebuilt there: only its connection is new
+        await client.begin(a)
 
         async def bump(at: Replica) -> list[str]:
             if era == "legacy":
@@ -400,11 +421,12 @@ async def test_a_client_whose_home_died_is_told_that_its_connection_was_made_aga
             return [block["text"] for block in said["result"]["content"]]
 
         assert [await bump(a), await bump(b)] == [["1"], ["2"]]
-        await a.die()
-        number, notice = await bump(b)
+        home, other = (a, b) if a.served.hub.registry.clients.all() else (b, a)
+        await home.vanish(other)
+        number, notice = await bump(other)
         assert number == "1"
         assert "this client's was made again" in notice
-        assert await bump(b) == ["2"]
+        assert await bump(other) == ["2"]
 
 
 async def test_a_call_of_a_client_whose_home_is_elsewhere_can_be_cancelled_anywhere() -> None:
@@ -586,11 +608,8 @@ async def test_replicas_that_name_each_other_pass_a_request_on_in_no_circle(monk
     monkeypatch.setattr(HttpEndpoint, "serve", counted)
     async with scene(sharing="per-client") as (_, (a, b), http):
         for one, other in ((a, b), (b, a)):
-
-            async def find_home(*_: object, home: str = other.fleet.replica, **__: object) -> str:
-                return home
-
-            monkeypatch.setattr(one.fleet, "find_home", find_home)
+            finder = one.served.app.state.front.broker.homes
+            monkeypatch.setattr(finder, "_home", lambda *_, home=other.fleet.replica: home)
         client = LegacyClient(http)
         await client.begin(a)
         said = await client.ask(a, "tools/call", name="o__echo", arguments={"text": "hi"})

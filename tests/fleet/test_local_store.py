@@ -10,12 +10,12 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from holdfast.core import FleetExchange, FleetRecord
 from holdfast.core.replicas.store import Claim
 from holdfast.fleet import LocalEvents, LocalStore, LogWrite, local_store, serve_broker
-from holdfast.fleet.messages import exchange_to
 from tests.harness.open_hubs import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
@@ -165,7 +165,7 @@ async def test_the_right_of_a_killed_worker_ends_soon_and_that_of_one_that_lives
     monkeypatch.setattr(local_store, "_is_alive", judge)
     monkeypatch.setattr(local_store, "EXIT_SECONDS", 0.1)
     path, now = tmp_path / "broker", 0.0
-    claim = Claim("server/x", ttl=100.0)
+    claim = Claim("probe/d/x", 100.0)
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -173,7 +173,7 @@ async def test_the_right_of_a_killed_worker_ends_soon_and_that_of_one_that_lives
         store = LocalStore(path)
         stack.push_async_callback(store.close)
         epoch = (await store.exchange(FleetExchange(replica="b", nonce="n"))).epoch
-        asked = local_store._framed(exchange_to(FleetExchange(replica="a", epoch=epoch, claims=(claim,)))).hex()
+        asked = local_store._framed(msgspec.to_builtins(FleetExchange(replica="a", epoch=epoch, claims=(claim,)))).hex()
         worker = await anyio.open_process([sys.executable, "-I", "-S", "-c", WORKER, str(path), asked], stderr=None)
         stack.push_async_callback(worker.aclose)
         stack.callback(lambda: worker.returncode is None and worker.kill())
@@ -189,7 +189,6 @@ async def test_the_right_of_a_killed_worker_ends_soon_and_that_of_one_that_lives
         with anyio.fail_after(PATIENCE):
             await judged.wait()
             await turns(3)
-            now = local_store.ENDED_SECONDS + 0.1
             asked_again = FleetExchange(replica="b", epoch=epoch, claims=(claim,), roster=True)
             reply = await store.exchange(asked_again)
         (answer,) = reply.claims

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.core import (
-    ClientHomes,
     FleetExchange,
     FleetMember,
     FleetRecord,
     Machine,
-    SharedStore,
     Ticket,
     effects as do,
     events as on,
@@ -19,18 +17,16 @@ from holdfast.core import (
 from holdfast.core.lifecycle.events import Event
 from holdfast.core.lifecycle.lifecycle import Lifecycle
 from holdfast.core.replicas.records import RecordBook
-from holdfast.core.replicas.store import Claim, ClaimAnswer
 from holdfast.front.session_id import SessionTicket, TicketSeal
 from tests.simulation.replica import Replica
 
 __all__ = [
     "MEMBERS",
-    "KeepsLostHomes",
     "LatestWins",
     "NoClaims",
     "NoJitter",
+    "ServesEveryClient",
     "StaleGeneration",
-    "TokensRestart",
     "replica_with",
 ]
 
@@ -48,6 +44,7 @@ class NoVersion(FleetMember):
     def __init__(self, replica: str, **options: Any) -> None:
         super().__init__(replica, **options)
         self.book = _AnyVersion(self.book)
+        self.probes._book = self.book
 
 
 class TrustsTheStoreAlone(FleetMember):
@@ -64,27 +61,19 @@ class TrustsTheStoreAlone(FleetMember):
 class ForgetsItsCopy(FleetMember):
     """Does not send its copy to a store that was emptied or is older."""
 
-    def _to_send(self) -> tuple[FleetRecord, ...]:
+    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
         sent: set[str] = self.__dict__.setdefault("_sent_once", set())
-        fresh = [r for r in super()._to_send() if r.writer == self.replica and r.stamp not in sent]
+        asked = super().request(now, chance=chance, nonce=nonce, leaving=leaving)
+        fresh = tuple(one for one in asked.records if one.writer == self.replica and one.stamp not in sent)
         sent.update(record.stamp for record in fresh)
-        return tuple(fresh)
+        return replace(asked, records=fresh)
 
 
-class _KeepsHomes(ClientHomes):
-    def answered(self, answer: ClaimAnswer, began: float) -> str | None:
-        key = answer.key.removeprefix("client/")
-        if not answer.granted and self.holder(key) == self._replica:
-            return None
-        return super().answered(answer, began)
+class ServesEveryClient(Replica):
+    """Serves each client where it comes in, also if its home is another replica."""
 
-
-class KeepsLostHomes(FleetMember):
-    """Serves a client after another replica took its home over."""
-
-    def __init__(self, replica: str, **options: Any) -> None:
-        super().__init__(replica, **options)
-        self.homes = _KeepsHomes(replica)
+    def home_of(self, client: str) -> str:
+        return self.name
 
 
 MEMBERS: tuple[type[FleetMember], ...] = (NoVersion, ForgetsItsCopy)
@@ -129,13 +118,6 @@ class NoClaims(Machine):
 
     def __init__(self, server: str, **options: Any) -> None:
         super().__init__(server, **{**options, "lifecycle": replace(options["lifecycle"], claims=False)})
-
-
-class TokensRestart(SharedStore):
-    """Forgets the tokens that replicas know: after a flush they begin again."""
-
-    def _claim(self, replica: str, asked: Claim, now: float) -> ClaimAnswer:
-        return super()._claim(replica, replace(asked, known=0), now)
 
 
 class LatestWins(FleetMember):

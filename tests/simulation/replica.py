@@ -17,7 +17,6 @@ from holdfast.core import (
     FleetReply,
     Granted,
     Happening,
-    HomeLost,
     IllegalTransition,
     Kind,
     LifecyclePolicy,
@@ -33,6 +32,7 @@ from holdfast.core import (
     evidence_event,
     evidence_key,
     evidence_value,
+    home_of,
     listing_key,
     pin_key,
     pinned_tool,
@@ -387,7 +387,7 @@ class Replica:
                     self.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     self.handle(server, on.ClaimExpired())
-                case Connected() | Alone() | HomeLost():
+                case Connected() | Alone():
                     pass
 
     def killed(self) -> None:
@@ -475,6 +475,10 @@ class Replica:
         return tuple(r for r in self.member.book if r.key.startswith(("switch/", "pin/")))
 
     # Calls.
+
+    def home_of(self, client: str) -> str:
+        """The replica with the connections of a client, by what this one knows."""
+        return home_of(client, "", {*self.member.peers, self.name})
 
     def call(self, number: int, name: str, settled: Callable[[Answer], None]) -> Answer | None:
         """A client calls a tool; an answer at once, or ``settled`` later."""

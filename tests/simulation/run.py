@@ -442,7 +442,6 @@ class _Run:
             self._one_name_means_one_server()
         if self.world.now >= self.next_check:
             self.next_check = self.world.now + 0.2
-            self.clients.check()
             self._acknowledged_decisions_hold()
 
     def _one_name_means_one_server(self) -> None:
@@ -500,7 +499,6 @@ class _Run:
                 if slot.machine.state is not wanted:
                     raise Broken(f"{server} is {slot.machine!r} on {replica.name} at the end")
         self._all_equal(replicas)
-        self.clients.check(at_the_end=True)
         for replica in replicas:
             for server, slot in replica.slots.items():
                 generation = slot.machine.connection

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core import FleetMember, Machine, SharedStore
-from holdfast.core.replicas.store import Claim
+from holdfast.core import FleetMember, Machine
 from tests.simulation import mutants
 from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step
 from tests.simulation.replica import Replica, ToldReplica
@@ -50,17 +49,6 @@ def test_every_invariant_holds_where_the_store_tells_of_changes_and_is_asked_sel
     assert play(broker, ToldReplica).served > 0
 
 
-HOME_UNREACHABLE = Plan(
-    7,
-    3,
-    (
-        *(Action(10.0 + n, "client", n % 3, text="k1") for n in range(6)),
-        Action(20.0, "cut", 0, "peers", 30.0),
-        *(Action(21.0 + n, "client", 1 + n % 2, text="k1") for n in range(6)),
-    ),
-)
-
-
 @pytest.mark.requirement("FLEET-5", "FLEET-9")
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 102))])
 def test_a_client_has_one_home_and_no_call_runs_twice_under_the_faults_of_a_seed(seed: int) -> None:
@@ -68,10 +56,10 @@ def test_a_client_has_one_home_and_no_call_runs_twice_under_the_faults_of_a_seed
 
 
 @pytest.mark.requirement("FLEET-5")
-def test_a_replica_that_keeps_a_home_which_another_took_over_is_found() -> None:
-    play(HOME_UNREACHABLE)
-    with pytest.raises(Broken, match="k1 has the homes"):
-        play(HOME_UNREACHABLE, mutants.replica_with(mutants.KeepsLostHomes))
+def test_a_replica_that_serves_clients_of_another_home_is_found() -> None:
+    play(make_client_plan(0))
+    with pytest.raises(Broken, match="is served by"):
+        play(make_client_plan(0), mutants.ServesEveryClient)
 
 
 @pytest.mark.requirement("FLEET-9")
@@ -174,15 +162,6 @@ def test_a_failing_run_is_shrunk_to_what_it_needs() -> None:
     noise = tuple(Action(70.0 + n, "call", n % 3, text="search") for n in range(6))
     short = shrunk(directed(*OLDER_COPY.actions, *noise), mutant, tries=12)
     assert {action.what for action in short.actions} <= {"save", "switch", "older", "crash"}
-
-
-@pytest.mark.requirement("FLEET-9")
-def test_tokens_never_decrease_after_a_flush() -> None:
-    store = SharedStore()
-    first = store._claim("a", Claim("run/x"), 0.0)
-    second = SharedStore()._claim("b", Claim("run/x", known=first.token), 0.0)
-    assert second.token > first.token
-    assert mutants.TokensRestart()._claim("b", Claim("run/x", known=first.token), 0.0).token <= first.token
 
 
 @pytest.mark.requirement("FLEET-9")

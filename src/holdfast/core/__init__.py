@@ -170,7 +170,7 @@ if TYPE_CHECKING:
     from holdfast.core.replicas.agreement import ConfigAgreement as ConfigAgreement
     from holdfast.core.replicas.clock import FleetClock as FleetClock
     from holdfast.core.replicas.homes import (
-        ClientHomes as ClientHomes,
+        home_of as home_of,
         question_number as question_number,
         replica_tag as replica_tag,
         replicas_with_tag as replicas_with_tag,
@@ -180,19 +180,17 @@ if TYPE_CHECKING:
         Alone as Alone,
         Connected as Connected,
         FleetMember as FleetMember,
-        Granted as Granted,
         Happening as Happening,
-        HomeLost as HomeLost,
-        Peer as Peer,
         RecordLearned as RecordLearned,
         Ticket as Ticket,
-        Unused as Unused,
     )
-    from holdfast.core.replicas.records import FleetRecord as FleetRecord
-    from holdfast.core.replicas.sharing import (
+    from holdfast.core.replicas.probe_rights import Granted as Granted, Unused as Unused
+    from holdfast.core.replicas.records import (
+        FleetRecord as FleetRecord,
         evidence_event as evidence_event,
         evidence_key as evidence_key,
         evidence_value as evidence_value,
+        is_stamp as is_stamp,
         listing_key as listing_key,
         pin_key as pin_key,
         pinned_tool as pinned_tool,
@@ -203,7 +201,6 @@ if TYPE_CHECKING:
         BATCH as BATCH,
         BATCH_BYTES as BATCH_BYTES,
         PRESENT_SECONDS as PRESENT_SECONDS,
-        STALE_SECONDS as STALE_SECONDS,
         Claim as Claim,
         ClaimAnswer as ClaimAnswer,
         ClaimRelease as ClaimRelease,

@@ -152,6 +152,8 @@ class Client:
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
     """Whether the owner can leave without a notice; its connections then end after a time without use."""
+    home: str = ""
+    """The replica that its session names (``home_name``); empty without a session."""
     rebuilt: bool = False
     """Whether it is a session that was rebuilt from its id: connections of its own may have been lost."""
     restarted: frozenset[str] = frozenset()

@@ -19,15 +19,13 @@ __all__ = ["CALL_LOST", "LivesElsewhere", "RequestHomes"]
 class LivesElsewhere(Exception):
     """A request belongs to another replica; nothing of it was done here."""
 
-    def __init__(
-        self, replica: str, lost: str = "", *, find_again: Callable[[bool], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, replica: str, lost: str = "", *, moves: Callable[[], Awaitable[bool]] | None = None) -> None:
         super().__init__(f"the request belongs to the replica {replica}")
         self.replica = replica
         self.lost = lost
         """What to say if that replica does not answer."""
-        self.find_again = find_again
-        """Called if that replica has it no more (False), or is dead or leaves (True): then it is tried again."""
+        self.moves = moves
+        """Looks again who is present; whether the request belongs to another replica now. None if it never moves."""
 
 
 CALL_LOST: Final = (

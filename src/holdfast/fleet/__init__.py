@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.fleet.event_store import (
-        EventStore as EventStore,
-        LogWrite as LogWrite,
-        MemoryEvents as MemoryEvents,
-    )
     from holdfast.fleet.fleet import Fleet as Fleet, replica_name as replica_name
-    from holdfast.fleet.homes import ClientHomeFinder as ClientHomeFinder
+    from holdfast.fleet.homes import ClientHomeFinder as ClientHomeFinder, home_name as home_name
     from holdfast.fleet.local_store import (
         LocalEvents as LocalEvents,
         LocalStore as LocalStore,
         serve_broker as serve_broker,
     )
-    from holdfast.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
     from holdfast.fleet.peer_address import PeerAddress as PeerAddress
     from holdfast.fleet.peers import (
         ABOUT_HEADER as ABOUT_HEADER,
@@ -39,8 +33,17 @@ if TYPE_CHECKING:
         said_in as said_in,
         written as written,
     )
-    from holdfast.fleet.redis_events import RedisEvents as RedisEvents
-    from holdfast.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
+    from holdfast.fleet.redis_store import (
+        RedisAddress as RedisAddress,
+        RedisEvents as RedisEvents,
+        RedisStore as RedisStore,
+    )
     from holdfast.fleet.replica_view import ReplicaView as ReplicaView
+    from holdfast.fleet.stores import (
+        EventStore as EventStore,
+        LogWrite as LogWrite,
+        SignedStore as SignedStore,
+        StoreUnavailable as StoreUnavailable,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -7,10 +7,10 @@ reader of the store cannot find an address or an argument by guessing.
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from holdfast.config import ServerSpec
+from holdfast.keys import KeyRing
 
 __all__ = ["config_digests"]
 
@@ -19,15 +19,11 @@ MOST_KEYS = 4
 DIGEST_BYTES = 12
 
 
-def config_digests(servers: Mapping[str, ServerSpec], keys: Sequence[bytes]) -> list[str]:
+def config_digests(servers: Mapping[str, ServerSpec], keys: KeyRing) -> list[str]:
     """The digest under each key, the newest first."""
     text = repr([_what_matters(servers[name]) for name in sorted(servers)]).encode()
-    return [_digest(key, text) for key in keys[:MOST_KEYS]]
-
-
-def _digest(key: bytes, text: bytes) -> str:
-    own = hmac.digest(key, b"holdfast fleet configuration", "sha256")
-    return hmac.digest(own, text, "sha256")[:DIGEST_BYTES].hex()
+    signatures = keys.signatures(text, purpose="fleet configuration", size=DIGEST_BYTES)
+    return [one.hex() for one in signatures[:MOST_KEYS]]
 
 
 def _what_matters(server: ServerSpec) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -30,7 +30,6 @@ from holdfast.core import (
     FleetReply,
     Granted,
     Happening,
-    HomeLost,
     Listing,
     RecordLearned,
     Ticket,
@@ -46,12 +45,12 @@ from holdfast.core import (
     switch_key,
 )
 from holdfast.fleet.config_digest import config_digests
-from holdfast.fleet.event_store import EventStore
 from holdfast.fleet.listings import packed, unpacked
-from holdfast.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.fleet.peers import Peers
 from holdfast.fleet.replica_view import ReplicaView, replica_view
+from holdfast.fleet.stores import EventStore, FleetStore, StoreUnavailable
 from holdfast.hub import Clock, ReplicaHost
+from holdfast.keys import KeyRing
 
 __all__ = ["Fleet", "replica_name"]
 
@@ -59,8 +58,8 @@ log = logging.getLogger("holdfast.fleet")
 
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
-HOME_SECONDS = 1.0
-"""How long the search for a client's home may take, before this replica serves it alone."""
+ROSTER_SECONDS = 1.0
+"""How long the question who is present may take."""
 NEWS_SECONDS = 0.1
 """Who is present is not asked again within this time, however often unknown replicas are named."""
 LEAVE_SECONDS = 1.0
@@ -78,7 +77,7 @@ def replica_name() -> str:
 class Fleet:
     """The fleet of this hub."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a replica is made of
         self,
         store: FleetStore,
         *,
@@ -87,13 +86,15 @@ class Fleet:
         peers: Peers | None = None,
         records: Iterable[FleetRecord] = (),
         worker: tuple[str, int] | None = None,
+        keys: Callable[[], KeyRing] | None = None,
+        one_machine: bool = False,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.events = events
         """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
-        self.one_machine = False
+        self.one_machine = one_machine
         """Whether all replicas are workers of one supervisor."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
@@ -110,9 +111,8 @@ class Fleet:
             **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
-        self.keys: Callable[[], Sequence[bytes]] = tuple
-        """The session keys; without them the configuration is not compared."""
-        self._digested: tuple[object, tuple[bytes, ...]] | None = None
+        self._keys = keys
+        self._digested: tuple[object, KeyRing] | None = None
         self._agreement = ConfigAgreement()
         self.problem = ""
         """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
@@ -141,8 +141,6 @@ class Fleet:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hashes: dict[str, str] = {}
         self._was_settled = self._has_answered = False
-        self.on_home_lost: Callable[[str], object] = lambda _: None
-        """Told when another replica took over the connections of a client."""
 
     def open(self, host: ReplicaHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
@@ -234,27 +232,14 @@ class Fleet:
         self.member.want_roster()
         self._wake.set()
         while not self.member.has_roster(asked_at):
-            if not await self._clock.wait(self._changed, asked_at + HOME_SECONDS):
+            if not await self._clock.wait(self._changed, asked_at + ROSTER_SECONDS):
                 return
 
-    async def find_home(self, key: str, *, instead_of: str = "") -> str:
-        """The replica that has the connections of a client; this one if none has, or if the store does not answer.
-
-        ``instead_of`` is a replica that was found dead: this one takes over, unless another was faster.
-        """
-        assert self._clock is not None  # noqa: S101 - the hub is open
-        homes = self.member.homes
-        known = self.member.find_home(key, self._now(), instead_of=instead_of)
-        if known is not None:
-            return known
-        self._wake.set()
-        until = self._now() + HOME_SECONDS
-        while homes.is_asking(key):
-            changed = self._changed
-            if self._now() >= until or not await self._clock.wait(changed, until):
-                break
-        found = homes.holder(key)
-        return found if found and found != instead_of else self.replica
+    @property
+    def possible_homes(self) -> frozenset[str]:
+        """The replicas that can have the connections of clients: those last known, without those that leave."""
+        stay = (name for name, peer in self.member.peers.items() if peer.about.get("leaving") is not True)
+        return frozenset({*stay, self.replica})
 
     # For the sessions.
 
@@ -297,7 +282,7 @@ class Fleet:
     @property
     def probers(self) -> dict[str, str]:
         """The replica that has the right to probe a server, for the servers that one has it for."""
-        return self._probers | dict.fromkeys(self.member.probes(), self.replica)
+        return self._probers | dict.fromkeys(self.member.probes.told(), self.replica)
 
     @property
     def not_shared(self) -> tuple[str, ...]:
@@ -410,7 +395,7 @@ class Fleet:
 
     async def _exchange(self) -> None:
         before = self.store.connections
-        self.member.about["probes"] = self.member.probes()
+        self.member.about["probes"] = self.member.probes.told()
         if self.tell_use is not None:
             self.member.about["use"] = self.tell_use()
         asked = self.member.request(self._now(), chance=random.random(), nonce=secrets.token_hex(8))  # noqa: S311 - spreads load
@@ -467,14 +452,15 @@ class Fleet:
             self._wake.set()
 
     def _config_is_new(self) -> bool:
-        keys = tuple(self.keys())
-        digested = self._digested
-        return bool(keys) and (digested is None or digested[0] is not self._hub().servers() or digested[1] != keys)
+        if self._keys is None:
+            return False  # without keys the configuration is not compared
+        known = self._digested
+        return known is None or known[0] is not self._hub().servers() or known[1] != self._keys()
 
     async def _digest_config(self) -> None:
         """Tell the others what this replica runs."""
-        if self._config_is_new():
-            servers, keys = self._hub().servers(), tuple(self.keys())
+        if self._config_is_new() and self._keys is not None:
+            servers, keys = self._hub().servers(), self._keys()
             self.member.about["config"] = await anyio.to_thread.run_sync(config_digests, servers, keys)
             self._digested = servers, keys
 
@@ -512,8 +498,6 @@ class Fleet:
                     host.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
-                case HomeLost(key=key):
-                    self.on_home_lost(key)
                 case Alone():
                     self._lost_store()
                     host.alone()

@@ -14,6 +14,7 @@ import base64
 import json
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,22 +23,22 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
+import msgspec
 
 from holdfast.core import FleetExchange, FleetReply, SharedStore
-from holdfast.fleet.event_store import LogWrite, MemoryEvents
-from holdfast.fleet.messages import StoreUnavailable, exchange_from, exchange_to, reply_from, reply_to
+from holdfast.fleet.stores import KEPT_SECONDS, LogWrite, StoreUnavailable
 
-__all__ = ["LocalEvents", "LocalStore", "serve_broker"]
+__all__ = ["LocalEvents", "LocalStore", "MemoryEvents", "serve_broker"]
 
 EXCHANGE_SECONDS = 5.0
 """The broker runs on this machine, and its end closes the connection: an answer that is late only says that the machine
 is busy. A worker that gave it up would not learn in time where a server runs now, and would fail its calls."""
 EXIT_SECONDS = 0.5
 """A worker that was killed closes its connections first, and is gone within this time."""
-ENDED_SECONDS = 2.0
-"""The warden of a worker that was killed ends its children within this time."""
 LARGEST = 64 * 1024 * 1024
 NOTICE = b"\0\0\0\0"
+MOST_BYTES = 64 * 1024 * 1024
+"""Bytes of events in the store; the oldest logs give way."""
 
 
 async def serve_broker(
@@ -47,7 +48,7 @@ async def serve_broker(
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled."""
-    store, events = SharedStore(settled=True), MemoryEvents(clock=clock)
+    store, events = SharedStore(), MemoryEvents(clock=clock)
     told: dict[asyncio.StreamWriter, bool] = {}
     """The workers that take notices, and whether they got one since their last exchange."""
 
@@ -58,10 +59,10 @@ async def serve_broker(
                 writer.write(NOTICE)
 
     def exchanged(read: Any, replicas: set[str], writer: asyncio.StreamWriter) -> None:
-        asked, before = exchange_from(read), store.sequence
+        asked, before = msgspec.convert(read, FleetExchange, strict=False), store.sequence
         joins = asked.replica not in store.replicas
         replicas.add(asked.replica)
-        writer.write(_framed(reply_to(store.exchange(asked, clock()))))
+        writer.write(_framed(msgspec.to_builtins(store.exchange(asked, clock()))))
         if read.get("takes_notices"):
             if writer not in told:
                 writer.write(NOTICE)
@@ -82,14 +83,23 @@ async def serve_broker(
                 else:
                     exchanged(read, replicas, writer)
                 await writer.drain()
-        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            msgspec.MsgspecError,
+        ):
             pass  # it left, or it is not one of our workers
         finally:
             told.pop(writer, None)
             writer.close()
         if replicas and pid is not None and not await _is_alive(pid):
             for replica in replicas:
-                store.died(replica, clock(), within=ENDED_SECONDS)
+                store.died(replica)
             tell_others()
 
     # The group owns the connections. A task that asyncio makes for each would be cut by the end of the loop alone.
@@ -239,7 +249,11 @@ class LocalStore(_BrokerClient):
 
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         """One exchange; ``StoreUnavailable`` if it failed."""
-        return reply_from(await self.ask({**exchange_to(asked), "takes_notices": self.on_change is not None}))
+        message = {**msgspec.to_builtins(asked), "takes_notices": self.on_change is not None}
+        try:
+            return msgspec.convert(await self.ask(message), FleetReply)
+        except msgspec.ValidationError as exc:
+            raise StoreUnavailable("its answer cannot be used") from exc
 
 
 class LocalEvents:
@@ -250,13 +264,13 @@ class LocalEvents:
         self._using = anyio.Lock()
 
     async def append(self, writes: Sequence[LogWrite]) -> None:
-        """See ``EventStore``."""
+        """As ``EventStore`` says."""
         async with self._using:
             blobs = [[write.log, base64.b64encode(write.blob).decode(), write.keep] for write in writes]
             await self._broker.ask({"events": blobs, "log": None})
 
     async def read(self, log: str) -> list[bytes]:
-        """See ``EventStore``."""
+        """As ``EventStore`` says."""
         async with self._using:
             found = await self._broker.ask({"events": [], "log": log})
         try:
@@ -265,8 +279,52 @@ class LocalEvents:
             raise StoreUnavailable("its answer cannot be used") from exc
 
     async def close(self) -> None:
-        """See ``EventStore``."""
+        """As ``EventStore`` says."""
         await self._broker.close()
+
+
+class MemoryEvents:
+    """An event store in this process: the store of workers has one."""
+
+    def __init__(self, *, most: int = MOST_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._logs: dict[str, tuple[float, list[bytes]]] = {}
+        self.held = 0
+
+    async def append(self, writes: Sequence[LogWrite]) -> None:
+        """Add blobs to logs."""
+        self.put(writes)
+
+    async def read(self, log: str) -> list[bytes]:
+        """The blobs of a log, oldest first."""
+        return self.blobs(log)
+
+    async def close(self) -> None:
+        """Nothing: it is a part of this process."""
+
+    def put(self, writes: Sequence[LogWrite]) -> None:
+        """Add blobs to logs."""
+        now = self._clock()
+        for write in writes:
+            _, blobs = self._logs.pop(write.log, (0.0, []))
+            blobs.append(write.blob)
+            self.held += len(write.blob)
+            while len(blobs) > max(write.keep, 1):
+                self.held -= len(blobs.pop(0))
+            self._logs[write.log] = (now + KEPT_SECONDS, blobs)
+        while self._logs:
+            oldest = next(iter(self._logs))
+            until, blobs = self._logs[oldest]
+            if until > now and (self.held <= self._most or len(self._logs) == 1):
+                break
+            self.held -= sum(map(len, blobs))
+            del self._logs[oldest]
+
+    def blobs(self, log: str) -> list[bytes]:
+        """The blobs of a log."""
+        until, blobs = self._logs.get(log, (0.0, []))
+        return list(blobs) if until > self._clock() else []
 
 
 def _framed(value: object) -> bytes:

@@ -1,199 +1,95 @@
-"""The store of a fleet in Redis: ``SharedStore.exchange`` as a script that runs inside Redis.
+"""The store of replicas in Redis, with Redis's own primitives (6.2 and later).
 
-One connection, one command an exchange. Every wait is bounded, and nothing is repeated: a failed exchange is reported,
-and the next one follows soon. Redis, Valkey and Redis behind Sentinel (``redis+sentinel://``) are supported.
+    meta          hash: the epoch, and the sequence number of the last write
+    records       hash: each record under its key, as its stamp and its signed value
+    changes       stream, capped: the latest writes, under their sequence numbers
+    replicas      set: the names of replicas; those that are present have a key
+    replica:NAME  what a replica says of itself; it ends by itself when the replica does not say it again
+    claim:KEY     the right to probe (``SET NX PX``)
+    events:LOG    stream, capped: the sealed events of a session's stream
+
+A replica reads ``records`` whole at its start, in pages, and follows ``changes`` from then on. One script does what no
+primitive does: write a record if its stamp is newer, and give the write the next number. Nothing else is atomic, and
+nothing needs to be: every record says by its stamp which one is newer, and a claim that two replicas have for a moment
+costs one dial.
+
+What can happen to it:
+- Redis is full and evicts any one of these keys. Without ``meta`` or ``records`` a new epoch begins: every replica
+  sends its copy again. Without ``changes``, or where more than its cap was written meanwhile, the numbers have a gap,
+  and the replica reads ``records`` whole once more.
+- Another program writes into it. What it writes has no signature of the fleet; what is too large is not read.
+
+Every wait is bounded, and nothing is repeated: a failed exchange is reported, and the next one follows soon. Redis,
+Valkey and Redis behind Sentinel (``redis+sentinel://``) are supported.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import anyio
 
-from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
+from holdfast.core import (
+    BATCH,
+    PRESENT_SECONDS,
+    ClaimAnswer,
+    FleetExchange,
+    FleetRecord,
+    FleetReply,
+    is_stamp,
+)
 from holdfast.errors import UsageError
-from holdfast.fleet.messages import StoreUnavailable, exchange_to, reply_from
+from holdfast.fleet.stores import KEPT_SECONDS, LogWrite, StoreUnavailable
 
-__all__ = ["RedisAddress", "RedisClient", "RedisStore"]
+__all__ = ["RedisAddress", "RedisClient", "RedisEvents", "RedisStore"]
 
 Answer = TypeVar("Answer")
 
-EXCHANGE_SECONDS = 1.0
+PREFIX: Final = "holdfast2"
+"""Another one than that of replicas of earlier releases, which wrote another form: the two do not share."""
+
+EXCHANGE_SECONDS: Final = 1.0
 """A store that takes longer is treated like one that is gone; no call waits for it."""
 
-LONGEST_STEP = 5.0
-"""Seconds that pass for claims between two exchanges at most: more than a claim may be old, and less than the time for
-which a lease is still valid after a renewal that is due."""
+MOST_CHANGES: Final = 10_000
+"""Writes that the stream keeps: more than replicas write between two exchanges of one."""
 
-LARGEST_REPLY = 64 * 1024 * 1024
-"""Bytes. The records of one exchange have far less, unless another program wrote them: those are not parsed."""
+LARGEST_VALUE: Final = 8 * 1024 * 1024
+"""Bytes of a record. A listing, the largest one, has far less; another program may have written more."""
 
-MOST_REPLICAS = 500
+MOST_REPLICAS: Final = 500
 """Replicas in the store: more than that is not a fleet."""
 
-LARGEST_PRESENCE = 4 * 1024
-"""Bytes of what a replica says of itself, signed and packed; some 500 are usual."""
+LARGEST_PRESENCE: Final = 4 * 1024
+"""Bytes of what a replica says of itself, signed; some 500 are usual."""
 
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _DEFAULT_FLEET = "default"
 
-SCRIPT = """
-local asked = cjson.decode(ARGV[1])
-local batch, present, most_bytes, stale = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-
--- The clock of this machine may jump, and that of a replica that takes over shows another time. So claims and presence
--- count seconds of their own: those that passed between two exchanges, up to a few. With more, a jump would end rights
--- that their holders still use. With fewer, a claim that waited in a stopped Redis would not look old.
-local time = redis.call('TIME')
-local wall = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local now = tonumber(redis.call('HGET', meta, 'now')) or wall
-local passed = wall - (tonumber(redis.call('HGET', meta, 'wall')) or wall)
-now = now + math.min(math.max(passed, 0), tonumber(ARGV[6]))
-redis.call('HSET', meta, 'wall', string.format('%.6f', wall), 'now', string.format('%.6f', now))
-
--- A Redis that is full may evict any one of these keys. What is left would lie, so a new epoch begins: every replica
--- sends all that it knows again, and no right is given while its holder may still use it.
-local epoch = redis.call('HGET', meta, 'epoch')
-local claimed = redis.call('HGET', meta, 'claimed')
-local kept = redis.call('HLEN', stamps)
-local torn = kept ~= redis.call('HLEN', values) or kept ~= redis.call('ZCARD', index)
-if torn then redis.call('DEL', stamps, values, index) end
-if epoch and claimed and redis.call('EXISTS', claims) == 0 then torn = true end
-if epoch and asked.epoch == epoch and redis.call('EXISTS', replicas) == 0 then torn = true end
-if torn or not epoch then
-  epoch = asked.nonce
-  redis.call('HSET', meta, 'epoch', epoch, 'epoch_at', string.format('%.6f', now))
-  redis.call('HDEL', meta, 'claimed')
-  claimed = false
-  local last = redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2]
-  if last and tonumber(last) > (tonumber(redis.call('HGET', meta, 'sequence')) or 0) then
-    redis.call('HSET', meta, 'sequence', last)
+WRITE_NEWER: Final = """
+local meta, records, changes = KEYS[1], KEYS[2], KEYS[3]
+local epoch, sequence = redis.call('HGET', meta, 'epoch'), tonumber(redis.call('HGET', meta, 'sequence'))
+if not epoch or not sequence or (sequence > 0 and redis.call('EXISTS', records) == 0) then
+  epoch, sequence = ARGV[1], 0
+  redis.call('DEL', changes)
+  redis.call('HSET', meta, 'epoch', epoch, 'sequence', 0)
+end
+for i = 3, #ARGV, 3 do
+  local key, stamp = ARGV[i], ARGV[i + 1]
+  local known = redis.call('HGET', records, key)
+  if not known or string.match(known, '^%S*') < stamp then
+    sequence = sequence + 1
+    local entry = stamp .. ' ' .. ARGV[i + 2]
+    redis.call('HSET', records, key, entry)
+    redis.call('XADD', changes, 'MAXLEN', '~', ARGV[2], '0-' .. sequence, 'key', key, 'entry', entry)
+    redis.call('HSET', meta, 'sequence', sequence)
   end
 end
-local epoch_at = tonumber(redis.call('HGET', meta, 'epoch_at')) or now
-
-for _, one in ipairs(asked.records) do
-  local known = redis.call('HGET', stamps, one[1])
-  if (not known) or known < one[2] then
-    local number = redis.call('HINCRBY', meta, 'sequence', 1)
-    redis.call('HSET', stamps, one[1], one[2])
-    redis.call('HSET', values, one[1], one[3])
-    redis.call('ZADD', index, number, one[1])
-  end
-end
-
-for _, one in ipairs(asked.drops) do
-  local known = redis.call('HGET', stamps, one[1])
-  if known and known <= one[2] then
-    redis.call('HDEL', stamps, one[1])
-    redis.call('HDEL', values, one[1])
-    redis.call('ZREM', index, one[1])
-  end
-end
-
-local function comes_and_goes(key)
-  if string.sub(key, 1, 7) == 'client/' or string.sub(key, 1, 6) == 'probe/' then return claims .. ':' .. key end
-end
-local function read(key)
-  local own = comes_and_goes(key)
-  local text
-  if own then text = redis.call('GET', own) else text = redis.call('HGET', claims, key) end
-  if text then return cjson.decode(text) end
-  return {token = 0, holder = '', ['until'] = 0, next_at = 0}
-end
-local function write(key, state)
-  local own = comes_and_goes(key)
-  if own then
-    local ends = math.max(state['until'], state.next_at, now)
-    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(ends - now) + 86400)
-    return
-  end
-  redis.call('HSET', claims, key, cjson.encode(state))
-  if not claimed then
-    redis.call('HSET', meta, 'claimed', '1')
-    claimed = true
-  end
-end
-
-for _, one in ipairs(asked.releases) do
-  local state = read(one[1])
-  if state.holder == asked.replica and state.token == one[2] then
-    state.holder, state.next_at = '', now + one[3]
-    write(one[1], state)
-  end
-end
-
-local answers, wanted = {}, asked.claims
-if asked.epoch ~= epoch or (asked.sent > 0 and now - asked.sent > stale) then wanted = {} end
-for _, one in ipairs(wanted) do
-  local key, known, due, ttl = one[1], one[2], one[3], one[4]
-  local state = read(key)
-  local held = state.holder ~= '' and state['until'] > now
-  if held and state.holder == one[5] and state.holder ~= asked.replica then held = false end
-  if held and state.holder ~= asked.replica then
-    table.insert(answers, {key, false, state.token, state['until'] - now, state.holder})
-  elseif ttl <= 0 then
-    table.insert(answers, {key, false, state.token, 0, held and state.holder or ''})
-  elseif held and state.token >= known then
-    state['until'] = math.max(state['until'], now + due + ttl)
-    write(key, state)
-    table.insert(answers, {key, true, state.token, 0, asked.replica})
-  elseif now + due < state.next_at - 0.001 then  -- a number keeps 14 digits in JSON
-    table.insert(answers, {key, false, state.token, state.next_at - now, ''})
-  else
-    state.token = math.max(state.token, known) + 1
-    state.holder, state['until'] = asked.replica, now + due + ttl
-    write(key, state)
-    table.insert(answers, {key, true, state.token, 0, asked.replica})
-  end
-end
-
--- More replicas than any fleet has: another program wrote them. To read them would hold up Redis and every hub. Those
--- of the fleet write theirs again within a second.
-if redis.call('HLEN', replicas) > tonumber(ARGV[7]) then redis.call('UNLINK', replicas) end
-if asked.leaving then
-  redis.call('HDEL', replicas, asked.replica)
-else
-  redis.call('HSET', replicas, asked.replica, cjson.encode({now + present, asked.presence}))
-end
-local roster = cjson.null
-if asked.roster then
-  roster = {}
-  local all = redis.call('HGETALL', replicas)
-  for i = 1, #all, 2 do
-    local read_well, entry = false, nil
-    if #all[i + 1] <= tonumber(ARGV[8]) then read_well, entry = pcall(cjson.decode, all[i + 1]) end
-    local known = read_well and type(entry) == 'table' and type(entry[1]) == 'number' and type(entry[2]) == 'string'
-    if known and entry[1] > now then roster[all[i]] = entry[2] else redis.call('HDEL', replicas, all[i]) end
-  end
-end
-
-local sequence = tonumber(redis.call('HGET', meta, 'sequence')) or 0
-local since = 0
-if asked.epoch == epoch and asked.cursor <= sequence then since = asked.cursor end
-local found = redis.call('ZRANGEBYSCORE', index, '(' .. since, '+inf', 'WITHSCORES', 'LIMIT', 0, batch + 1)
-local records, cursor, size = {}, sequence, 0
-for i = 1, #found, 2 do
-  if #records == batch or size >= most_bytes then
-    cursor = tonumber(found[i - 1])
-    break
-  end
-  local value, known = redis.call('HGET', values, found[i]), redis.call('HGET', stamps, found[i])
-  if value and known then
-    size = size + #value
-    table.insert(records, {found[i], known, value})
-  end
-end
-return cjson.encode({
-  epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
-  records = records, claims = answers, replicas = roster, now = now, wall = wall,
-})
+return {epoch, sequence}
 """
 
 
@@ -291,7 +187,7 @@ class RedisClient:
 
     def key(self, name: str) -> str:
         """A key of this fleet. Those of one fleet have the same hash tag, so that a script may use several."""
-        return f"holdfast:{{{self.address.fleet}}}:{name}"
+        return f"{PREFIX}:{{{self.address.fleet}}}:{name}"
 
     async def use(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
         """Do something with the client of the library, within the time for it."""
@@ -305,7 +201,7 @@ class RedisClient:
                         self._connected = True
                         self.connections += 1
                     return await work(self._client)
-        except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError, RecursionError) as exc:
+        except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError, KeyError, IndexError) as exc:
             await self._disconnect()
             raise StoreUnavailable(reason(exc)) from exc
 
@@ -330,35 +226,196 @@ class RedisStore:
 
     def __init__(self, address: RedisAddress) -> None:
         self._redis = RedisClient(address)
-        limits = (BATCH, PRESENT_SECONDS, BATCH_BYTES, STALE_SECONDS, LONGEST_STEP, MOST_REPLICAS, LARGEST_PRESENCE)
-        self._limits = tuple(map(str, limits))
-        self._keys = [self._redis.key(name) for name in ("meta", "stamps", "values", "index", "claims", "replicas")]
+        self._whole: tuple[str, int, int] | None = None
+        """While the records are read whole: the epoch, the number at the beginning, and where ``HSCAN`` goes on."""
 
     @property
     def connections(self) -> int:
-        """See ``FleetStore``."""
+        """How many connections were made so far."""
         return self._redis.connections
 
     @property
     def name(self) -> str:
-        """See ``FleetStore``."""
+        """Its address for people, without the password."""
         return self._redis.address.shown
 
     async def exchange(self, asked: FleetExchange) -> FleetReply:
-        """See ``FleetStore``."""
+        """Write what is new here, and read what is new there."""
+        key = self._redis.key
 
-        async def run(client: Any) -> FleetReply:
-            script = client.register_script(SCRIPT)
-            answer = await script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
-            if len(answer) > LARGEST_REPLY:
-                raise ValueError("its answer is too large")
-            return reply_from(json.loads(answer))
+        async def write(client: Any) -> list[Any]:
+            async with client.pipeline(transaction=False) as pipe:
+                flat = [part for one in asked.records for part in (one.key, one.stamp, one.value)]
+                script = client.register_script(WRITE_NEWER)
+                await script(
+                    keys=[key("meta"), key("records"), key("changes")],
+                    args=[asked.nonce, MOST_CHANGES, *flat],
+                    client=pipe,
+                )
+                pipe.time()
+                pipe.xrange(key("changes"), f"(0-{asked.cursor}", "+", count=BATCH)
+                for claim in asked.claims:
+                    right = {"xx": True} if claim.extends else {"nx": True}
+                    pipe.set(key(f"claim:{claim.key}"), asked.replica, px=_milliseconds(claim.seconds), **right)
+                    pipe.get(key(f"claim:{claim.key}"))
+                    pipe.pttl(key(f"claim:{claim.key}"))
+                for release in asked.releases:
+                    pipe.set(key(f"claim:{release.key}"), "", xx=True, px=_milliseconds(release.delay))
+                if asked.drops:
+                    pipe.hdel(key("records"), *asked.drops)
+                if asked.leaving:
+                    pipe.delete(key(f"replica:{asked.replica}"))
+                    pipe.srem(key("replicas"), asked.replica)
+                else:
+                    pipe.set(key(f"replica:{asked.replica}"), asked.presence, px=_milliseconds(PRESENT_SECONDS))
+                    pipe.sadd(key("replicas"), asked.replica)
+                found: list[Any] = await pipe.execute()
+                return found
 
-        return await self._redis.use(run)
+        told = await self._redis.use(write)
+        try:
+            (said, number), (seconds, micros), changes, *answers = told
+            epoch, sequence, wall = _text(said), int(number), float(seconds) + float(micros) / 1e6
+            follows = self._whole is None and asked.epoch == epoch and asked.cursor <= sequence
+            records, cursor = _followed(changes, asked.cursor) if follows else ([], None)
+            claims = tuple(
+                _answered(claim.key, asked.replica, *answers[3 * at : 3 * at + 3])
+                for at, claim in enumerate(asked.claims)
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise StoreUnavailable(f"its answer cannot be used ({type(exc).__name__})") from exc
+        if cursor is None or (not changes and cursor < sequence):
+            if asked.epoch != epoch:
+                self._whole = None  # a page before this one was of another store, or of another connection
+            records, cursor = await self._page(epoch, sequence)
+        replicas = await self._roster() if asked.roster else None
+        return FleetReply(
+            epoch=epoch,
+            sequence=sequence,
+            cursor=cursor,
+            records=tuple(records),
+            claims=claims,
+            replicas=replicas,
+            wall=wall,
+        )
+
+    async def _page(self, epoch: str, sequence: int) -> tuple[list[FleetRecord], int]:
+        """The next page of all records. After the last one ``changes`` is followed from where the first one began."""
+        if self._whole is None or self._whole[0] != epoch:
+            self._whole = epoch, sequence, 0
+        _, began, position = self._whole
+
+        async def scan(client: Any) -> tuple[int, dict[bytes, bytes]]:
+            at, page = await client.hscan(self._redis.key("records"), position, count=BATCH)
+            return int(at), dict(page)
+
+        position, found = await self._redis.use(scan)
+        self._whole = (epoch, began, position) if position else None
+        records = [one for key, entry in found.items() if (one := _record(key, entry)) is not None]
+        return records, 0 if position else began
+
+    async def _roster(self) -> dict[str, str]:
+        key = self._redis.key
+
+        async def names(client: Any) -> list[str]:
+            if await client.scard(key("replicas")) > MOST_REPLICAS:
+                # Another program wrote them. Those of the fleet write theirs again within a second.
+                await client.unlink(key("replicas"))
+                return []
+            return sorted(map(_text, await client.smembers(key("replicas"))))
+
+        async def presences(client: Any) -> list[bytes | None]:
+            async with client.pipeline(transaction=False) as pipe:
+                for name in known:
+                    pipe.getrange(key(f"replica:{name}"), 0, LARGEST_PRESENCE)
+                said: list[bytes | None] = await pipe.execute()
+            if gone := [name for name, text in zip(known, said, strict=True) if not text]:
+                await client.srem(key("replicas"), *gone)
+            return said
+
+        known = await self._redis.use(names)
+        said = await self._redis.use(presences) if known else []
+        return {
+            name: _text(text) for name, text in zip(known, said, strict=True) if text and len(text) <= LARGEST_PRESENCE
+        }
 
     async def close(self) -> None:
-        """See ``FleetStore``."""
+        """End the connection."""
         await self._redis.close()
+
+    def __repr__(self) -> str:
+        return f"<RedisStore {self.name} connections={self.connections}>"
+
+
+class RedisEvents:
+    """An ``EventStore``. It has a connection of its own, so that events never delay an exchange."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._redis = RedisClient(address)
+
+    async def append(self, writes: Sequence[LogWrite]) -> None:
+        """Add blobs to logs, each a capped stream that ends by itself."""
+
+        async def send(client: Any) -> None:
+            async with client.pipeline(transaction=False) as pipe:
+                for write in writes:
+                    key = self._redis.key(f"events:{write.log}")
+                    pipe.xadd(key, {"blob": write.blob}, maxlen=max(write.keep, 1), approximate=False)
+                    pipe.expire(key, int(KEPT_SECONDS))
+                await pipe.execute()
+
+        await self._redis.use(send)
+
+    async def read(self, log: str) -> list[bytes]:
+        """The blobs of a log, oldest first."""
+
+        async def ask(client: Any) -> list[bytes]:
+            found = await client.xrange(self._redis.key(f"events:{log}"))
+            blobs = [fields[b"blob"] for _, fields in found]
+            if not all(isinstance(one, bytes) for one in blobs):
+                raise ValueError("its answer is no list of events")
+            return blobs
+
+        return await self._redis.use(ask)
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._redis.close()
+
+
+def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]:
+    """The records of changes that follow a number, and the last number; no number if some are missing."""
+    records = list[FleetRecord]()
+    for number, fields in changes:
+        at = int(_text(number).partition("-")[2])
+        if at != cursor + 1:
+            return [], None  # the stream was capped, or another program wrote into it
+        cursor = at
+        if (record := _record(fields[b"key"], fields[b"entry"])) is not None:
+            records.append(record)
+    return records, cursor
+
+
+def _record(key: bytes, entry: bytes) -> FleetRecord | None:
+    if len(entry) > LARGEST_VALUE:
+        return None
+    stamp, space, value = _text(entry).partition(" ")
+    return FleetRecord(_text(key), stamp, value) if space and is_stamp(stamp) else None
+
+
+def _answered(key: str, replica: str, done: object, holder: bytes | None, left: int) -> ClaimAnswer:
+    """The answer to ``SET``, ``GET`` and ``PTTL``. A claim that ends between them is asked for again at once."""
+    if done:
+        return ClaimAnswer(key, True, holder=replica)
+    return ClaimAnswer(key, False, max(0, int(left)) / 1000, _text(holder or b""))
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(seconds * 1000))
+
+
+def _text(said: bytes | str) -> str:
+    return said if isinstance(said, str) else said.decode("utf-8", "surrogateescape")
 
 
 def connect(address: RedisAddress) -> Any:
@@ -384,7 +441,7 @@ def connect(address: RedisAddress) -> Any:
         sentinel = redis.asyncio.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options)
         return sentinel.master_for(address.service)
     host, port = address.hosts[0]
-    return redis.asyncio.Redis(host=host, port=port, single_connection_client=True, **options)
+    return redis.asyncio.Redis(host=host, port=port, **options)
 
 
 def library() -> Any:

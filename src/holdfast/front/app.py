@@ -220,6 +220,7 @@ class Front:
         fleet: Fleet | None = None,
     ) -> None:
         self.hub = hub
+        self._fleet = fleet
         self.quotas = quotas or Quotas()
         self._ids = ids or SessionIds()
         homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
@@ -301,6 +302,8 @@ class Front:
         """Answer new requests with 503 from now on. Calls that wait for their client cannot be resumed any more."""
         self.retire()
         self.refusing = True
+        if self._fleet is not None:
+            self._fleet.describe(leaving=True)  # the homes of clients move to other replicas
         self.broker.pending.close()
         self.move_streams()
 

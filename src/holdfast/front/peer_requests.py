@@ -98,11 +98,12 @@ class PeerRequests:
         try:
             await self.relay(elsewhere.replica, request, reply, owner)
         except (PeerUnreachable, PeerRefused) as exc:
-            if elsewhere.find_again is None:
+            if elsewhere.moves is None:
                 raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
-            # One that moved is asked for again. One that is dead or leaves is replaced.
-            await elsewhere.find_again(not (isinstance(exc, PeerRefused) and exc.moved))
-            return False
+            # A replica that refuses it knows of one that came or left a moment ago. So does this one, soon.
+            if await elsewhere.moves() or (isinstance(exc, PeerRefused) and exc.moved):
+                return False
+            raise MCPError(INTERNAL_ERROR, f"the connections of this client cannot be reached: {exc}") from exc
         except PeerFailed as exc:
             raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
         return True

@@ -260,7 +260,7 @@ class HttpSessions:
     ) -> HttpSession:
         session = self._new_session(session_id, ticket, self._server, principal=principal)
         session.rebuilt = rebuilt
-        session.exchange.begin(ticket.version, ticket.capabilities, rebuilt=rebuilt)
+        session.exchange.begin(ticket.version, ticket.capabilities, rebuilt=rebuilt).home = ticket.home
         self._sessions[session_id] = self._by_ticket[ticket.id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

@@ -19,6 +19,7 @@ from holdfast.fleet import (
     RedisEvents,
     RedisStore,
     SignedStore,
+    home_name,
     replica_name,
 )
 from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
@@ -60,12 +61,10 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
         address, succeeds = _address_of(worker, address), True
     replica = _name_of(worker) if worker is not None else replica_name()
     peers = _peers(address, FleetIdentity(lambda: keys.ring, replica), succeeds=succeeds)
-    store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
+    store = SignedStore(RedisStore(redis), lambda: keys.ring, redis.fleet)
     events = RedisEvents(redis)
     number = (worker.group, worker.number) if worker is not None else None
-    fleet = Fleet(store, replica=replica, peers=peers, events=events, worker=number)
-    fleet.keys = lambda: keys.material
-    return fleet
+    return Fleet(store, replica=replica, peers=peers, events=events, worker=number, keys=lambda: keys.ring)
 
 
 def _with_ca(redis: RedisAddress) -> RedisAddress:
@@ -85,9 +84,15 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     peers = Peers(FleetIdentity(lambda: keys.ring, replica), advertise=_address_of(worker, None))
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
     number = (worker.group, worker.number)
-    fleet = Fleet(store, replica=replica, peers=peers, events=events, worker=number)
-    fleet.keys = lambda: keys.material
-    fleet.one_machine = True
+    fleet = Fleet(
+        store,
+        replica=replica,
+        peers=peers,
+        events=events,
+        worker=number,
+        keys=lambda: keys.ring,
+        one_machine=True,
+    )
     store.on_change = fleet.store_changed
     return fleet
 
@@ -124,6 +129,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
     """Let the replicas of a fleet share what sessions have; before the front is made."""
     if fleet is None:
         return
+    ids.home = home_name(fleet.replica)
     ids.wall = fleet.time
     ids.one_machine = fleet.one_machine
     ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.time)

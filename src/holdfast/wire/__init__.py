@@ -19,8 +19,9 @@ if TYPE_CHECKING:
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks, HubTls as HubTls
+    from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import ssl_context as ssl_context
-    from holdfast.wire.http.connection import NotHttp as NotHttp, Response as Response
+    from holdfast.wire.http.connection import Response as Response
     from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (

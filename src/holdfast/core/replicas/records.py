@@ -3,17 +3,47 @@
 A stamp is a text that sorts: a rank, a number that never decreases, and the writer. The number is the wall clock in
 milliseconds, or one more than the greatest number seen, if that is more. So a clock that is slow or goes backwards, an
 emptied store and an older copy of it never make a new decision look old.
+
+Most records stay: switches, approvals, evidence, listings. Evidence names the definition of its server: replicas with
+another definition, in the middle of a change of the configuration, learn nothing from it. The state of sessions and
+which ones were ended are records that end by themselves. Each says in its value when it is over (``until``, wall
+clock). Their number is bounded: those that end first give way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import heapq
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
 
-__all__ = ["FleetRecord", "RecordBook", "VersionClock", "first_stamp", "stamp"]
+from holdfast.core.lifecycle.events import Event, PeerRecovered, PeerTripped
+
+__all__ = [
+    "ExpiringKeys",
+    "FleetRecord",
+    "RecordBook",
+    "VersionClock",
+    "evidence_event",
+    "evidence_key",
+    "evidence_value",
+    "expires_at",
+    "first_stamp",
+    "is_stamp",
+    "listing_key",
+    "pin_key",
+    "pinned_tool",
+    "record_value",
+    "stamp",
+    "switch_key",
+]
 
 _LARGEST = 2**63
 _RANK_FIRST, _RANK_DECIDED = "0", "1"
+_STAMP = re.compile(r"[01][0-9a-f]{16}\.[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +68,11 @@ def stamp(number: int, writer: str) -> str:
 def first_stamp(number: int, writer: str) -> str:
     """The stamp of a first sight: the earliest wins, and every decision wins over it."""
     return f"{_RANK_FIRST}{_LARGEST - number:016x}.{writer}"
+
+
+def is_stamp(text: str) -> bool:
+    """Whether a text is a stamp: another program may have written any text into a store."""
+    return _STAMP.fullmatch(text) is not None
 
 
 class VersionClock:
@@ -86,3 +121,141 @@ class RecordBook:
     def remove(self, key: str) -> FleetRecord | None:
         """Forget a record that is over."""
         return self._records.pop(key, None)
+
+
+_STATUSES = frozenset({"transient", "permanent", "denied"})
+LONGEST_REASON = 500
+"""Characters of a reason that are shared."""
+LONGEST_WAIT = 600.0
+"""Seconds. A peer may postpone the next try by this much; the slowest schedule of a hub is faster."""
+
+
+def switch_key(server: str) -> str:
+    """The key of the record that says whether a server is disabled."""
+    return f"switch/{quote(server, safe='')}"
+
+
+def pin_key(server: str, tool: str) -> str:
+    """The key of the record with the approved version of a tool."""
+    return f"pin/{quote(server, safe='')}/{quote(tool, safe='', errors='surrogatepass')}"
+
+
+def evidence_key(server: str) -> str:
+    """The key of the record with the latest evidence about a server."""
+    return f"evidence/{quote(server, safe='')}"
+
+
+def listing_key(server: str) -> str:
+    """The key of the record with the hash of a server's listing."""
+    return f"listing/{quote(server, safe='')}"
+
+
+def pinned_tool(key: str) -> tuple[str, str]:
+    """The server and the tool of a ``pin_key``; the tool is empty for other keys with a server."""
+    _, server, *tool = key.split("/")
+    return unquote(server), unquote(tool[0], errors="surrogatepass") if tool else ""
+
+
+def record_value(record: FleetRecord) -> Mapping[str, Any]:
+    """The value of a record; empty if it is not an object."""
+    try:
+        read = json.loads(record.value)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def evidence_value(event: Event, definition: str) -> dict[str, object]:
+    """What is written about an event."""
+    if isinstance(event, PeerTripped):
+        told: dict[str, object] = {
+            "up": False,
+            "status": event.status,
+            "reason": event.reason[:LONGEST_REASON],
+            "attempts": event.attempts,
+            "retry_in": round(event.retry_in, 3),
+            "parked": event.parked,
+            "unreachable": event.unreachable,
+            "answers": event.answers,
+            "by_calls": event.by_calls,
+        }
+        return {"definition": definition, **told}
+    return {"definition": definition, "up": True}
+
+
+def evidence_event(record: FleetRecord, definition: str) -> Event | None:
+    """The event that a peer's evidence is for the machine; None if it concerns another definition."""
+    told = record_value(record)
+    if told.get("definition") != definition:
+        return None
+    if told.get("up") is True:
+        return PeerRecovered()
+    try:
+        status = told["status"]
+        return PeerTripped(
+            status=status if status in _STATUSES else "transient",
+            reason=str(told["reason"])[:LONGEST_REASON],
+            attempts=max(0, int(told["attempts"])),
+            retry_in=min(max(0.0, float(told["retry_in"])), LONGEST_WAIT),
+            parked=told["parked"] is True,
+            unreachable=told["unreachable"] is True,
+            answers=told["answers"] is True,
+            by_calls=told["by_calls"] is True,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+EXPIRING_KINDS = frozenset({"session", "ended"})
+MOST_EXPIRING = 100_000
+"""Records in one fleet. Each is a few hundred bytes in the store and in every replica."""
+
+
+def expires_at(record: FleetRecord) -> float | None:
+    """When a record is over; None for one that stays."""
+    if record.key.partition("/")[0] not in EXPIRING_KINDS:
+        return None
+    try:
+        return float(json.loads(record.value)["until"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+
+
+class ExpiringKeys:
+    """The keys of records that end, in the order of their ends."""
+
+    def __init__(self, most: int = MOST_EXPIRING) -> None:
+        self._most = most
+        self._until: dict[str, float] = {}
+        self._order: list[tuple[float, str]] = []
+        self.crowded = False
+        """Whether records gave way before their time in this run."""
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def note(self, record: FleetRecord) -> None:
+        """A record was written, here or elsewhere."""
+        until = expires_at(record)
+        if until is None or self._until.get(record.key) == until:
+            return
+        self._until[record.key] = until
+        heapq.heappush(self._order, (until, record.key))
+        if len(self._order) > 2 * len(self._until) + 100:  # most of them are of earlier versions
+            self._order = [(end, key) for key, end in self._until.items()]
+            heapq.heapify(self._order)
+
+    def take_over(self, wall: float) -> list[str]:
+        """The keys whose time is over, or that give way; they are forgotten here."""
+        found = []
+        while self._order:
+            until, key = self._order[0]
+            current = self._until.get(key) == until
+            if current and until > wall and len(self._until) <= self._most:
+                break
+            heapq.heappop(self._order)
+            if current:
+                self.crowded = self.crowded or until > wall
+                del self._until[key]
+                found.append(key)
+        return found

@@ -1,0 +1,230 @@
+"""The right to probe a server that is down: one replica tries, and all learn (FLEET-2, FLEET-4).
+
+A slot that has to try again needs the right at a certain time. It is a claim in the store with an expiry. Whose turn it
+is follows from the latest evidence: every replica knows it, and it changes with every try. The replica whose turn it is
+claims the right a moment before it is due; the others ask a moment after, in case it does not come.
+
+What must never happen: a server that no replica tries. So a right that was granted and not used ends by itself, a
+replica without a store grants the right to itself, and a store that refuses it for a minute is not believed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias
+
+from holdfast.core.replicas.homes import preferred
+from holdfast.core.replicas.records import RecordBook, evidence_key
+from holdfast.core.replicas.store import BATCH, Claim, ClaimAnswer, ClaimRelease
+
+__all__ = ["Granted", "ProbeClaims", "ProbeRight", "Unused"]
+
+SOONEST_SECONDS = 0.02
+"""Between two questions that cannot wait."""
+LEAD_SECONDS = 1.0
+"""The right to probe is claimed this long before it is used."""
+GRACE_SECONDS = 0.5
+"""A replica whose turn it is not asks this much later, for each replica before it."""
+LAST_TURN = 3
+"""No replica waits for more than this many others."""
+PROBE_SECONDS = 10.0
+"""How long the right to probe is valid; it is extended during a dial."""
+PATIENCE_SECONDS = 60.0
+"""A store that refuses the right to probe for this long after its time is not believed."""
+PATIENCE_CHECK_SECONDS = 1.0
+"""How often that is looked for: a fleet may have thousands of dead servers."""
+MOST_TOLD = 100
+"""Servers that a replica names in its presence, which travels with every exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """This replica has the right to probe the server until that time."""
+
+    server: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """The right to probe ended, and was not used."""
+
+    server: str
+
+
+ProbeRight: TypeAlias = Granted | Unused
+
+
+@dataclass(slots=True)
+class _Want:
+    at: float
+    round: int
+    ask_at: float
+    since: float
+
+
+@dataclass(slots=True)
+class _Held:
+    key: str
+    until: float
+    local: bool
+    """Granted by this replica to itself: the store does not know it."""
+
+
+class ProbeClaims:
+    """The rights that one replica wants and has.
+
+    ``using`` says whether a try of a server is under way here: then its right does not end.
+    """
+
+    def __init__(self, replica: str, book: RecordBook, using: Callable[[str], bool]) -> None:
+        self._replica = replica
+        self._book = book
+        self._using = using
+        self._wants: dict[str, _Want] = {}
+        self._asks: list[tuple[float, str]] = []
+        """When each right is asked for, the first on top; entries of an earlier plan are passed over."""
+        self._held: dict[str, _Held] = {}
+        self._definitions: dict[str, str] = {}
+        self.to_release: list[ClaimRelease] = []
+        """What the store is to take back."""
+        self._next_patience = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a right is wanted or used: then the store is asked often."""
+        return bool(self._wants or self._held)
+
+    def want(
+        self, server: str, at: float | None, number: int, now: float, *, definition: str, replicas: Collection[str]
+    ) -> None:
+        """The right is needed at that time, or not any more. Each definition of a server has its own."""
+        self._definitions[server] = definition
+        if at is None:
+            self._wants.pop(server, None)
+            return
+        known = self._wants.get(server)
+        since = max(now, at)
+        if known is not None and known.round == number:
+            since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
+        self._wants[server] = _Want(at, number, 0.0, since)
+        order = self.turns(server, replicas)
+        turn = order.index(self._replica) if self._replica in order else 0
+        self._ask(server, at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN))
+
+    def release(self, server: str, delay: float) -> bool:
+        """The right was used, or is not needed; whether the store has to be told."""
+        held = self._held.pop(server, None)
+        if held is None or held.local:
+            return False
+        # The next one claims it before it is due.
+        self.to_release.append(ClaimRelease(held.key, max(0.0, delay - LEAD_SECONDS)))
+        return True
+
+    def told(self) -> list[str]:
+        """The servers that this replica has the right to probe, as it tells the others."""
+        return sorted(islice(self._held, MOST_TOLD))
+
+    def turns(self, server: str, replicas: Collection[str]) -> list[str]:
+        """The replicas in the order in which they may try a server."""
+        evidence = self._book.get(evidence_key(server))
+        order = preferred(server, evidence.stamp if evidence is not None else "", replicas or [self._replica])
+        if evidence is not None and (writer := evidence.writer) in order:
+            order.remove(writer)
+            order.append(writer)
+        return order
+
+    def first_ask(self) -> float:
+        """When the store is to be asked for the next right."""
+        while self._asks:
+            at, server = self._asks[0]
+            want = self._wants.get(server)
+            if want is not None and want.ask_at == at:
+                return at
+            heapq.heappop(self._asks)
+        return math.inf
+
+    def claims(self, now: float) -> list[Claim]:
+        """What is asked of the store now."""
+        due: list[str] = []
+        while self.first_ask() <= now and len(due) < BATCH:
+            due.append(heapq.heappop(self._asks)[1])
+        for server in due:  # it is asked again, unless an answer changes that
+            self._ask(server, self._wants[server].ask_at)
+        wanted = ((server, self._wants[server]) for server in dict.fromkeys(due))
+        asked = [
+            Claim(_key(self._definitions, server), max(0.0, want.at - now) + PROBE_SECONDS) for server, want in wanted
+        ]
+        kept = [
+            Claim(held.key, PROBE_SECONDS, extends=True)
+            for held in self._held.values()
+            if not held.local and held.until - now < PROBE_SECONDS / 2
+        ]
+        return asked + kept
+
+    def leave(self) -> None:
+        """This replica leaves: it gives everything back."""
+        self.to_release += [ClaimRelease(held.key) for held in self._held.values()]
+
+    def answered(self, answer: ClaimAnswer, began: float, now: float) -> list[ProbeRight]:
+        """Take the store's answer to a claim of an exchange that began at that time."""
+        server = answer.key.split("/", 2)[2]
+        held, want = self._held.get(server), self._wants.get(server)
+        if answer.key != _key(self._definitions, server):
+            want = None  # the definition changed meanwhile
+        if held is not None:
+            if answer.granted and held.key == answer.key:
+                held.until = began + PROBE_SECONDS
+            return []
+        if want is None:
+            if answer.granted:
+                self.to_release.append(ClaimRelease(answer.key))
+            return []
+        if not answer.granted:
+            self._ask(server, now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0))
+            return []
+        return [self._grant(server, max(began, want.at) + PROBE_SECONDS, local=False)]
+
+    def tick(self, now: float, *, alone: bool) -> list[ProbeRight]:
+        """What time alone brings: rights that end, and rights that a lone replica gives itself."""
+        happened: list[ProbeRight] = []
+        for server, held in list(self._held.items()):
+            if now < held.until:
+                continue
+            if self._using(server):
+                held.until = now + PROBE_SECONDS  # a try is under way; without the store it cannot be extended there
+            else:
+                self.release(server, 0.0)
+                happened.append(Unused(server))
+        if alone or now >= self._next_patience:
+            self._next_patience = now + PATIENCE_CHECK_SECONDS
+            patience = 0.0 if alone else PATIENCE_SECONDS
+            for server, want in list(self._wants.items()):
+                if want.at <= now and now - max(want.at, want.since) >= patience:
+                    happened.append(self._grant(server, now + PROBE_SECONDS, local=True))
+        return happened
+
+    def next_tick(self, *, alone: bool) -> float | None:
+        """When ``tick`` has something to do at the latest, if no exchange succeeds."""
+        grants = [want.at for want in self._wants.values()] if alone else []
+        return min([*grants, *(held.until for held in self._held.values())], default=None)
+
+    def _ask(self, server: str, at: float) -> None:
+        self._wants[server].ask_at = at
+        heapq.heappush(self._asks, (at, server))
+
+    def _grant(self, server: str, until: float, *, local: bool) -> Granted:
+        self._wants.pop(server, None)
+        self._held[server] = _Held(_key(self._definitions, server), until, local)
+        return Granted(server, until)
+
+    def __repr__(self) -> str:
+        return f"<ProbeClaims of {self._replica!r} wants={len(self._wants)} held={len(self._held)}>"
+
+
+def _key(definitions: Mapping[str, str], server: str) -> str:
+    return f"probe/{definitions.get(server, '')}/{server}"
