@@ -45,7 +45,6 @@ LARGE_CLASSES = frozenset(
         "Slot",
         "SlotRegistry",
         "StdioDispatcher",
-        "Supervisor",
         "TokenStore",
         "_Parser",
     }

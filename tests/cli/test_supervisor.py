@@ -21,7 +21,7 @@ from holdfast.serve import supervisor as module, worker_process
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.stdio_process import StdioProcess
-from holdfast.serve.supervisor import ConnectionSpread, Supervisor
+from holdfast.serve.supervisor import ConnectionSpread, Supervisor, tell_when_ready
 from holdfast.serve.worker_link import (
     ALIVE,
     LISTENING,
@@ -271,11 +271,11 @@ class Starting:
         self.heard.append(line)
 
 
-async def test_workers_hear_that_they_are_ready_when_all_of_them_are(small: Supervisor) -> None:
+async def test_workers_hear_that_they_are_ready_when_all_of_them_are() -> None:
     one, other, third = Starting(), Starting(), Starting()
     begun: Any = (one, other, third)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(small._tell_when_ready, begun)
+        tasks.start_soon(tell_when_ready, begun)
         one.ready.set()
         third.ended.set()  # one that ended does not count
         await anyio.wait_all_tasks_blocked()

@@ -37,7 +37,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -176,8 +176,13 @@ class Supervisor:
         self._stdio = StdioProcess(
             folder / "stdio.sock", partial(self._task, STDIO_NUMBER), changed=self._workers_changed
         )
-        async with self._found_config() as config, anyio.create_task_group() as self._tasks:
+        async with found_config(self._serving) as (config, self._demo), anyio.create_task_group() as self._tasks:
             note = Announcement(self._serving, config)
+
+            def use_token(token: str) -> None:
+                self._token = token
+                note.change_token(token)
+
             await self._tasks.start(serve_broker, folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
             self._tasks.start_soon(self._spread.run)
@@ -186,31 +191,16 @@ class Supervisor:
             self._tasks.start_soon(self._stdio.run)
             async with self._offered(note) as handover:
                 with note.at(handover):
-                    self._tasks.start_soon(self._follow_token, note)
+                    file = self._serving.options.control_token_file
+                    self._tasks.start_soon(follow_token, file, self._token, use_token)
                     self._tasks.start_soon(self._roll_when_asked)
                     if await self._begin():
-                        tell_addresses(self._serving, config, sign_in_code=self._sign_in_code)
+                        tell_addresses(
+                            self._serving, config, sign_in_code=lambda: new_code(self._token, self._key, folder)
+                        )
                     await self._all_ended()
             await self._stdio.end(self._serving.options.drain)
             self._tasks.cancel_scope.cancel()
-
-    @asynccontextmanager
-    async def _found_config(self) -> AsyncIterator[Config]:
-        """The configuration; without one, the demo servers run until the end of the block."""
-        if self._serving.config is not None:
-            with typed_as(anywhere(self._serving.config.source, os.environ)):
-                yield self._serving.config
-            return
-        from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
-
-        async with demo_fleet() as control:
-            self._demo = str(control.folder)
-            note_running(control, self._serving.url)
-            try:
-                with typed_as(anywhere(control.config_file, os.environ)):
-                    yield load_config(control.config_file)
-            finally:
-                forget_running()
 
     @asynccontextmanager
     async def _offered(self, note: Announcement) -> AsyncIterator[str]:
@@ -232,11 +222,6 @@ class Supervisor:
             self._tasks.start_soon(start_successors, os.environ)
             yield handover
 
-    def _sign_in_code(self) -> str:
-        from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
-
-        return BrowserSessions(self._token, key=self._key.encode(), used_in=self._folder / "codes").new_code()
-
     # Workers.
 
     async def _begin(self) -> bool:
@@ -251,23 +236,13 @@ class Supervisor:
             return False
         for number in range(2, self._serving.options.worker_count + 1):
             await self._start(number, waits=takes_over, together=not takes_over)
-        self._tasks.start_soon(self._tell_when_ready, tuple(self._workers.values()))
+        self._tasks.start_soon(tell_when_ready, tuple(self._workers.values()))
         for number in sorted(self._workers):
             while not self._ending.is_set() and not (worker := self._workers[number]).listening.is_set():
                 await either(worker.listening, worker.ended)
                 if not worker.listening.is_set():
                     await anyio.sleep(FIRST_DELAY)  # the next one starts
         return not self._ending.is_set()
-
-    async def _tell_when_ready(self, begun: Sequence[WorkerProcess]) -> None:
-        """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
-
-        One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
-        """
-        for worker in begun:
-            await either(worker.ready, worker.ended)
-        for worker in begun:
-            worker.say(READY)
 
     async def _start(
         self, number: int, *, waits: bool = False, together: bool = False, candidate: bool = False
@@ -385,17 +360,53 @@ class Supervisor:
                 await running.ended.wait()
             await anyio.sleep(PAUSE_SECONDS)  # those that ended are taken off, or started again
 
-    async def _follow_token(self, note: Announcement) -> None:
-        """Commands find the hub by the note of this process: it must have the token that the workers accept."""
-        file = self._serving.options.control_token_file
-        while file is not None:
-            await sleep_until_poll(TOKEN_SECONDS)
-            with suppress(HoldfastError):
-                token = await anyio.to_thread.run_sync(read_token, file)
-                if token != self._token:
-                    mask_in_log(token)
-                    self._token = token
-                    note.change_token(token)
+
+@asynccontextmanager
+async def found_config(serving: Serving) -> AsyncIterator[tuple[Config, str]]:
+    """The configuration. Without one, that of the demo servers, and their folder: they run until the block ends."""
+    if serving.config is not None:
+        with typed_as(anywhere(serving.config.source, os.environ)):
+            yield serving.config, ""
+        return
+    from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
+
+    async with demo_fleet() as control:
+        note_running(control, serving.url)
+        try:
+            with typed_as(anywhere(control.config_file, os.environ)):
+                yield load_config(control.config_file), str(control.folder)
+        finally:
+            forget_running()
+
+
+async def tell_when_ready(begun: Sequence[WorkerProcess]) -> None:
+    """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
+
+    One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
+    """
+    for worker in begun:
+        await either(worker.ready, worker.ended)
+    for worker in begun:
+        worker.say(READY)
+
+
+def new_code(token: str, key: str, folder: Path) -> str:
+    """A code that signs in a browser at any worker."""
+    from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
+
+    return BrowserSessions(token, key=key.encode(), used_in=folder / "codes").new_code()
+
+
+async def follow_token(file: Path | None, token: str, use: Callable[[str], None]) -> None:
+    """Call ``use`` with each new token in the file: commands find the hub by a note, which must have it."""
+    while file is not None:
+        await sleep_until_poll(TOKEN_SECONDS)
+        with suppress(HoldfastError):
+            read = await anyio.to_thread.run_sync(read_token, file)
+            if read != token:
+                token = read
+                mask_in_log(token)
+                use(token)
 
 
 async def either(one: anyio.Event, other: anyio.Event) -> None:
