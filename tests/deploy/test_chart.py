@@ -76,6 +76,12 @@ INSTALLS: dict[str, dict[str, Any]] = {
         "networkPolicy": {"to": [{"podSelector": {}}]},
     },
     "hubs that scale": {"hub": {**HUBS, "autoscaling": {"enabled": True, "metrics": [QUEUE]}}},
+    "hubs with singletons": {
+        "hub": {**HUBS, "singletons": ["files"]},
+        "targets": {**TARGETS, "files": {"command": "files"}},
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"disk": "ssd"},
+    },
     "without the bridge": {"bridge": {"enabled": False}, "targets": TARGETS},
     "with authorization": {AUTH: ASKED, "targets": TARGETS},
     "without anything": {"bridge": {"enabled": False}},

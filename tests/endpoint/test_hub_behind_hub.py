@@ -22,6 +22,7 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, over_stdio, text_of
 from tests.harness.waiting import came_true
+from tests.harness.web import free_port
 from tests.peers.peer_server import running
 from tests.peers.ports import free_port
 

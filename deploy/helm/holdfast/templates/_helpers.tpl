@@ -294,9 +294,30 @@ cloud's metadata service gives out credentials. */}}
 {{- dict "mcpServers" .Values.targets | toPrettyJson }}
 {{- end }}
 
-{{/* The mcp.json of the hub: the targets and its settings. */}}
+{{- define "holdfast.singletons.selector" -}}
+app.kubernetes.io/name: holdfast-singletons
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* The mcp.json of the hub that has the singletons: these targets, and the settings of the hub. */}}
+{{- define "holdfast.singletons.config" -}}
+{{- $config := include "holdfast.targets" . | fromJson }}
+{{- $own := dict }}
+{{- range .Values.hub.singletons }}{{- $_ := set $own . (get $config.mcpServers .) }}{{- end }}
+{{- $_ := set $config "mcpServers" $own }}
+{{- with .Values.hub.settings }}{{- $_ := set $config "holdfast" . }}{{- end }}
+{{- toPrettyJson $config }}
+{{- end }}
+
+{{/* The mcp.json of the hub: the targets and its settings. A singleton is the address of the hub that has it, and keeps
+what the hub in front decides. */}}
 {{- define "holdfast.hub.config" -}}
 {{- $config := include "holdfast.targets" . | fromJson }}
+{{- $address := printf "%s-singletons:%d" (include "holdfast.name" .) (int .Values.hub.singletonPort) }}
+{{- range .Values.hub.singletons }}
+{{- $kept := pick (get $config.mcpServers .) "prefix" "tools" "includeTools" "excludeTools" "disabledTools" "approvals" "timeout" "enabled" "disabled" }}
+{{- $_ := set $config.mcpServers . (set $kept "hub" $address) }}
+{{- end }}
 {{- with .Values.hub.settings }}{{- $_ := set $config "holdfast" . }}{{- end }}
 {{- toPrettyJson $config }}
 {{- end }}
