@@ -159,3 +159,10 @@ def test_what_was_told_over_a_connection_that_is_lost_counts_no_more() -> None:
     assert machine.told is None
     assert machine.mirror(down(), before, 3.5) == ()
     assert machine.health(3.5).reason == "the hub is gone"
+
+
+def test_a_record_that_came_through_this_hub_is_a_loop_and_not_its_news() -> None:
+    record = crossed(replace(OUTER, state=State.CONNECTING), hubs=["other", "ours"])
+    assert record.seen_by("third") is record
+    looped = record.seen_by("ours").health
+    assert (looped.state, looped.status) == (State.PERMANENTLY_FAILED, "permanent")

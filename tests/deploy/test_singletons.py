@@ -16,7 +16,7 @@ from tests.cli.serve_process import COMMAND, Served, spawned
 from tests.deploy.chart import Refused, by_kind, manifests
 from tests.deploy.pods import container_of
 from tests.harness.waiting import asked
-from tests.harness.web import free_port
+from tests.peers.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6", "FLEET-10")]
 

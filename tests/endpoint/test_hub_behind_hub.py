@@ -22,7 +22,6 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.records import CallEnded
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, over_stdio, text_of
 from tests.harness.waiting import came_true
-from tests.harness.web import free_port
 from tests.peers.peer_server import running
 from tests.peers.ports import free_port
 
@@ -117,6 +116,21 @@ async def test_unavailability_that_the_inner_hub_tells_neither_trips_nor_resets_
         assert slot.machine.breaker.retry_in(slot.machine.life.last_used) > 0
 
 
+@pytest.mark.requirement("FLEET-6", "SEC-9")
+async def test_a_server_that_comes_up_after_its_hub_was_dialed_is_no_server_with_new_tools() -> None:
+    port = free_port()
+    async with (
+        front({"db": {"url": f"http://127.0.0.1:{port}/mcp"}}, wait=False, **QUICK) as inner,
+        front(behind(inner), approvals="hold") as outer,
+    ):
+        await shows(outer.hub, "db", State.PERMANENTLY_FAILED)
+        async with running(port=port):
+            await inner.hub.reconnect("db")
+            await listed(outer, "db__echo")
+            assert outer.hub.approvals.changed == {}
+            assert (await outer.hub.call_tool("db__echo", {"text": "hi"})).text == "hi"
+
+
 @pytest.mark.requirement("FLEET-6", "LIFE-29")
 async def test_a_call_whose_process_dies_inside_fails_outside_with_the_inner_words() -> None:
     async with (
@@ -202,7 +216,10 @@ async def test_a_loop_of_two_hubs_ends_at_the_hub_where_it_would_begin_again() -
             await listed(two, "x__echo")
             back = {"mcpServers": {"x": {"type": "http", "url": two.one("x")}}}
             await one.hub.apply(config_from_mapping(back))
-            await shows(one.hub, "x", State.CONNECTED)
+            for hub in (one.hub, two.hub):
+                told = await shows(hub, "x", State.PERMANENTLY_FAILED)
+                assert told.status == "permanent"
+                assert "form a loop" in told.reason
             with anyio.fail_after(20), pytest.raises(CallFailed, match="form a loop") as raised:
                 await two.hub.call_tool("x__echo", {"text": "round"})
     assert raised.value.evidence.status == "permanent"  # type: ignore[union-attr]

@@ -20,13 +20,6 @@ from holdfast.front.listener import HttpConnection
 from holdfast.serve.listening_socket import bind
 
 
-def free_port() -> int:
-    """A port of this machine that no program listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class _Server(uvicorn.Server):
     """Says when it has started; streams that are still open when it ends are cut."""
 

@@ -81,6 +81,9 @@ if TYPE_CHECKING:
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,
         HUB_VERSION as HUB_VERSION,
+        LOOP_HINT as LOOP_HINT,
+        LOOP_REASON as LOOP_REASON,
+        MOST_HUBS as MOST_HUBS,
         STATUS_URI as STATUS_URI,
         ServerRecord as ServerRecord,
         hub_warns as hub_warns,

@@ -25,7 +25,18 @@ from holdfast.core.machine import Health
 from holdfast.core.messages import FailureStatus
 from holdfast.core.quoting import quoted, without_invisible
 
-__all__ = ["HUB_CAPABILITY", "HUB_VERSION", "STATUS_URI", "ServerRecord", "hub_warns", "read_records", "speaks_hub"]
+__all__ = [
+    "HUB_CAPABILITY",
+    "HUB_VERSION",
+    "LOOP_HINT",
+    "LOOP_REASON",
+    "MOST_HUBS",
+    "STATUS_URI",
+    "ServerRecord",
+    "hub_warns",
+    "read_records",
+    "speaks_hub",
+]
 
 HUB_CAPABILITY: Final = "holdfast"
 """The name under which a hub announces itself, in the experimental capabilities of a server and of a client."""
@@ -35,6 +46,12 @@ HUB_VERSION: Final = 1
 
 STATUS_URI: Final = "holdfast://status"
 """The resource with the records of all servers of an endpoint."""
+
+LOOP_REASON: Final = "the definitions of hubs form a loop: what this hub asks another one for comes back to it"
+LOOP_HINT: Final = "let one of the hubs run the server itself"
+
+MOST_HUBS: Final = 8
+"""How many hubs a request, or a record, may pass. More are a mistake, also where they form no loop."""
 
 LONGEST_REASON: Final = 2_000
 LONGEST_SECONDS: Final = 10 * 365 * 86_400.0
@@ -67,6 +84,8 @@ class ServerRecord:
     """What was seen when it failed, by the name of the evidence: ``process_exit``, ``http_status``."""
     hint: str = ""
     """What would end the failure."""
+    hubs: tuple[str, ...] = ()
+    """The ids of the hubs through which the one that tells it has the server, itself first; empty if it runs it."""
 
     @property
     def is_available(self) -> bool:
@@ -92,7 +111,20 @@ class ServerRecord:
             "nextDialIn": health.retry_in,
             "callAsksIn": health.call_asks_in,
             "breakerRetryIn": health.breaker_retry_in,
+            "hubs": list(self.hubs),
         }
+
+    def seen_by(self, hub: str) -> ServerRecord:
+        """The record as this hub takes it: one that came through the hub itself is no news but a loop.
+
+        Two hubs that have each other as the definition of one server would show each other's state for ever.
+        """
+        if hub not in self.hubs:
+            return self
+        failed = replace(
+            self.health, state=State.PERMANENTLY_FAILED, reason=LOOP_REASON, evidence="permanent", retry_in=None
+        )
+        return ServerRecord(health=failed, kind="bad_config", hint=LOOP_HINT)
 
     def seen_from(self, outer: Health, *, age: float) -> Health:
         """The health outside, ``age`` seconds after the record came. Connection and calls stay those outside."""
@@ -145,11 +177,12 @@ def _read(name: object, record: object, *, proven: bool) -> ServerRecord | None:
         call_asks_in=_number(record.get("callAsksIn")),
         breaker_retry_in=_number(record.get("breakerRetryIn")),
     )
-    kind, hint = record.get("evidence"), record.get("hint")
+    kind, hint, hubs = record.get("evidence"), record.get("hint"), record.get("hubs")
     return ServerRecord(
         health=health,
         kind=kind[:80] if isinstance(kind, str) and kind.isidentifier() else "",
         hint=_plain(hint) if proven and isinstance(hint, str) else "",
+        hubs=tuple(str(one)[:80] for one in hubs[:MOST_HUBS]) if isinstance(hubs, list) else (),
     )
 
 

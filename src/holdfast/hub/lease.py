@@ -7,7 +7,7 @@ function ends with an event that says what happened. A cache remembers the proto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -53,6 +53,7 @@ from holdfast.wire import (
     Starting,
     apply_desired_state,
     evidence_in,
+    first_status,
     follow_hub,
     until_cancelled,
     watch_connection,
@@ -144,6 +145,8 @@ class Lease:
         self.attempt: Attempt[Listing] | None = None
         self.other: OtherEra | None = None
         """The connection for legacy clients of a server that speaks both eras."""
+        self.told: ServerRecord | None = None
+        """What a hub on the other side says of its server; None if there is no such hub."""
         self.redactor = Redactor()
         self.close_error = ""
         self.cut = ""
@@ -154,6 +157,21 @@ class Lease:
         """What was seen when the server or the network ended it, masked."""
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
+
+    def hear(self, record: ServerRecord | None) -> ServerRecord | None:
+        """Note what a hub on the other side says of its server."""
+        self.told = record
+        return record
+
+    @property
+    def lists_nothing_yet(self) -> bool:
+        """Whether its list is empty because the server behind a hub is not up: then the last good one stays.
+
+        Published, an empty list would be taken for what the server first offered, and all of its tools for new ones.
+        """
+        if self.told is None or self.told.health.status == "available" or self.listing is None:
+            return False
+        return not any(self.listing.of(kind) for kind in Kind)
 
     async def connection_for(self, caller: Caller | None) -> Connection:
         """The connection for this caller, opened if it is not open; the first one if its era has none."""
@@ -491,6 +509,8 @@ class Connector:
             known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
+            if connection.hub is not None:  # before the list: a server that comes up in between is asked again
+                lease.told = await first_status(connection, within=within)
             lease.offers = await connection.list_everything(within=within)
             return _listing(spec, lease, connection, lease.offers)
 
@@ -510,13 +530,15 @@ class Connector:
             lease.connection = connection
             async with anyio.create_task_group() as beside:
                 if connection.hub is not None:
-                    beside.start_soon(until_cancelled, follow_hub, connection, partial(_tell, told))
+                    beside.start_soon(until_cancelled, follow_hub, connection, lambda record: told(lease.hear(record)))
                 elif connection.era == "modern" and spec.era == "auto":
                     lease.other = OtherEra(is_process=spec.transport == "stdio")
                     beside.start_soon(
                         until_cancelled, lease.other.run, lambda: self._legacy(spec, lease, noticed), changed
                     )
                 stands(lease.listing)
+                if connection.hub is not None:
+                    told(lease.told)
                 try:
                     gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
                 finally:
@@ -535,16 +557,6 @@ class Connector:
             redactor=lease.redactor,
             hooks=DialHooks(on_notice=noticed, relay=lease.relay()),
         )
-
-
-def _tell(told: Callable[[ServerRecord | None], object], records: Mapping[str, ServerRecord]) -> bool:
-    """Tell about the server of a hub that has one; a hub of many is one server here, and it is up. True if all is well.
-
-    An endpoint of one server is what ``{"hub": …}`` names. It can also be written as a URL.
-    """
-    record = next(iter(records.values())) if len(records) == 1 else None
-    told(record)
-    return record is None or record.is_available
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:

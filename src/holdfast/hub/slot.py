@@ -296,7 +296,9 @@ class Slot:
                     self._wake_at = at
                     self._poked.set()
                 case do.Publish(listing=listing):
-                    context.host.publish(listing)
+                    lease = self.leases.get(listing.generation)
+                    if lease is None or not lease.lists_nothing_yet:
+                        context.host.publish(listing)
                 case do.Withdraw(removed=removed):
                     context.host.withdraw(self.id, removed=removed)
                 case do.Reinstate():
@@ -336,7 +338,15 @@ def record_of(slot: Slot) -> ServerRecord:
     """What this hub tells another one about the server of a slot."""
     told, seen = slot.machine.told, _latest_failure(slot)
     kind = told.kind if told is not None else _evidence_name(seen) if seen is not None else ""
-    return ServerRecord(health=slot.health(), kind=kind, hint=remedy_for(slot).hint)
+    return ServerRecord(health=slot.health(), kind=kind, hint=remedy_for(slot).hint, hubs=_hubs_behind(slot))
+
+
+def _hubs_behind(slot: Slot) -> tuple[str, ...]:
+    """The hubs through which the server is reached, this one first; none if this hub has the server itself."""
+    lease = slot.lease
+    if lease is None or lease.connection is None or lease.connection.hub is None:
+        return ()
+    return (lease.connection.hub.own_id, *(lease.told.hubs if lease.told is not None else ()))
 
 
 def remedy_for(slot: Slot) -> FailureRemedy:

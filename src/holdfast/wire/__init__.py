@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         LOG_LEVELS as LOG_LEVELS,
         DesiredState as DesiredState,
         apply_desired_state as apply_desired_state,
+        first_status as first_status,
         follow_hub as follow_hub,
         watch_connection as watch_connection,
     )

@@ -19,7 +19,7 @@ from holdfast.core import Evidence, Redactor, TimedOut, ToldByHub, Unexpected, m
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import descriptor_shortage
 from holdfast.wire.dial import Dialer, DialHooks, OnNotification
-from holdfast.wire.listen import STATUS_SECONDS
+from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection, Era
@@ -102,8 +102,7 @@ class Attempt(Generic[T]):
         """A hub on the other side answers, also while its server is down: the outcome is what it says of the server."""
         if connection.hub is None:
             return
-        records = await connection.hub_status(within=STATUS_SECONDS)
-        record = next(iter(records.values())) if len(records) == 1 else None
+        record = await first_status(connection, within=STATUS_SECONDS)
         if record is not None and (failure := record.health.failure) is not None:
             told = ToldByHub(
                 status=failure.status, reason=failure.error, hint=record.hint, retry_in=record.health.next_try

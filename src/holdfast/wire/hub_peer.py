@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
-from holdfast.core import FailureStatus, State, ToldByHub, quoted, without_invisible
+from holdfast.core import LOOP_HINT, LOOP_REASON, MOST_HUBS, FailureStatus, State, ToldByHub, quoted, without_invisible
 from holdfast.errors import ServerFailure
 from holdfast.wire.raw_json import BadJson, RawObject, fields, is_object, loads
 from holdfast.wire.relay import Caller
@@ -50,15 +50,11 @@ FAILURE_BYTES: Final = 64 * 1024
 LONGEST_WORDS: Final = 4_000
 LONGEST_PRINCIPAL: Final = 4_000
 
-MOST_HUBS: Final = 8
-"""How many hubs a request may pass. More are a mistake, also where they do not form a loop."""
-
 _LOOP: Final = ToldByHub(
     status="permanent",
-    reason="the definitions of hubs form a loop: the request came through this hub before",
-    hint="let one of the hubs run the server itself",
-    words="the request was not sent on: the definitions of hubs form a loop, and it came through this hub before. "
-    "Let one of the hubs run the server itself.",
+    reason=LOOP_REASON,
+    hint=LOOP_HINT,
+    words=f"the request was not sent on: {LOOP_REASON}. {LOOP_HINT.capitalize()}.",
 )
 
 _UNAVAILABLE: Final = frozenset(

@@ -31,6 +31,7 @@ __all__ = [
     "STATUS_SECONDS",
     "DesiredState",
     "apply_desired_state",
+    "first_status",
     "follow_hub",
     "subscribe",
     "watch_connection",
@@ -174,8 +175,8 @@ STATUS_AGAIN_SECONDS, DOWN_AGAIN_SECONDS = 60.0, 5.0
 """How often a hub is asked though it says nothing: a notice may be lost, and words such as "starting for 12 s" age."""
 
 
-async def follow_hub(connection: Connection, told: Callable[[Mapping[str, ServerRecord]], bool]) -> None:
-    """Read the status of a hub whenever it changed, until cancelled. ``told`` returns whether all is well there.
+async def follow_hub(connection: Connection, told: Callable[[ServerRecord | None], object]) -> None:
+    """Read the status of a hub whenever it changed, until cancelled; ``told`` gets what it says of its one server.
 
     A status that cannot be read changes nothing: whether the hub is gone is seen by ``watch_connection``.
     """
@@ -183,9 +184,28 @@ async def follow_hub(connection: Connection, told: Callable[[Mapping[str, Server
     while True:
         changed = connection.status_told
         with suppress(ServerFailure):
-            well = told(await connection.hub_status(within=STATUS_SECONDS))
+            record = _of_one(await connection.hub_status(within=STATUS_SECONDS), connection)
+            told(record)
+            well = record is None or record.is_available
         with anyio.move_on_after(STATUS_AGAIN_SECONDS if well else DOWN_AGAIN_SECONDS):
             await changed.wait()
+
+
+async def first_status(connection: Connection, *, within: float) -> ServerRecord | None:
+    """What a hub says of its one server; None if it says nothing that can be read."""
+    with suppress(ServerFailure):
+        return _of_one(await connection.hub_status(within=min(within, STATUS_SECONDS)), connection)
+    return None
+
+
+def _of_one(records: Mapping[str, ServerRecord], connection: Connection) -> ServerRecord | None:
+    """The record of the server of an endpoint that has one; a hub of many is one server here, and it is up.
+
+    An endpoint of one server is what ``{"hub": …}`` names. It can also be written as a URL.
+    """
+    if len(records) != 1 or connection.hub is None:
+        return None
+    return next(iter(records.values())).seen_by(connection.hub.own_id)
 
 
 class DesiredState:
