@@ -24,7 +24,7 @@ from holdfast.core.evidence import BadConfig, CommandFault, CommandUnusable, Pro
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.dial import Dialer
-from holdfast.wire.process import INHERITED, Child
+from holdfast.wire.process import INHERITED, Child, StderrTail
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import CHILD_MARK, MARK, Warden
 from tests.harness.waiting import came_true
@@ -45,9 +45,15 @@ def pipe(peer: StdioPeer, **more: object) -> ServerSpec:
 
 
 @asynccontextmanager
-async def started(spec: ServerSpec, *, keep: int = 16 * 1024, secrets: tuple[str, ...] = ()) -> AsyncIterator[Child]:
+async def started(
+    spec: ServerSpec,
+    *,
+    keep: int = 16 * 1024,
+    secrets: tuple[str, ...] = (),
+    hear: Callable[[bytes], None] = lambda _: None,
+) -> AsyncIterator[Child]:
     async with Warden() as warden:
-        child = await Child.start(spec, warden=warden, redactor=Redactor(secrets), keep=keep)
+        child = await Child.start(spec, warden=warden, redactor=Redactor(secrets), keep=keep, on_line=hear)
         try:
             yield child
         finally:
@@ -220,10 +226,10 @@ async def test_an_exit_is_noticed_though_a_grandchild_holds_the_pipes(stdio_peer
 async def words_of(source: str, *, keep: int = 16 * 1024, secrets: tuple[str, ...] = ()) -> str:
     async with started(program(source), keep=keep, secrets=secrets) as child:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(child.drain_stderr)
+            tasks.start_soon(child.stderr.drain)
             with anyio.fail_after(20):
                 await child.exited()
-            words, _ = await child.last_words()
+            words, _ = await child.stderr.last_words()
             tasks.cancel_scope.cancel()
         return words
 
@@ -232,15 +238,14 @@ async def test_what_it_wrote_shortly_before_its_end_is_told_apart(monkeypatch: p
     now, lines = [1_000.0], list[bytes]()
     monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: now[0]))
     source = "import sys; print('started', file=sys.stderr, flush=True); input(); sys.exit('over')"
-    async with started(program(source)) as child, anyio.create_task_group() as tasks:
-        child.on_line = lines.append
-        tasks.start_soon(child.drain_stderr)
+    async with started(program(source), hear=lines.append) as child, anyio.create_task_group() as tasks:
+        tasks.start_soon(child.stderr.drain)
         await came_true(lambda: lines)
         now[0] += room.RECENT_SECONDS + 1
         await child.send(b"\n")
         with anyio.fail_after(20):
             await child.exited()
-        assert await child.last_words() == ("started\nover", "over")
+        assert await child.stderr.last_words() == ("started\nover", "over")
         tasks.cancel_scope.cancel()
 
 
@@ -264,15 +269,14 @@ async def test_secrets_and_control_characters_are_masked_in_its_last_words() -> 
 @pytest.mark.parametrize(("keep", "shown"), [(1024, f"bad key {MASK}"), (12, "")])
 async def test_secrets_are_masked_in_the_last_line_of_one_that_still_runs(keep: int, shown: str) -> None:
     source = "import sys; sys.stderr.write('starting\\n\\x1b[31mbad key hunter22\\n'); sys.stderr.flush(); input()"
+    lines: list[bytes] = []
     async with (
-        started(program(source), keep=keep, secrets=("hunter22",)) as child,
+        started(program(source), keep=keep, secrets=("hunter22",), hear=lines.append) as child,
         anyio.create_task_group() as tasks,
     ):
-        lines: list[bytes] = []
-        child.on_line = lines.append
-        tasks.start_soon(child.drain_stderr)
+        tasks.start_soon(child.stderr.drain)
         await came_true(lambda: len(lines) == 2)
-        assert child.last_line == shown, "a line that is kept in part may begin inside a secret"
+        assert child.stderr.last_line == shown, "a line that is kept in part may begin inside a secret"
         tasks.cancel_scope.cancel()
 
 
@@ -305,11 +309,11 @@ async def test_last_words_are_had_though_the_event_loop_is_late(monkeypatch: pyt
             await anyio.lowlevel.checkpoint()
             yield part
 
-    process: Any = SimpleNamespace(pid=0, stderr=pipe_read_late())
-    child = Child(process, -1, Warden(), Redactor(()), keep=1024)
+    pipe: Any = pipe_read_late()
+    stderr = StderrTail(pipe, Redactor(()), 1024, lambda _: None)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(child.drain_stderr)
-        assert await child.last_words() == ("it is over", "it is over")
+        tasks.start_soon(stderr.drain)
+        assert await stderr.last_words() == ("it is over", "it is over")
 
 
 @pytest.mark.requirement("MSG-6", "HUB-5")
@@ -322,10 +326,11 @@ async def test_what_it_says_while_it_is_closed_is_passed_on_and_no_line_is_cut_i
         begun.set()
 
     async with Warden() as warden:
-        child = await Child.start(program(source), warden=warden, redactor=Redactor(("hunter22",)), keep=1024)
-        child.on_line = hear
+        child = await Child.start(
+            program(source), warden=warden, redactor=Redactor(("hunter22",)), keep=1024, on_line=hear
+        )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(child.drain_stderr)
+            tasks.start_soon(child.stderr.drain)
             with anyio.fail_after(20):
                 await begun.wait()
             tasks.cancel_scope.cancel()

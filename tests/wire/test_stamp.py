@@ -11,7 +11,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from holdfast.wire.relay import Era
-from holdfast.wire.stamp import KNOWN, KNOWN_BYTES, RequestStamp
+from holdfast.wire.request_sender import KNOWN, KNOWN_BYTES, RequestStamp
 
 pytestmark = pytest.mark.requirement("LIFE-28")
 

@@ -55,22 +55,6 @@ async def owner_of(*flags: str, heard: Journal) -> AsyncIterator[anyio.abc.Proce
                 process.kill()
 
 
-@pytest.mark.requirement("FLEET-6")
-async def test_a_process_ends_when_its_time_is_over_though_its_owner_does_nothing() -> None:
-    """As if the owner were stopped: nothing but the warden acts."""
-    async with Warden() as warden:
-        await warden.ready()
-        stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-        command = [sys.executable, "-I", "-S", "-c", stubborn]
-        async with await anyio.open_process(command, start_new_session=True) as child:
-            warden.watch(child.pid)
-            for seconds in (60.0, 0.05):
-                warden.allow(child.pid, seconds)
-            with anyio.fail_after(20):
-                assert await child.wait() == -signal.SIGKILL
-            warden.release(child.pid)
-
-
 async def killed_owner_leaves_none(*flags: str, heard: Journal) -> None:
     async with owner_of(*flags, heard=heard) as owner:
         child, grandchild = int(await heard.line("start")), int(await heard.line("grandchild"))

@@ -114,7 +114,7 @@ class Attempt(Generic[T]):
         """How the start of its process goes; None where no process starts, or it has answered."""
         if self.child is None or self.version or self.child.exit_code is not None:
             return None
-        return Starting(seconds=anyio.current_time() - self.began, line=self.child.last_line)
+        return Starting(seconds=anyio.current_time() - self.began, line=self.child.stderr.last_line)
 
     def _whole(self, seen: Evidence) -> Evidence:
         """An attempt that the deadline of all attempts cut short says how long that was, not what was left of it."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import anyio
 import mcp_types as types
@@ -27,7 +27,7 @@ from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.relay import Relay, RelayDispatcher
-from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire
+from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire, close_session, declared
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
 
@@ -127,10 +127,11 @@ class Dialer:
         hooks: DialHooks,
     ) -> Connection:
         closers = AsyncExitStack()
+        # Emptied at the end: the session refers to the function that reads it, and the hooks to the session's owner.
+        readers: list[OnNotification] = [hooks.on_notice] if hooks.on_notice is not None else []
+        closers.callback(readers.clear)
 
-        readers: list[Callable[[str], None]] = []  # emptied at the end: the session refers to this function
-
-        async def _noticed(message: IncomingMessage) -> None:
+        async def noticed(message: IncomingMessage) -> None:
             if readers and not isinstance(message, Exception) and not _of_one_resource(message):
                 readers[0](message.method)
 
@@ -138,10 +139,7 @@ class Dialer:
             wire = await self._open(closers, spec, redactor, hooks, times)
             me = types.Implementation(name="holdfast", version=__version__)
             relayed = RelayDispatcher(wire, spec.id, hooks.relay)
-            session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
-            connection = Connection(session, wire, relayed, self._limits, closers)
-            readers.append(partial(connection.noticed, pass_on=hooks.on_notice))
-            closers.callback(readers.clear)
+            session = ClientSession(dispatcher=relayed, client_info=me, message_handler=noticed)
             await session.__aenter__()
         except BaseException:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
@@ -149,27 +147,30 @@ class Dialer:
             raise
         try:
             # The SSE transport exists only in the legacy era.
-            fixed = spec.era != "auto"
             era = "legacy" if spec.transport == "sse" else era
-            connection.era = await self._greet(connection, times, era, fixed=fixed)
-            if (self._is_hub or spec.hub) and speaks_hub(connection.capabilities):
-                warns = hub_warns(connection.capabilities)
-                connection.hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=warns)
+            era = await self._greet(session, wire, times, era, fixed=spec.era != "auto")
+            said = declared(session)
+            hub: HubPeer | None = None
+            if (self._is_hub or spec.hub) and speaks_hub(said):
+                hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=hub_warns(said))
+            connection = Connection(session, wire, relayed, self._limits, closers, era=era, hub=hub)
         except BaseException:
-            await connection.aclose()
+            await close_session(session, closers)
             raise
+        readers[:] = [partial(_told, connection, hooks.on_notice)]
         return connection
 
-    async def _greet(self, connection: Connection, times: _Times, era: Era | None, *, fixed: bool) -> Era:
-        wire, left = connection.wire, max(times.deadline - anyio.current_time(), 0.0)
+    async def _greet(self, session: ClientSession, wire: Wire, times: _Times, era: Era | None, *, fixed: bool) -> Era:
+        left = max(times.deadline - anyio.current_time(), 0.0)
         try:
             with anyio.fail_after(left) as scope:
-                if isinstance(wire, StdioDispatcher):
-                    wire.on_first_message = lambda: _shorten(scope, times.within)
+                times.scope = scope
                 has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
-                era = await negotiate(connection.session, era=era, has_read=has_read, fixed=fixed)
+                era = await negotiate(session, era=era, has_read=has_read, fixed=fixed)
         except TimeoutError:
             raise ServerFailure(wire.unanswered() or _silence(wire, left, times)) from None
+        finally:
+            times.scope = None  # it refers to the task, and its exception to these times
         wire.stood = True
         return era
 
@@ -178,12 +179,12 @@ class Dialer:
     ) -> Wire:
         """Open the transport; the stack closes it. Does not wait for an answer."""
         if spec.transport == "stdio":
-            child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=self._limits.stderr_bytes)
-            if self._on_stderr is not None:
-                child.on_line = partial(_pass_on, self._on_stderr, spec.id, redactor)
+            keep = self._limits.stderr_bytes
+            lines = partial(_pass_on, self._on_stderr, spec.id, redactor)
+            child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=keep, on_line=lines)
             if hooks.on_start is not None:
                 hooks.on_start(child)
-            pipes = StdioDispatcher(child, self._limits, redactor)
+            pipes = StdioDispatcher(child, self._limits, redactor, times.first_message)
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
         authorizer = self._authorize(spec) if self._authorize is not None else None
@@ -217,15 +218,19 @@ _NO_KEY = "a hub at another address needs the key that both hubs share"
 _NO_KEY_HINT = "start both with the same --session-key-file"
 
 
-class _Times(NamedTuple):
+@dataclass
+class _Times:
     """The limits of a handshake: when the first answer must be there, and the seconds for the rest after it."""
 
     deadline: float
     within: float
+    scope: anyio.CancelScope | None = None
+    """The wait for the handshake, once it has begun."""
 
-
-def _shorten(scope: anyio.CancelScope, within: float) -> None:
-    scope.deadline = min(scope.deadline, anyio.current_time() + within)
+    def first_message(self) -> None:
+        """The first answer came: the rest has its own time."""
+        if self.scope is not None:
+            self.scope.deadline = min(self.scope.deadline, anyio.current_time() + self.within)
 
 
 def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
@@ -239,8 +244,17 @@ def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
     return TimedOut(doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.last_line)
 
 
-def _pass_on(on_stderr: OnStderr, server: str, redactor: Redactor, line: bytes) -> None:
-    on_stderr(server, line, redactor)
+def _told(connection: Connection, pass_on: OnNotification | None, method: str) -> None:
+    """A notification came that belongs to no request."""
+    if method == "notifications/subscriptions/acknowledged":
+        connection.on_stream()
+    elif pass_on is not None:
+        pass_on(method)
+
+
+def _pass_on(on_stderr: OnStderr | None, server: str, redactor: Redactor, line: bytes) -> None:
+    if on_stderr is not None:
+        on_stderr(server, line, redactor)
 
 
 def _of_one_resource(message: types.ServerNotification) -> bool:

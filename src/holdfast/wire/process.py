@@ -1,11 +1,23 @@
 """A stdio server's process: started in its own group, read, and ended with its whole group.
 
-It gets a minimal environment (SEC-1). Its exit is seen at once, also while a grandchild holds its pipes. The end of
-its stderr is kept. After a close, no process of its group is left.
+What can happen, and what is done:
+
+- It writes to stderr, without end or in one long line. ``StderrTail`` reads all of it, so that it never blocks on a
+  write, passes whole lines on, and keeps the end as evidence.
+- It exits while a grandchild holds its pipes. The exit is seen by the event loop itself, not by the end of a pipe.
+- It does not read its stdin. A write waits for its turn; a message that was begun is written whole by the next sender,
+  so no line is cut.
+- It ignores a polite end, or its children leave its group. ``ProcessGroup`` ends the group and those that escaped:
+  closed stdin, SIGTERM, SIGKILL, each with a bound.
+
+What must never happen: a process of ours is left after a close; a close waits without a bound, or is cancelled in the
+middle; a server sees more of our environment than its definition gives (SEC-1); a secret is cut in two before it is
+masked, and passes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import fcntl
@@ -37,6 +49,8 @@ __all__ = [
     "LONGEST_SECRET",
     "Child",
     "OnStderr",
+    "ProcessGroup",
+    "StderrTail",
     "adopt_orphans",
     "environment_of",
     "find_program",
@@ -96,35 +110,186 @@ STDERR_PIECES = 256
 """Of how many pieces of stderr the time is kept. A process that writes more in its last seconds tells it at the end."""
 
 
+def _no_reader(line: bytes) -> None:
+    """Nothing reads the lines of its stderr."""
+
+
+class StderrTail:
+    """Reads the stderr of a process to its end, passes on its lines and keeps the last part of it."""
+
+    def __init__(self, pipe: OutputPipe, redactor: Redactor, keep: int, on_line: Callable[[bytes], None]) -> None:
+        self._pipe = pipe
+        self._redactor = redactor
+        self._keep = keep
+        self._on_line = on_line
+        self._tail = bytearray()
+        self._cut = False
+        """Whether something was dropped before the tail."""
+        self._times: deque[tuple[float, int]] = deque(maxlen=STDERR_PIECES)
+        """When each of the last pieces came, and its bytes."""
+        self._line = b""
+        """The beginning of a line that has no end yet."""
+        self._in_long_line = False
+        self._ended = anyio.Event()
+
+    async def drain(self) -> None:
+        """Read it to the end. One that was cancelled can go on."""
+        async for chunk in self._pipe:
+            self._line = self._pass_on(self._line + chunk)
+            self._tail += chunk
+            self._times.append((time.monotonic(), len(chunk)))
+            if (over := len(self._tail) - self._keep) > 0:
+                self._cut = True
+                del self._tail[:over]
+        if self._line:  # not after a cancellation: it may be cut inside a secret
+            self._on_line(self._line)
+        self._line = b""
+        self._ended.set()
+
+    def _pass_on(self, text: bytes) -> bytes:
+        """Pass on whole lines; returns the unfinished rest."""
+        *lines, rest = text.split(b"\n")
+        if len(lines) > LINES_PASSED_ON:
+            lines = lines[-LINES_PASSED_ON:]  # a flood: the last ones tell most
+        for line in lines:
+            if line.strip() and not self._in_long_line:
+                self._on_line(line[:LONGEST_LINE])
+            self._in_long_line = False
+        if len(rest) > LONGEST_LINE and not self._in_long_line:
+            self._on_line(rest[:LONGEST_LINE])
+            self._in_long_line = True
+        return b"" if self._in_long_line else rest
+
+    @property
+    def last_line(self) -> str:
+        """The last line so far, masked and without control characters; empty if there is none."""
+        lines = self._tail.decode("utf-8", "replace").splitlines()[-2:]
+        if self._cut:
+            lines = lines[1:]  # the first may be cut inside a secret
+        line = next((line for line in reversed(lines) if line.strip()), "")
+        return plain(self._redactor.mask(line)).strip()[:SHOWN_LINE]
+
+    async def last_words(self) -> tuple[str, str]:
+        """The end of it, and what of that came in the last seconds; masked. It waits a moment for the rest."""
+        since = time.monotonic() - RECENT_SECONDS
+        await self.read_to_end()
+        recent = sum(size for at, size in self._times if at >= since)
+        whole = self._masked(bytes(self._tail), cut=self._cut)
+        if recent >= len(self._tail):
+            return whole, whole
+        before = self._tail[: len(self._tail) - recent]
+        # A piece may begin inside a line: half of a secret would not be recognised.
+        return whole, self._masked(bytes(self._tail[len(before) :]), cut=not before.endswith(b"\n"))
+
+    def _masked(self, raw: bytes, *, cut: bool) -> str:
+        text = raw.decode("utf-8", "replace")
+        if cut:
+            text = text.partition("\n")[2] or text[LONGEST_SECRET:]
+        if len(text) > LONGEST_LAST_WORDS:  # a long text is cut before it is masked, and the end tells most
+            text = text[-LONGEST_LAST_WORDS:].partition("\n")[2] or text[LONGEST_SECRET - LONGEST_LAST_WORDS :]
+        return self._redactor.mask(text).strip()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was read to the end."""
+        return self._ended.is_set()
+
+    async def read_to_end(self) -> None:
+        """Wait a moment until it is read to the end: a grandchild may hold it open without one."""
+        for _ in range(LAST_WORDS_LOOKS):
+            with anyio.move_on_after(LAST_WORDS_SECONDS / LAST_WORDS_LOOKS):
+                await self._ended.wait()
+                return
+
+    def __repr__(self) -> str:
+        return f"<StderrTail {len(self._tail)} bytes{' and more' if self._cut else ''}{' ended' if self.ended else ''}>"
+
+
+class ProcessGroup:
+    """The group of a process, and its descendants that left it: signals, and whether one of them lives."""
+
+    def __init__(self, number: int, mark: bytes, warden: Warden) -> None:
+        self.number = number
+        self._mark = mark
+        """The variable in the environment of each descendant."""
+        self._warden = warden
+
+    def tell(self, number: int) -> bool:
+        """Signal the group; False if nothing of it is left."""
+        try:
+            os.killpg(self.number, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    async def gone_within(self, seconds: float) -> bool:
+        """Wait until no process of the group lives; False if that takes longer."""
+        pause = FIRST_LOOK_SECONDS
+        with anyio.move_on_after(seconds):
+            while self.tell(0) and _has_living(self.number):
+                await anyio.sleep(pause)
+                pause = min(2 * pause, LAST_LOOK_SECONDS)
+            return True
+        return False
+
+    async def end_escaped(self, polite: float) -> None:
+        """End the descendants that left the group: SIGTERM, then SIGKILL. Bounded."""
+        if not _HAS_PROC:
+            return
+        began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
+        while left := await anyio.to_thread.run_sync(self._escaped):
+            waited = anyio.current_time() - began
+            if waited > polite + KILLED_SECONDS:
+                return
+            for process in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, signal.SIGTERM if waited < polite else signal.SIGKILL)
+            await anyio.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK_SECONDS)
+
+    def _escaped(self) -> list[_Process]:
+        """Living descendants outside the group: by their mark, or as adopted orphans that can be no other child's."""
+        found, alone = [], self._warden.groups == {self.number}
+        for process in _WALK.processes():
+            if process.group != self.number and process.pid != os.getpid():
+                marks = _marks_of(process.pid)
+                if self._mark in marks or (alone and _is_adopted(process, marks, self._warden)):
+                    found.append(process)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<ProcessGroup {self.number}>"
+
+
 class Child:
     """One process and its group. The caller of ``start`` closes it."""
 
-    def __init__(self, process: Spawned, stdin: int, warden: Warden, redactor: Redactor, keep: int) -> None:
+    def __init__(self, process: Spawned, stdin: int, group: ProcessGroup, stderr: StderrTail, warden: Warden) -> None:
         self._process = process
         self._stdin: int | None = stdin
+        self._group = group
         self._warden = warden
-        self._redactor = redactor
-        self._keep = keep
-        self._stderr = bytearray()
-        self._stderr_cut = False
-        self._stderr_times: deque[tuple[float, int]] = deque(maxlen=STDERR_PIECES)
-        """When each of the last pieces of stderr came, and its bytes."""
-        self._line = b""
-        """The beginning of a line of its stderr that has no end yet."""
+        self.stderr = stderr
         self._unsent = bytearray()
+        """The rest of a message whose sender was cancelled."""
         self.written = 0
         """How many bytes were written to its stdin."""
-        self._turn = anyio.Lock()
-        self._stderr_ended = anyio.Event()
-        self.on_line: Callable[[bytes], None] | None = None
-        """Called for each line of its stderr, as it came."""
-        self._in_long_line = False
-        self._mark = b""
-        self.group = process.pid
+        self._turn = asyncio.Lock()  # unlike anyio's, it lets no other task run where nothing waits
 
     @classmethod
-    async def start(cls, spec: ServerSpec, *, warden: Warden, redactor: Redactor, keep: int) -> Child:
-        """Start the server's command; raises ``ServerFailure`` with the reason if that fails."""
+    async def start(
+        cls,
+        spec: ServerSpec,
+        *,
+        warden: Warden,
+        redactor: Redactor,
+        keep: int,
+        on_line: Callable[[bytes], None] = _no_reader,
+    ) -> Child:
+        """Start the server's command; raises ``ServerFailure`` with the reason if that fails.
+
+        ``on_line`` is called for each line of its stderr, as it came; ``keep`` bytes of the end are kept.
+        """
         mark = f"{warden.name}-{next(_NUMBERS)}"
         environment = {**environment_of(spec), MARK: warden.name, CHILD_MARK: mark}
         program = find_program(spec, environment)
@@ -141,76 +306,39 @@ class Child:
         finally:
             os.close(theirs)
         warden.watch(process.pid)
-        child = cls(process, ours, warden, redactor, keep)
-        child._mark = f"{CHILD_MARK}={mark}".encode()
-        return child
+        assert process.stderr is not None  # noqa: S101 - spawn made the pipe
+        stderr = StderrTail(process.stderr, redactor, keep, on_line)
+        group = ProcessGroup(process.pid, f"{CHILD_MARK}={mark}".encode(), warden)
+        return cls(process, ours, group, stderr, warden)
+
+    @property
+    def group(self) -> int:
+        """The number of its process group, which is its own process id."""
+        return self._group.number
 
     async def send(self, data: bytes) -> None:
         """Write to its stdin. The next sender writes the rest of a cancelled one first, so no line is cut."""
-        if not self._unsent and not self._turn.locked():
-            wrote = self._write(data)  # most messages fit into the pipe: then nothing waits
-            if wrote == len(data):
-                return
-            self._unsent += data[wrote:]
-            data = b""
         async with self._turn:
-            await self._send_rest()
+            await self._send_rest()  # one that waits for its turn and is cancelled has written nothing
             self._unsent += data
             await self._send_rest()
 
     async def _send_rest(self) -> None:
         while self._unsent:
-            wrote = self._write(self._unsent)
-            del self._unsent[:wrote]
-            if not wrote and self._stdin is not None:
+            if self._stdin is None:
+                raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
+            try:
+                wrote = os.write(self._stdin, self._unsent[:WRITE_BYTES])
+            except BlockingIOError:
                 await anyio.wait_writable(self._stdin)
-
-    def _write(self, data: bytes | bytearray) -> int:
-        """Write as much as fits; returns how much that is."""
-        if self._stdin is None:
-            raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
-        try:
-            wrote = os.write(self._stdin, data if len(data) <= WRITE_BYTES else data[:WRITE_BYTES])
-        except BlockingIOError:
-            return 0
-        self.written += wrote
-        return wrote
+                continue
+            self.written += wrote
+            del self._unsent[:wrote]
 
     async def receive(self, at_most: int = 64 * 1024) -> bytes:
         """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
         assert self._process.stdout is not None  # noqa: S101 - spawn made the pipe
         return await self._process.stdout.receive(at_most)
-
-    async def drain_stderr(self) -> None:
-        """Read its stderr to the end, and keep the last part. ``close`` goes on with it if it was cancelled."""
-        assert self._process.stderr is not None  # noqa: S101 - spawn made the pipe
-        async for chunk in self._process.stderr:
-            self._line = self._pass_on(self._line + chunk)
-            self._stderr += chunk
-            self._stderr_times.append((time.monotonic(), len(chunk)))
-            if (over := len(self._stderr) - self._keep) > 0:
-                self._stderr_cut = True
-                del self._stderr[:over]
-        if self._line and self.on_line is not None:  # not after a cancellation: it may be cut inside a secret
-            self.on_line(self._line)
-        self._line = b""
-        self._stderr_ended.set()
-
-    def _pass_on(self, text: bytes) -> bytes:
-        """Pass on whole lines; returns the unfinished rest."""
-        if self.on_line is None:
-            return b""
-        *lines, rest = text.split(b"\n")
-        if len(lines) > LINES_PASSED_ON:
-            lines = lines[-LINES_PASSED_ON:]  # a flood: the last ones tell most
-        for line in lines:
-            if line.strip() and not self._in_long_line:
-                self.on_line(line[:LONGEST_LINE])
-            self._in_long_line = False
-        if len(rest) > LONGEST_LINE and not self._in_long_line:
-            self.on_line(rest[:LONGEST_LINE])
-            self._in_long_line = True
-        return b"" if self._in_long_line else rest
 
     async def exited(self) -> int:
         """Wait for its exit, but not for its pipes; the exit code, or minus the signal."""
@@ -220,42 +348,6 @@ class Child:
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.returncode
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its stderr so far, masked and without control characters; empty if there is none."""
-        lines = self._stderr.decode("utf-8", "replace").splitlines()[-2:]
-        if self._stderr_cut:
-            lines = lines[1:]  # the first may be cut inside a secret
-        line = next((line for line in reversed(lines) if line.strip()), "")
-        return plain(self._redactor.mask(line)).strip()[:SHOWN_LINE]
-
-    async def last_words(self) -> tuple[str, str]:
-        """The end of its stderr, and what of it came in the last seconds; masked. It waits a moment for the rest."""
-        since = time.monotonic() - RECENT_SECONDS
-        await self._stderr_read()
-        recent = sum(size for at, size in self._stderr_times if at >= since)
-        whole = self._last_words(bytes(self._stderr), cut=self._stderr_cut)
-        if recent >= len(self._stderr):
-            return whole, whole
-        before = self._stderr[: len(self._stderr) - recent]
-        # A piece may begin inside a line: half of a secret would not be recognised.
-        return whole, self._last_words(bytes(self._stderr[len(before) :]), cut=not before.endswith(b"\n"))
-
-    def _last_words(self, raw: bytes, *, cut: bool) -> str:
-        text = raw.decode("utf-8", "replace")
-        if cut:
-            text = text.partition("\n")[2] or text[LONGEST_SECRET:]
-        if len(text) > LONGEST_LAST_WORDS:  # a long text is cut before it is masked, and the end tells most
-            text = text[-LONGEST_LAST_WORDS:].partition("\n")[2] or text[LONGEST_SECRET - LONGEST_LAST_WORDS :]
-        return self._redactor.mask(text).strip()
-
-    async def _stderr_read(self) -> None:
-        """Wait a moment until its stderr is read to the end."""
-        for _ in range(LAST_WORDS_LOOKS):
-            with anyio.move_on_after(LAST_WORDS_SECONDS / LAST_WORDS_LOOKS):
-                await self._stderr_ended.wait()
-                return
 
     def has_read(self) -> bool | None:
         """Whether it has read everything that we wrote; None where the system does not tell."""
@@ -286,47 +378,22 @@ class Child:
         with anyio.CancelScope(shield=True):
             self._close_stdin()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._discard, self._process.stdout)
-                if not self._stderr_ended.is_set():
-                    tasks.start_soon(self.drain_stderr)
+                tasks.start_soon(_discard, self._process.stdout)  # one that blocks on a write cannot exit
+                if not self.stderr.ended:
+                    tasks.start_soon(self.stderr.drain)
                 if politely:
                     with anyio.move_on_after(timeout):
                         await self._process.wait()
-                if self._tell(signal.SIGTERM) and not await self._gone_within(timeout):
-                    self._tell(signal.SIGKILL)
-                    await self._gone_within(KILLED_SECONDS)
-                await self._end_escaped(timeout)
-                await self._stderr_read()
+                if self._group.tell(signal.SIGTERM) and not await self._group.gone_within(timeout):
+                    self._group.tell(signal.SIGKILL)
+                    await self._group.gone_within(KILLED_SECONDS)
+                await self._group.end_escaped(timeout)
+                await self.stderr.read_to_end()
                 tasks.cancel_scope.cancel()
             await self._let_go()
             self._warden.release(self.group)
             if _ADOPTS:
                 await anyio.to_thread.run_sync(reap_orphans, self._warden)
-
-    async def _end_escaped(self, polite: float) -> None:
-        """End the descendants that left its group: SIGTERM, then SIGKILL. Bounded."""
-        if not _HAS_PROC:
-            return
-        began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
-        while left := await anyio.to_thread.run_sync(self._escaped):
-            waited = anyio.current_time() - began
-            if waited > polite + KILLED_SECONDS:
-                return
-            for process in left:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process.pid, signal.SIGTERM if waited < polite else signal.SIGKILL)
-            await anyio.sleep(pause)
-            pause = min(2 * pause, LAST_LOOK_SECONDS)
-
-    def _escaped(self) -> list[_Process]:
-        """Its living descendants outside its group: by its mark, or as adopted orphans that can be no other child's."""
-        found, alone = [], self._warden.groups == {self.group}
-        for process in _WALK.processes():
-            if process.group != self.group and process.pid != os.getpid():
-                marks = _marks_of(process.pid)
-                if self._mark in marks or (alone and _is_adopted(process, marks, self._warden)):
-                    found.append(process)
-        return found
 
     async def _let_go(self) -> None:
         """Close our ends of its pipes; do not wait for a process that survived SIGKILL."""
@@ -335,38 +402,22 @@ class Child:
         if self._process.returncode is not None:
             await self._process.aclose()
 
-    async def _discard(self, pipe: OutputPipe | None) -> None:
-        """Read to the end: a process that blocks on a write cannot exit."""
-        if pipe is not None:
-            async for _ in pipe:
-                pass
-
     def _close_stdin(self) -> None:
         if self._stdin is not None:
             anyio.notify_closing(self._stdin)
             os.close(self._stdin)
             self._stdin = None
 
-    async def _gone_within(self, seconds: float) -> bool:
-        pause = FIRST_LOOK_SECONDS
-        with anyio.move_on_after(seconds):
-            while self._tell(0) and _has_living(self.group):
-                await anyio.sleep(pause)
-                pause = min(2 * pause, LAST_LOOK_SECONDS)
-            return True
-        return False
-
-    def _tell(self, number: int) -> bool:
-        """Signal the group; False if nothing of it is left."""
-        try:
-            os.killpg(self.group, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
-
     def __repr__(self) -> str:
         state = "running" if self._process.returncode is None else f"exited {self._process.returncode}"
         return f"<Child group={self.group} {state}>"
+
+
+async def _discard(pipe: OutputPipe | None) -> None:
+    """Read to the end."""
+    if pipe is not None:
+        async for _ in pipe:
+            pass
 
 
 def adopt_orphans() -> bool:

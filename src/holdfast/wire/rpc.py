@@ -66,7 +66,6 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.wire.own_meta import load_params
 from holdfast.wire.progress import OnProgress, finite
 from holdfast.wire.raw_json import (
     SMALL_BYTES,
@@ -88,6 +87,7 @@ from holdfast.wire.raw_json import (
     text_of,
 )
 from holdfast.wire.relay import attributed, until_cancelled
+from holdfast.wire.results import load_params
 
 __all__ = [
     "Inbound",

@@ -1,7 +1,17 @@
 """The stdio transport: one line of JSON per message, over the pipes of a child process.
 
-Lines on stdout that are not the protocol are noise. They are ignored, and kept as evidence for the case that no
-message ever comes.
+What can happen on a pipe, and what it means:
+
+- A line that is no message: noise, as a program prints before it speaks. It is ignored, and its beginning is kept as
+  evidence for the case that no message ever comes. Once the program speaks the protocol, noise may be a part of an
+  answer, and is kept nowhere. Too much of it ends the connection.
+- A line over the bound: the request that it answers fails, if its beginning shows which one; the rest is dropped.
+- The process exits: what is left in its pipe is read for a moment. A grandchild may hold the pipe open without end.
+- It closes its stdout, or its stdin, and lives on. What it had read before it may still answer; the rest fails, and is
+  known to be unsent.
+
+What must never happen: one server's output holds up the event loop, or fills our memory; a request whose message was
+not written whole is said to have been sent.
 """
 
 from __future__ import annotations
@@ -11,11 +21,11 @@ from dataclasses import replace
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
+from holdfast.turns import Turns
 from holdfast.wire.dispatcher import DuplexDispatcher
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
@@ -37,8 +47,11 @@ NOISE_BEFORE_SPEECH = 64 * 1024
 NOISE_BOUND, NOISE_SECONDS = 4 * 1024 * 1024, 60.0
 """One that speaks it may print this much noise within so many seconds."""
 
-FAIR_BYTES, FAIR_LINES = 8 * 1024, 200
-"""How much of one server's output is read before other tasks run: a line that is no message costs 30 µs."""
+READ_BYTES = 8 * 1024
+"""How much of one server's output is read at a time."""
+
+HEAD_BYTES = 1024
+"""How much of a line over the bound is kept: enough to find out which request it answers."""
 
 LONGEST_SKIP = 8
 """A line that is over the bound is read to its end, unless it is this many times the bound."""
@@ -47,29 +60,93 @@ EXIT_SECONDS = 3.0
 """A process that closed its stdout usually exits soon; its exit code is worth this wait."""
 
 
-class StdioDispatcher(DuplexDispatcher):
-    """The SDK's dispatcher over a child's stdin and stdout."""
+class OutputNoise:
+    """What a program printed on stdout that is not the protocol."""
 
-    def __init__(self, child: Child, limits: Limits, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._bytes = 0
+        self._since = anyio.current_time()
+        self.text = ""
+        """The first of it, masked."""
+
+    def take(self, line: bytes, *, spoke: bool) -> None:
+        """A line that is no message; ``spoke``: a message came before. Raises ``ServerFailure`` for too much of it."""
+        now = anyio.current_time()
+        if now - self._since > NOISE_SECONDS:
+            self._since, self._bytes = now, 0
+        self._bytes += len(line)
+        # Once it has spoken the protocol, noise may be a part of an answer: it belongs to that caller alone.
+        if not spoke and len(self.text) < NOISE_KEPT:
+            # Masked before it is cut: a cut secret would not be recognised.
+            text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
+            self.text = f"{self.text}\n{text}".strip()[:NOISE_KEPT]
+        if self._bytes > (NOISE_BOUND if spoke else NOISE_BEFORE_SPEECH):
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self.text!r}"))
+
+
+class LineBuffer:
+    """Cuts a stream into lines. One over the bound is cut to its beginning, and the rest of it is dropped."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._searched = 0
+        self._skipped = 0
+        """How much of a line over the bound was dropped so far; 0 outside of one."""
+
+    @property
+    def unended(self) -> bool:
+        """Whether the beginning of a line came, and no more so far."""
+        return bool(self._bytes)
+
+    def feed(self, chunk: bytes) -> None:
+        """Bytes came."""
+        self._bytes += chunk
+
+    def next_line(self, most: int) -> tuple[bytes, bool] | None:
+        """The next line and whether it is over the bound; None until more bytes come.
+
+        Raises ``OverflowError`` for a line that is many times the bound.
+        """
+        while (end := self._bytes.find(b"\n", self._searched)) >= 0:
+            over, skipped = end > most, self._skipped
+            with memoryview(self._bytes) as whole:
+                line = bytes(whole[: HEAD_BYTES if over else end])
+            del self._bytes[: end + 1]
+            self._searched = self._skipped = 0
+            if not skipped:
+                return line, over
+        self._searched = len(self._bytes)
+        if not self._skipped and len(self._bytes) <= most:
+            return None
+        first = bytes(self._bytes[:HEAD_BYTES]) if not self._skipped else None
+        self._skipped += len(self._bytes)
+        self._bytes.clear()
+        self._searched = 0
+        if self._skipped > LONGEST_SKIP * most:
+            raise OverflowError
+        return (first, True) if first is not None else None
+
+
+class StdioDispatcher(DuplexDispatcher):
+    """The SDK's dispatcher over a child's stdin and stdout. ``on_first_message`` is called once, for the first one."""
+
+    def __init__(
+        self, child: Child, limits: Limits, redactor: Redactor, on_first_message: Callable[[], None] | None = None
+    ) -> None:
         super().__init__("stdio", limits)
         self._child = child
-        self._redactor = redactor
-        self._noise = ""
-        self._noise_bytes = 0
-        self._noise_since = anyio.current_time()
+        self._noise = OutputNoise(redactor)
+        self._lines = LineBuffer()
         self._ended = anyio.Event()
         self._deaf = False
         """Whether it closed its stdin and lives on."""
-        self._skipped = 0
-        self._unended = False
-        """Whether it printed the beginning of a line, and no more so far."""
-        self.on_first_message: Callable[[], None] | None = None
-        """Called once, for the first message of the protocol."""
+        self._on_first_message = on_first_message
 
     @property
     def noise(self) -> str:
         """The first noise on its stdout, masked."""
-        return self._noise
+        return self._noise.text
 
     @property
     def spoke(self) -> bool:
@@ -79,7 +156,7 @@ class StdioDispatcher(DuplexDispatcher):
     @property
     def last_line(self) -> str:
         """The last line of its stderr so far, masked."""
-        return self._child.last_line
+        return self._child.stderr.last_line
 
     def has_read(self) -> bool | None:
         """Whether the process has read all that was written to it; None where the system does not tell."""
@@ -87,9 +164,9 @@ class StdioDispatcher(DuplexDispatcher):
 
     def unanswered(self) -> Evidence | None:
         """A program that printed only noise is no MCP server."""
-        if self._noise and not self._rpc.spoke:
-            return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
-        if self._unended and not self._rpc.spoke:
+        if self._noise.text and not self._rpc.spoke:
+            return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise.text!r}")
+        if self._lines.unended and not self._rpc.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail="it printed a line without an end")
         return None
 
@@ -100,21 +177,17 @@ class StdioDispatcher(DuplexDispatcher):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._ended.wait()
-            raise ServerFailure(self._not_sent()) from None
+            # A process cannot act on a part of a line.
+            seen = self._rpc.pending.ended.evidence if self._rpc.pending.ended is not None else None
+            unsent = replace(seen, sent=False) if isinstance(seen, ProcessExit | NetworkFailure) else None
+            raise ServerFailure(unsent or _closed_stdin(sent=False)) from None
         return self._child.written
-
-    def _not_sent(self) -> Evidence:
-        """Why a message was not written whole: a process cannot act on a part of a line."""
-        seen = self._rpc.pending.ended.evidence if self._rpc.pending.ended is not None else None
-        if isinstance(seen, ProcessExit | NetworkFailure):
-            return replace(seen, sent=False)
-        return _closed_stdin(sent=False)
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Read lines until the process exits or closes its stdout."""
         broken: Evidence | None = None
         try:
-            tasks.start_soon(until_cancelled, self._child.drain_stderr)
+            tasks.start_soon(until_cancelled, self._child.stderr.drain)
             async with anyio.create_task_group() as reading:
                 reading.start_soon(until_cancelled, self._end_on_exit, reading.cancel_scope)
                 reading.start_soon(until_cancelled, self._end_on_closed_stdin, reading.cancel_scope)
@@ -154,97 +227,53 @@ class StdioDispatcher(DuplexDispatcher):
             return _closed_stdin(sent=True)
         if code is None:
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail="it closed its stdout")
-        whole, recent = await self._child.last_words()
+        whole, recent = await self._child.stderr.last_words()
         return ProcessExit(
             code=code,
             stood=self.stood,
             heard=bool(self._child.written and self._child.has_read()),  # one that got nothing heard nothing
             stderr=whole,
             recent=recent,
-            noise=self._noise,
+            noise=self._noise.text,
         )
 
     async def _take_lines(self) -> Evidence | None:
         """Read lines until there are no more, or until one is over a bound; returns the evidence for that."""
-        buffer = bytearray()
+        turns = Turns()
         try:
             while True:
-                searched = len(buffer)
-                chunk = await self._child.receive(FAIR_BYTES)
-                buffer += chunk
-                await self._take_whole_lines(buffer, searched)
-                self._unended = bool(buffer)
-                if len(chunk) == FAIR_BYTES:
-                    await anyio.lowlevel.checkpoint()
+                self._lines.feed(await self._child.receive(READ_BYTES))
+                while (found := self._lines.next_line(self._limits.message_bytes)) is not None:
+                    await self._take_line(*found)
+                    await turns.offer()
+                await turns.offer()  # a pipe that is never empty never waits
         except ServerFailure as failure:
             return failure.evidence
+        except OverflowError:
+            return over_message_bound(self._limits)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             return None
 
-    async def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
-        lines = 0
-        while (end := buffer.find(b"\n", searched)) >= 0:
-            if self._skipped:
-                self._skipped = 0
-            elif end > self._limits.message_bytes:
-                self._refuse_large(buffer)
-            else:
-                with memoryview(buffer) as whole:
-                    line = bytes(whole[:end])
-                await self._take_line(line)
-            del buffer[: end + 1]
-            searched = 0
-            lines += 1
-            if lines % FAIR_LINES == 0:
-                await anyio.lowlevel.checkpoint()
-        if self._skipped:
-            self._skip(buffer)
-        elif len(buffer) > self._limits.message_bytes:
-            self._refuse_large(buffer)
-            self._skip(buffer)
-
-    def _refuse_large(self, buffer: bytearray) -> None:
-        """Fail the request that a line over the bound answers; the connection, if it is not known which."""
-        over = over_message_bound(self._limits)
-        if not self._rpc.refuse(answered_id(bytes(buffer[:1024])), over):
-            raise ServerFailure(over)
-
-    def _skip(self, buffer: bytearray) -> None:
-        """Drop a line that is over the bound; one without an end ends the connection."""
-        self._skipped += len(buffer)
-        buffer.clear()
-        if self._skipped > LONGEST_SKIP * self._limits.message_bytes:
-            raise ServerFailure(over_message_bound(self._limits))
-
-    async def _take_line(self, line: bytes) -> None:
+    async def _take_line(self, line: bytes, over: bool) -> None:
+        """One line; of a line that is ``over`` the bound, its beginning."""
+        if over:
+            # It fails the request that it answers; the connection, if it is not known which.
+            too_large = over_message_bound(self._limits)
+            if not self._rpc.refuse(answered_id(line), too_large):
+                raise ServerFailure(too_large)
+            return
         if not line.strip():
             return
         self._rpc.received += len(line)
         try:
             await self._rpc.take_shared(line)
-            self._spoken()
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NotMcp):
                 raise
-            self._take_noise(line)
-
-    def _spoken(self) -> None:
-        if self.on_first_message is not None and self._rpc.spoke:
-            self.on_first_message()
-            self.on_first_message = None
-
-    def _take_noise(self, line: bytes) -> None:
-        now = anyio.current_time()
-        if now - self._noise_since > NOISE_SECONDS:
-            self._noise_since, self._noise_bytes = now, 0
-        self._noise_bytes += len(line)
-        # Once it has spoken the protocol, noise may be a part of an answer: it belongs to that caller alone.
-        if not self._rpc.spoke and len(self._noise) < NOISE_KEPT:
-            # Masked before it is cut: a cut secret would not be recognised.
-            text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
-            self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
-        if self._noise_bytes > (NOISE_BOUND if self._rpc.spoke else NOISE_BEFORE_SPEECH):
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}"))
+            self._noise.take(line, spoke=self._rpc.spoke)
+        if self._rpc.spoke and self._on_first_message is not None:
+            self._on_first_message()
+            self._on_first_message = None
 
 
 def _closed_stdin(*, sent: bool) -> NetworkFailure:

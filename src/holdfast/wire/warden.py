@@ -92,11 +92,6 @@ class Warden:
         self._groups.add(group)
         self._tell(f"+{group}\n")
 
-    def allow(self, group: int, seconds: float) -> None:
-        """End a process group after so many seconds, unless this is called again: also if its owner is stopped."""
-        if group in self._groups:
-            self._tell(f"={group} {seconds:.3f}\n")
-
     def release(self, group: int) -> None:
         """Remove a process group that has ended."""
         self._groups.discard(group)

@@ -5,7 +5,6 @@ of its own.
 """
 
 import os
-import select
 import signal
 import sys
 import time
@@ -18,57 +17,18 @@ LOOKS = 50
 
 PAUSE_SECONDS = 0.02
 
-LOOK_SECONDS = 1.0
-"""Between two looks at the clock while a group has a time to end: a wait does not count a suspension."""
-
 
 def main(mark: str, name: str) -> None:
-    """Read ``+group`` and ``-group`` lines until the pipe ends, then end the groups that are left.
-
-    A line ``=group seconds`` ends a group after that time, unless another one comes for it.
-    """
+    """Read ``+group`` and ``-group`` lines until the pipe ends, then end the groups that are left."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
-    until: dict[int, float] = {}
-    with os.fdopen(0, "rb", buffering=0, closefd=False) as pipe:
-        rest = b""
-        while True:
-            wait = min(LOOK_SECONDS, max(0.0, min(until.values()) - now())) if until else None
-            if not select.select([pipe], [], [], wait)[0]:
-                end_overdue(until)
-                continue
-            chunk = pipe.read(4096)
-            if not chunk:
-                break
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in filter(None, lines):
-                take(line, groups, until)
+    with os.fdopen(0, "rb", closefd=False) as pipe:
+        for line in pipe:
+            if line[:1] in (b"+", b"-"):
+                (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
     end(groups)
     end_marked(f"{mark}={name}".encode())
-
-
-def take(line: bytes, groups: set[int], until: dict[int, float]) -> None:
-    """One line of the hub."""
-    group, _, seconds = line[1:].partition(b" ")
-    if line[:1] == b"=":
-        if int(group) in groups:
-            until[int(group)] = now() + float(seconds)
-        return
-    until.pop(int(group), None)
-    (groups.add if line[:1] == b"+" else groups.discard)(int(group))
-
-
-def now() -> float:
-    """A clock that goes on while the machine is suspended, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def end_overdue(until: dict[int, float]) -> None:
-    """SIGKILL the groups whose time is over: another hub may start the same server now."""
-    for group in [group for group, at in until.items() if at <= now()]:
-        del until[group]
-        tell(group, signal.SIGKILL)
 
 
 def end(groups: set[int]) -> None:

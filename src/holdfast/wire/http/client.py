@@ -110,6 +110,91 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
+class Credentials:
+    """What shows one server who asks: the headers of its definition, the user info of its URL, and a login's token.
+
+    They go over no open line and into no text: each is a secret of the redactor.
+    """
+
+    def __init__(self, spec: ServerSpec, url: httpx2.URL, redactor: Redactor, authorizer: Authorizer | None) -> None:
+        self._source = spec.headers
+        self._redactor = redactor
+        self._authorizer = authorizer
+        self.are_given = bool(spec.headers) or bool(url.userinfo)
+        """Whether the definition has some."""
+        self._exposed = url.scheme == "http" and not (spec.allow_plain_http or is_loopback(url.host))
+        if self.are_given and self._exposed:
+            raise ServerFailure(PlainHttpRefused())
+        self._basic = _basic(url)
+        self._static = None if callable(spec.headers) else _checked(spec.headers)
+        self._own_authorization = False
+        """Whether the latest request used an ``Authorization`` of the server's definition."""
+
+    async def current(self) -> tuple[dict[str, str], str | None]:
+        """The headers of the next request, and the token among them if a login gave it."""
+        own = self._static if self._static is not None else await self._fresh_headers()
+        self._own_authorization = "authorization" in own
+        token = None
+        if self._authorizer is not None and not self._own_authorization:
+            token = await self._authorizer.token()
+        if token is not None:
+            if self._exposed:
+                raise ServerFailure(PlainHttpRefused())
+            self._redactor.learn(token)
+            return {**own, "authorization": f"Bearer {token}"}, token
+        return {"authorization": self._basic, **own} if self._basic else dict(own), None
+
+    async def renewed(self, refused: str) -> bool:
+        """Whether there is another token than the one that the server refused."""
+        return self._authorizer is not None and await self._authorizer.renewed(refused)
+
+    def login(self) -> Login | None:
+        """The state of the login, unless the request used an ``Authorization`` of the definition."""
+        return None if self._authorizer is None or self._own_authorization else self._authorizer.login()
+
+    async def _fresh_headers(self) -> Mapping[str, str]:
+        """The configured headers, from the callable; each value is a secret."""
+        source = self._source
+        if not callable(source):
+            return _checked(source)
+        try:
+            given = source()
+            headers = await given if inspect.isawaitable(given) else given
+        except Exception as exc:
+            network = evidence_of(exc, doing="") is not None
+            raise ServerFailure(CredentialsUnavailable(type=type(exc).__name__, network=network)) from exc
+        if not isinstance(headers, Mapping):
+            raise ServerFailure(CredentialsUnavailable(type=f"it gave a {type(headers).__name__}"))
+        checked = _checked(headers)
+        self._redactor.learn(*checked.values())
+        return checked
+
+    def __repr__(self) -> str:
+        return f"<Credentials {'given' if self.are_given else 'none given'}{', a login' if self._authorizer else ''}>"
+
+
+class StickyCookies:
+    """What a balancer sets to find the same server again; no other cookie of a server means anything here."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    def note(self, lines: str) -> None:
+        """Keep the cookies of a ``set-cookie`` header, one in a line; one that has expired is dropped."""
+        for line in lines.split("\n"):
+            pair, *attributes = line.split(";")
+            name, equals, value = pair.strip().partition("=")
+            gone = any(one.strip().lower().replace(" ", "") in ("max-age=0", "max-age=-1") for one in attributes)
+            if gone or not equals or _BAD_IN_VALUE.search(value) or not value.isascii() or len(self._values) > 50:
+                self._values.pop(name, None)
+            elif _HEADER_NAME.fullmatch(name):
+                self._values[name] = value
+
+    def header(self) -> dict[str, str]:
+        """The header of a request; none without cookies."""
+        return {"cookie": "; ".join(f"{name}={value}" for name, value in self._values.items())} if self._values else {}
+
+
 class HttpPeer:
     """One server's HTTP endpoint: its URL, its credentials and its connections.
 
@@ -131,24 +216,14 @@ class HttpPeer:
         self._tls = tls
         self._direct = bool(spec.hub)  # a hub of the fleet is reached as it is, never through a proxy
         self._unix = spec.hub.removeprefix(UNIX) if spec.hub.startswith(UNIX) else ""
-        self._headers = spec.headers
-        self._authorizer = authorizer
         self._redactor = redactor
         try:
             self.url = httpx2.URL(spec.url)
         except (httpx2.InvalidURL, TypeError, ValueError) as exc:
             raise ServerFailure(BadConfig(problems=("its URL cannot be read",), hint="check `url`")) from exc
-        self.credentials = bool(spec.headers) or bool(self.url.userinfo)
-        self._exposed = self.url.scheme == "http" and not (spec.allow_plain_http or is_loopback(self.url.host))
-        if self.credentials and self._exposed:
-            raise ServerFailure(PlainHttpRefused())
-        self._basic = _basic(self.url)
-        self._static = None if callable(spec.headers) else _checked(spec.headers)
+        self._credentials = Credentials(spec, self.url, redactor, authorizer)
         self._pools: dict[HttpOrigin, Pool] = {}
-        self._own_pool: Pool | None = None
-        self._cookies: dict[str, str] = {}
-        self._own_authorization = False
-        """Whether the latest request used an ``Authorization`` of the server's definition."""
+        self._cookies = StickyCookies()
 
     @property
     def connecting(self) -> bool:
@@ -198,28 +273,32 @@ class HttpPeer:
         """Send a request with current headers and token. One that is refused for its token is sent again."""
         refused = False
         while True:
-            own = self._static if self._static is not None else await self._fresh_headers()
-            token = None
-            self._own_authorization = "authorization" in own
-            if self._authorizer is not None and not self._own_authorization:
-                token = await self._authorizer.token()
-                if token is not None:
-                    self._check_token(token)
-            pool = self._own_pool if asked.url is self.url else None
-            if pool is None:
-                pool = self._pool(asked.url)
-            headers = self._merged(asked.headers, own, token)
+            own, token = await self._credentials.current()
+            headers = {**_DEFAULT_HEADERS, **self._cookies.header(), **own, **asked.headers}
             target = asked.url.raw_path.decode("ascii")
-            response = await pool.request(
+            response = await self._pool(asked.url).request(
                 asked.method, target, headers.items(), asked.content, on_sending=asked.on_sending, again=asked.again
             )
-            if "set-cookie" in response.headers:
-                self._note_cookies(response.headers["set-cookie"])
+            self._note_cookies(response)
             if response.status in REDIRECTS and "location" in response.headers:
                 response = await self._redirected(asked, response, headers)
-            if response.status != 401 or token is None or refused or not await self._renewed(response, token):
+            if response.status != 401 or token is None or refused or not await self._has_another(response, token):
                 return response
             refused = True
+
+    async def _has_another(self, refusal: Response, token: str) -> bool:
+        """Whether there is another token. If so, or if the check fails, the refusal is closed."""
+        another = True
+        try:
+            another = await self._credentials.renewed(token)
+        finally:
+            if another:
+                refusal.close()
+        return another
+
+    def _note_cookies(self, response: Response) -> None:
+        if "set-cookie" in response.headers:
+            self._cookies.note(response.headers["set-cookie"])
 
     async def refusal(self, response: Response) -> tuple[HttpStatus, bytes]:
         """An error response as evidence, and enough of its body for a JSON-RPC error."""
@@ -235,43 +314,10 @@ class HttpPeer:
             # Before masking and cutting, which change the text.
             stated=stated_in(text) if whole else Statement.DECISION,
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
-            credentials_sent=self.credentials,
-            login=self._login(),
+            credentials_sent=self._credentials.are_given,
+            login=self._credentials.login(),
         )
         return seen, body
-
-    def _merged(self, asked: Mapping[str, str], own: Mapping[str, str], token: str | None) -> dict[str, str]:
-        merged = {**_DEFAULT_HEADERS, **own, **asked}
-        if token is not None:
-            merged.setdefault("authorization", f"Bearer {token}")
-        elif self._basic:
-            merged.setdefault("authorization", self._basic)
-        if self._cookies:
-            merged.setdefault("cookie", "; ".join(f"{name}={value}" for name, value in self._cookies.items()))
-        return merged
-
-    def _login(self) -> Login | None:
-        """The state of the login, unless the request used an ``Authorization`` of the definition."""
-        if self._authorizer is None or self._own_authorization:
-            return None
-        return self._authorizer.login()
-
-    def _check_token(self, token: str) -> None:
-        """A token goes over no open line, and into no text."""
-        if self._exposed:
-            raise ServerFailure(PlainHttpRefused())
-        self._redactor.learn(token)
-
-    async def _renewed(self, refusal: Response, token: str) -> bool:
-        """Whether there is another token. If so, or if the check fails, the refusal is closed."""
-        assert self._authorizer is not None  # noqa: S101 - it gave the token
-        another = True
-        try:
-            another = await self._authorizer.renewed(token)
-        finally:
-            if another:
-                refusal.close()
-        return another
 
     async def _redirected(self, asked: _Asked, response: Response, headers: Mapping[str, str]) -> Response:
         """Follow a redirect, only within the origin and only if it keeps method and body."""
@@ -284,8 +330,7 @@ class HttpPeer:
             response = await self._pool(url).request(
                 asked.method, url.raw_path.decode("ascii"), headers.items(), asked.content, on_sending=asked.on_sending
             )
-            if "set-cookie" in response.headers:
-                self._note_cookies(response.headers["set-cookie"])
+            self._note_cookies(response)
         if self._following(asked, url, response, may=False) is None:
             return response
         raise AssertionError("a redirect that may not be followed raises")
@@ -314,37 +359,11 @@ class HttpPeer:
             proxy = None if self._direct or is_loopback(url.host) else _proxy_for(url)
             context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
             pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
-        if url is self.url:
-            self._own_pool = pool
         return pool
 
-    def _note_cookies(self, lines: str) -> None:
-        """Keep what a balancer sets to find the same server again; a cookie that has expired is dropped."""
-        for line in lines.split("\n"):
-            pair, *attributes = line.split(";")
-            name, equals, value = pair.strip().partition("=")
-            gone = any(one.strip().lower().replace(" ", "") in ("max-age=0", "max-age=-1") for one in attributes)
-            if gone or not equals or _BAD_IN_VALUE.search(value) or not value.isascii() or len(self._cookies) > 50:
-                self._cookies.pop(name, None)
-            elif _HEADER_NAME.fullmatch(name):
-                self._cookies[name] = value
-
-    async def _fresh_headers(self) -> Mapping[str, str]:
-        """The configured headers, from the callable where there is one; each value is a secret."""
-        source = self._headers
-        if not callable(source):
-            return _checked(source)
-        try:
-            given = source()
-            headers = await given if inspect.isawaitable(given) else given
-        except Exception as exc:
-            network = evidence_of(exc, doing="") is not None
-            raise ServerFailure(CredentialsUnavailable(type=type(exc).__name__, network=network)) from exc
-        if not isinstance(headers, Mapping):
-            raise ServerFailure(CredentialsUnavailable(type=f"it gave a {type(headers).__name__}"))
-        checked = _checked(headers)
-        self._redactor.learn(*checked.values())
-        return checked
+    def __repr__(self) -> str:
+        shown = self.url.copy_with(userinfo=b"", query=None)
+        return f"<HttpPeer {shown} {self._credentials!r} pools={len(self._pools)}>"
 
 
 class translated:  # noqa: N801 - used as `with translated("…"):`

@@ -1,13 +1,22 @@
-"""Takes the hub's own keys (``holdfast/…``) out of the ``_meta`` of everything that a server sends (SEC-21).
+"""What the hub does to a message of a server before anything else sees it: takes its own keys out, and checks results.
 
-A client that reads such a key believes that the hub says it. So it is taken out where a message comes in: in results,
-in the blocks of their content, in requests and notifications, and in the data of errors. Items of lists are read as
-values, see ``listing``. What has no such key passes as the bytes that it came in.
+A client that reads a key ``holdfast/…`` in ``_meta`` believes that the hub says it (SEC-21). So such keys are taken out
+where a message comes in: in results, in the blocks of their content, in requests and notifications, and in the data of
+errors. Items of lists are read as values, see ``listing``. What has no such key passes as the bytes that it came in.
+
+A tool's result is passed on unread, but for the form of its blocks: one that is malformed costs some clients their
+whole session. What else the hub edits, for a client's era and for the links of an endpoint, is in ``endpoint/eras.py``;
+what it adds to a request is in ``request_sender``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
+
+from mcp_types.methods import validate_server_result
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from holdfast.core import is_own_key, without_own_keys
 from holdfast.wire.raw_json import (
@@ -16,6 +25,7 @@ from holdfast.wire.raw_json import (
     Bytes,
     LoadedObject,
     RawObject,
+    dumps,
     fields,
     is_array,
     is_object,
@@ -23,9 +33,27 @@ from holdfast.wire.raw_json import (
     join_fields,
     join_items,
     load_object,
+    objects,
+    text_of,
 )
 
-__all__ = ["clean_data", "clean_result", "load_params"]
+__all__ = ["check_result", "clean_data", "clean_result", "load_params"]
+
+CHECKED_BYTES = 256 * 1024
+"""Up to this size results are checked against the protocol. Another pass over a large one costs more than it gives."""
+
+_IN_PLACE_OF_CONTENT = ("resultType", "structuredContent", "task")
+
+_BLOCKS: Mapping[str, frozenset[str]] = {
+    "text": frozenset({"text"}),
+    "image": frozenset({"data", "mimeType"}),
+    "audio": frozenset({"data", "mimeType"}),
+    "resource": frozenset({"resource"}),
+    "resource_link": frozenset({"uri", "name"}),
+}
+"""The blocks of a tool's result, and what each must have."""
+
+_WRITTEN_BLOCKS: Mapping[bytes, frozenset[str]] = {dumps(kind): wanted for kind, wanted in _BLOCKS.items()}
 
 _CONTAINERS: Final = ("content", "contents", "messages", "resource", "inputRequests", "params", "result", "task")
 """The members in which the protocol has further objects with a ``_meta``. What is in others is the server's data."""
@@ -115,3 +143,31 @@ def _cleaned_members(raw: Bytes, deeper: int) -> RawObject | None:
 
 def _written(one: RawObject | None) -> bytes | None:
     return one.written() if one is not None else None
+
+
+def check_result(method: str, result: RawObject, version: str) -> None:
+    """Raise ``BadJson`` or ``ValidationError`` for a result that no client can read; a large one passes unread."""
+    if method == "tools/call":
+        content = result.get("content")
+        if content is not None and not is_array(content):
+            raise BadJson("content: it is not a list")
+        if content is None and not any(key in result.members for key in _IN_PLACE_OF_CONTENT):
+            raise BadJson("content: it is missing")
+        if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
+            _check_blocks(content)
+        return
+    if result.size > CHECKED_BYTES:
+        return
+    with suppress(KeyError):
+        validate_server_result(method, version or LATEST_HANDSHAKE_VERSION, result.value())
+
+
+def _check_blocks(content: Bytes) -> None:
+    """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
+    for place, block in enumerate(objects(content)):
+        kind = block.get("type")
+        wanted = _WRITTEN_BLOCKS.get(bytes(kind)) if kind is not None else None
+        if wanted is None and kind is not None:
+            wanted = _BLOCKS.get(text_of(kind) or "")
+        if wanted is None or not wanted <= block.keys():
+            raise BadJson(f"content.{place}: it is no block that the protocol knows")
