@@ -118,7 +118,7 @@ async def test_no_list_at_the_limit_holds_up_the_event_loop(tmp_path: Path) -> N
 
 
 def _no_bound_on_lists(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("holdfast.wire.listing.COST_IN_A_ROW", 1 << 60)
+    patch.setattr("holdfast.turns.STEP_SECONDS", 1e9)
 
 
 def _no_thread_for_catalogs(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ A page whose bytes are those of the last listing is not read again (PERF-4).
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import operator
@@ -36,6 +35,7 @@ from holdfast.core import (
     without_own_keys,
 )
 from holdfast.errors import ServerFailure
+from holdfast.turns import Turns
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
 from holdfast.wire.tasks import without_task_support
@@ -303,17 +303,16 @@ async def _every(
     raise _over("the pages of a list", limits.pages, "pages")
 
 
-HASHED_IN_A_ROW = 1 << 20
-"""How many bytes of a list are hashed before other tasks get a turn: about a millisecond."""
+HASHED_BYTES = 1 << 20
+"""How much of a list is hashed in one piece: about a millisecond."""
 
 
 async def _digest(raw: Bytes | None) -> bytes:
     """What stands for the bytes of a list, so that they need not be kept."""
-    data = memoryview(raw) if raw is not None else memoryview(b"")
-    digest = hashlib.blake2b(data[:HASHED_IN_A_ROW], digest_size=16)
-    for start in range(HASHED_IN_A_ROW, len(data), HASHED_IN_A_ROW):
-        await asyncio.sleep(0)
-        digest.update(data[start : start + HASHED_IN_A_ROW])
+    data, digest, turns = memoryview(raw or b""), hashlib.blake2b(digest_size=16), Turns()
+    for start in range(0, len(data), HASHED_BYTES):
+        digest.update(data[start : start + HASHED_BYTES])
+        await turns.offer()
     return digest.digest()
 
 
@@ -328,12 +327,9 @@ def _items_of(raw: Bytes | None, key: str) -> list[Bytes]:
 
 async def _read_each(raw_items: list[Bytes], key: str, read: Callable[[bytes], _T | None]) -> AsyncIterator[_T]:
     """Each item as a value, with turns for other tasks in between; one that cannot be read fails the list."""
-    cost = 0
+    turns = Turns()
     for place, raw in enumerate(raw_items):
-        cost += len(memoryview(raw)) + ITEM_COST
-        if cost > COST_IN_A_ROW:
-            cost = 0
-            await asyncio.sleep(0)
+        await turns.offer()
         if len(memoryview(raw)) > ITEM_BYTES:
             raise ServerFailure(OverBound(bound=f"the size of one of its {key}", limit=ITEM_BYTES, setting=""))
         try:
@@ -349,9 +345,6 @@ async def _read_each(raw_items: list[Bytes], key: str, read: Callable[[bytes], _
 
 ITEM_BYTES = 128 * 1024
 """How large the description of one item may be: no model reads a longer one, and it is parsed in one step."""
-
-ITEM_COST, COST_IN_A_ROW = 1_000, 64_000
-"""What an item costs beyond its bytes, and how much is read before other tasks get a turn."""
 
 
 async def _asked(connection: Lister, cursor: str | None, method: str) -> RawObject | None:
