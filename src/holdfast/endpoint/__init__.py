@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         is_batch as is_batch,
         read_batch as read_batch,
     )
+    from holdfast.endpoint.find_tools import finding_tools as finding_tools
     from holdfast.endpoint.homes import LivesElsewhere as LivesElsewhere, RequestHomes as RequestHomes
     from holdfast.endpoint.inbound import (
         Message as Message,

@@ -19,20 +19,21 @@ protocol error, which a model may never see.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
-from holdfast.core import CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
+from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
 from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import LARGEST_READ
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
-from holdfast.hub import found_tool, shown
-from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of
+from holdfast.hub import Hub, found_tool, shown
+from holdfast.types import CallResult, ProgressFn, Tool
+from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of, tool_info
 
-__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "listed_for_find"]
+__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find"]
 
 FIND, DESCRIBE, CALL, CALL_READONLY = "find_tools", "describe_tools", "call_tool", "call_readonly_tool"
 FIND_NAMES: Final = frozenset({FIND, DESCRIBE, CALL, CALL_READONLY})
@@ -98,22 +99,47 @@ def listed_for_find(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, "_meta": {**(meta if isinstance(meta, Mapping) else {}), **ALWAYS_LOAD}}
 
 
+class InnerCall(NamedTuple):
+    """The call that a model asks for through ``call_tool``."""
+
+    name: str
+    route: ToolRoute
+    arguments: Bytes
+    raw: Mapping[str, object]
+    """The description of the tool; empty if it is not listed."""
+
+    def refused(self, error: CallFailed) -> dict[str, Any]:
+        """The result if its server refused the arguments; raises every other failure."""
+        if not isinstance(error.evidence, RpcError) or error.evidence.code != INVALID_PARAMS:
+            raise error
+        said = quoted_line(error.evidence.message)
+        return _mistake(_with_schema(f'{self.name} refused its arguments: "{said}".', self.raw))
+
+
 class FindTools:
-    """Answers the calls of the hub's own tools, for one endpoint in find mode."""
+    """What the hub's own tools of find mode do, for one endpoint or one program."""
 
-    def __init__(self, view: View, wait: Callable[[View], Awaitable[None]], call_route: CallRoute) -> None:
-        """``wait`` lets servers come up that were never listed, for a moment."""
+    def __init__(self, view: View) -> None:
         self._view = view
-        self._wait = wait
-        self._call_route = call_route
 
-    async def answer(self, call: Call, name: str, arguments: Bytes | None) -> RawObject:
-        """The result of one call."""
-        await self._wait(self._view)
-        if name in (CALL, CALL_READONLY):
-            return await self._call(call, arguments, readonly=name == CALL_READONLY)
-        values = _values(arguments)
-        return RawObject.of(await self._find(values) if name == FIND else self._describe(values))
+    async def answer(self, call: Call, name: str, arguments: Bytes | None, call_route: CallRoute) -> RawObject:
+        """The result of one call; ``call_route`` makes the inner one."""
+        if name not in (CALL, CALL_READONLY):
+            return RawObject.of(await self.own_answer(name, _values(arguments)))
+        inner = self.inner_call(arguments, readonly=name == CALL_READONLY)
+        if not isinstance(inner, InnerCall):
+            return RawObject.of(inner)
+        own = inner.route.own_name if inner.route.own_name is not None else dumps(inner.name)
+        # Parameters of the outer call that are not its own stay: a task, a continuation.
+        params = {**call.params, "name": own, "arguments": inner.arguments}
+        try:
+            return await call_route(call, inner.route, params)
+        except CallFailed as error:
+            return RawObject.of(inner.refused(error))
+
+    async def own_answer(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of ``find_tools`` or ``describe_tools``."""
+        return await self._find(values) if name == FIND else self._describe(values)
 
     async def _find(self, values: Mapping[str, Any]) -> dict[str, Any]:
         query, limit, server = values.get("query"), values.get("limit", HITS), values.get("server")
@@ -168,32 +194,24 @@ class FindTools:
         text = f"{name}\n{raw.get('description') or 'It has no description.'}\ninputSchema: {schema}"
         return text, {"name": name, "server": entry.server, **described}
 
-    async def _call(self, call: Call, arguments: Bytes | None, *, readonly: bool) -> RawObject:
-        """Call the inner tool. The parameters of the outer call that are not its own stay: a task, a continuation."""
+    def inner_call(self, arguments: Bytes | None, *, readonly: bool) -> InnerCall | dict[str, Any]:
+        """The call that the arguments of ``call_tool`` ask for, or the result that says what is wrong with them."""
         try:
             asked = fields(arguments) if arguments is not None else {}
         except BadJson as exc:
-            return RawObject.of(_mistake(f"The arguments cannot be read: {exc}. Call the tool under its own name."))
+            return _mistake(f"The arguments cannot be read: {exc}. Call the tool under its own name.")
         name, inner = text_of(asked.get("name")), asked.get("arguments")
         if name is None:
-            return RawObject.of(_mistake(f"`name` is missing: the name of a tool, as {FIND} gives it"))
+            return _mistake(f"`name` is missing: the name of a tool, as {FIND} gives it")
         route = self._view.tool(name) if name not in FIND_NAMES else None
         if not isinstance(route, ToolRoute):
-            return RawObject.of(_mistake(self._unknown(name)))
+            return _mistake(self._unknown(name))
         raw = entry.item.raw if (entry := self._entry(route.key)) is not None else {}
         if readonly and not _reads_only(raw):
-            return RawObject.of(_mistake(f"{name} does not declare that it only reads. Call it with {CALL}."))
+            return _mistake(f"{name} does not declare that it only reads. Call it with {CALL}.")
         if problem := _problem(raw, inner):
-            return RawObject.of(_mistake(_with_schema(f"{name} was not called: {problem}.", raw)))
-        own = route.own_name if route.own_name is not None else dumps(name)
-        params = {**call.params, "name": own, "arguments": inner if inner is not None else b"{}"}
-        try:
-            return await self._call_route(call, route, params)
-        except CallFailed as error:
-            if not isinstance(error.evidence, RpcError) or error.evidence.code != INVALID_PARAMS:
-                raise
-            said = quoted_line(error.evidence.message)
-            return RawObject.of(_mistake(_with_schema(f'{name} refused its arguments: "{said}".', raw)))
+            return _mistake(_with_schema(f"{name} was not called: {problem}.", raw))
+        return InnerCall(name, route, inner if inner is not None else b"{}", raw)
 
     def _entry(self, key: object) -> CatalogEntry | None:
         """The listed tool that this is, if it may be called."""
@@ -217,6 +235,27 @@ class FindTools:
 
     def __repr__(self) -> str:
         return f"<FindTools of {self._view!r}>"
+
+
+def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
+    """The tools of find mode as handles, for programs that use the hub in their own process; of one server if named."""
+    view = View(hub, server, tools="find")
+    finder = FindTools(view)
+
+    async def called(name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+        if name not in (CALL, CALL_READONLY):
+            return CallResult.from_raw(await finder.own_answer(name, arguments))
+        inner = finder.inner_call(dumps(arguments), readonly=name == CALL_READONLY)
+        if not isinstance(inner, InnerCall):
+            return CallResult.from_raw(inner)
+        try:
+            name = hub.catalog.names.get(inner.route.key, inner.name)
+            return await hub.call_tool(name, loads(inner.arguments), on_progress=on_progress)
+        except CallFailed as error:
+            return CallResult.from_raw(inner.refused(error))
+
+    definitions = find_definitions(view.servers)
+    return tuple(Tool(HUB_NAME, tool_info(one["name"], one), called) for one in definitions)
 
 
 def _tool(

@@ -92,8 +92,7 @@ class McpServer:
         self.view = view
         self.listeners = Listeners(view)
         self.own = OwnMethods(broker, view, self.listeners)
-        waiting = broker.servers.wait_for_first_listing
-        self._finder = FindTools(view, waiting, self._call_route) if view.tools == "find" else None
+        self._finder = FindTools(view) if view.tools == "find" else None
         self._handlers: dict[str, Handler] = {
             **self.own.handlers,
             "tools/call": self._call_tool,
@@ -140,7 +139,8 @@ class McpServer:
         if name is None or (arguments is not None and not is_object(arguments)):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         if self._finder is not None and name in FIND_NAMES:
-            return await self._finder.answer(call, name, arguments)
+            await self.broker.servers.wait_for_first_listing(self.view)
+            return await self._finder.answer(call, name, arguments, self._call_route)
         if name == STATUS_TOOL and (self.view.server is None or self._finder is not None):
             if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
                 raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ModelRequest, ModelResponse
@@ -28,6 +29,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
 from holdfast.config import config_from_mapping
+from holdfast.endpoint import finding_tools
 from holdfast.errors import HoldfastError, UsageError, explain
 from holdfast.hub import Hub
 from holdfast.types import CallResult, Tool
@@ -42,26 +44,39 @@ OnToolProgress = Callable[[str, float, float | None, str | None], Awaitable[None
 
 
 async def langchain_tools(
-    hub: Hub, *, server: str | None = None, on_progress: OnToolProgress | None = None
+    hub: Hub,
+    *,
+    server: str | None = None,
+    on_progress: OnToolProgress | None = None,
+    tools: Literal["all", "find"] = "all",
 ) -> list[BaseTool]:
-    """The tools of all servers, or of one, as LangChain tools.
+    """The tools of all servers, or of one, as LangChain tools; with ``tools="find"`` a few that find the others.
 
     Servers that start get a few seconds. A tool finds its connection when it is called, so it works again after an
     outage. Tools that appear later are not in the list: ``HubMiddleware`` follows the catalog.
     """
     await hub.ready(timeout=FIRST_LISTING_SECONDS)
-    return _tools(hub, server, on_progress)
+    return _tools(hub, server, on_progress, tools)
 
 
 class HubMiddleware(AgentMiddleware[Any, Any]):
     """Gives an agent the hub's tools of each moment, and tells its model what is unavailable.
 
     Before each model call the tools are those of the current catalog, and the system message ends with
-    ``hub.warnings().for_model``. ``warnings=False`` leaves the system message alone.
+    ``hub.warnings().for_model``. ``warnings=False`` leaves the system message alone. ``tools="find"`` offers a few
+    tools in place of all: the model finds, reads and calls the others with them.
     """
 
-    def __init__(self, hub: Hub, *, warnings: bool = True, on_progress: OnToolProgress | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        warnings: bool = True,
+        on_progress: OnToolProgress | None = None,
+        tools: Literal["all", "find"] = "all",
+    ) -> None:
         super().__init__()
+        self._mode = tools
         self._hub = hub
         self._warnings = warnings
         self._on_progress = on_progress
@@ -75,7 +90,7 @@ class HubMiddleware(AgentMiddleware[Any, Any]):
     ) -> ModelResponse[Any]:
         """Offer the tools of this moment, and say what is unavailable."""
         taken = {tool.name for tool in request.tools if isinstance(tool, BaseTool)}
-        added = [tool for tool in _tools(self._hub, None, self._on_progress) if tool.name not in taken]
+        added = [tool for tool in _tools(self._hub, None, self._on_progress, self._mode) if tool.name not in taken]
         request = request.override(tools=[*request.tools, *added])
         told = self._hub.warnings().for_model if self._warnings else ""
         if told:
@@ -89,7 +104,7 @@ class HubMiddleware(AgentMiddleware[Any, Any]):
         """Run a tool of the hub; a name that left the catalog gets the hub's own explanation."""
         if request.tool is None:
             name = request.tool_call["name"]
-            known = {tool.name: tool for tool in self._hub.tools()}
+            known = {tool.name: tool for tool in _offered(self._hub, None, self._mode)}
             request = request.override(tool=_tool(self._hub, name, known.get(name), self._on_progress))
         return await handler(request)
 
@@ -216,8 +231,16 @@ def _definition(server: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**definition, "type": _TRANSPORTS[transport], "prefix": ""}
 
 
-def _tools(hub: Hub, server: str | None, on_progress: OnToolProgress | None) -> list[BaseTool]:
-    return [_tool(hub, tool.name, tool, on_progress) for tool in hub.tools() if server in (None, tool.server_id)]
+def _tools(
+    hub: Hub, server: str | None, on_progress: OnToolProgress | None, mode: Literal["all", "find"]
+) -> list[BaseTool]:
+    return [_tool(hub, tool.name, tool, on_progress) for tool in _offered(hub, server, mode)]
+
+
+def _offered(hub: Hub, server: str | None, mode: Literal["all", "find"]) -> tuple[Tool, ...]:
+    if mode == "find":
+        return finding_tools(hub, server)
+    return tuple(tool for tool in hub.tools() if server in (None, tool.server_id))
 
 
 class _Failed(ToolException):
@@ -245,7 +268,8 @@ def _tool(
                 await on_progress(name, progress, total, message)
 
         try:
-            result = await hub.call_tool(name, arguments, on_progress=report if on_progress is not None else None)
+            call_it = tool.call if tool is not None else partial(hub.call_tool, name)
+            result = await call_it(arguments, on_progress=report if on_progress is not None else None)
         except HoldfastError as error:
             raise _Failed([create_text_block(explain(error))]) from error
         blocks = [_block(block) for block in result.content]

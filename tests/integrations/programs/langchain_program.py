@@ -61,10 +61,15 @@ async def run(hub: Hub, script: Script) -> None:
     await agent.ainvoke({"messages": [("user", "go")]})
 
 
+async def run_finding(hub: Hub, script: Script) -> None:
+    agent = create_agent(ScriptedModel(script=script), middleware=[HubMiddleware(hub, tools="find")])
+    await agent.ainvoke({"messages": [("user", "go")]})
+
+
 async def run_on_tools(hub: Hub, script: Script) -> None:
     agent = create_agent(ScriptedModel(script=script), await langchain_tools(hub))
     await agent.ainvoke({"messages": [("user", "go")]})
 
 
 if __name__ == "__main__":
-    asyncio.run(play(run))
+    asyncio.run(play(run, run_finding))

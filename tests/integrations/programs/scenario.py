@@ -39,14 +39,26 @@ class Script:
         return await step() if callable(step) else step
 
 
-async def play(run: Callable[[Hub, Script], Awaitable[object]]) -> None:
-    """Put a framework's agent loop through everything, and print what its model saw."""
+async def play(
+    run: Callable[[Hub, Script], Awaitable[object]], find: Callable[[Hub, Script], Awaitable[object]] | None = None
+) -> None:
+    """Put a framework's agent loop through everything, and print what its model saw; ``find`` runs in find mode."""
     seen = {
         "outage": await _outage(run),
         "kinds": await _kinds(run),
         "cancelled": await _cancelled(run),
     }
+    if find is not None:
+        seen["find"] = await _found(find)
     sys.stdout.write(json.dumps(seen, default=str) + "\n")
+
+
+async def _found(run: Callable[[Hub, Script], Awaitable[object]]) -> dict[str, Any]:
+    steps = [("find_tools", {"query": "weather forecast"}), ("call_tool", {"name": "weather__forecast"})]
+    script = Script(steps)
+    async with HttpServer({"forecast": "sunny"}) as weather, _hub({"weather": weather.definition}) as hub:
+        await run(hub, script)
+    return {"offered": script.offered, "read": script.read}
 
 
 @asynccontextmanager
