@@ -159,7 +159,6 @@ PANELS = (
             "decisions of this replica only, {{instance}}": f"holdfast_fleet_not_shared{{{OF_HUB}}}",
             "different configurations, {{instance}}": f"holdfast_fleet_configs{{{OF_HUB}}}",
             "servers to try, {{replica}}": f"max by (replica) (holdfast_fleet_probes{{{OF_HUB}}})",
-            "servers that run on {{replica}}": f"max by (replica) (holdfast_fleet_servers{{{OF_HUB}}})",
         },
         description="A hub alone is one replica, and shares with nothing else.",
     ),

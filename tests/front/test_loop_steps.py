@@ -122,7 +122,7 @@ def _no_bound_on_lists(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_thread_for_catalogs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("holdfast.hub.registry.AT_ONCE", 1 << 60)
+    patch.setattr("holdfast.hub.publisher.AT_ONCE", 1 << 60)
 
 
 @pytest.mark.parametrize("mutant", [_no_bound_on_lists, _no_thread_for_catalogs])

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from holdfast.core import counted
+from holdfast.core import INVISIBLE, counted
 
 __all__ = [
     "counted",
@@ -64,10 +64,7 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     return _UNSEEN.sub(_escaped, text)
 
 
-_UNSEEN = re.compile(
-    "[\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
+_UNSEEN = re.compile(f"[\x7f-\x9f]|{INVISIBLE.pattern}")
 
 
 def _escaped(found: re.Match[str]) -> str:
