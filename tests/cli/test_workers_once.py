@@ -6,6 +6,7 @@ A stdio server runs in a process of its own. A call comes in at a worker and pas
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -175,6 +176,19 @@ async def test_what_a_client_writes_in_meta_never_replaces_the_stamp_of_the_hub(
                 assert meta.pop("io.modelcontextprotocol/protocolVersion") == "2026-07-28"
                 assert meta.pop("io.modelcontextprotocol/clientCapabilities") == {"roots": {}}
             assert meta == {}
+
+
+@pytest.mark.requirement("BRK-1", "LIFE-11")
+async def test_a_failure_that_two_workers_see_is_one_failure_for_the_breaker(hub: Served, note: Path) -> None:
+    async with at_each_worker(hub) as clients:
+        turns = itertools.cycle(clients)
+        for expected in (1, 2, 3):
+            answer = await call(next(turns), "fragile__die", "all")
+            assert "uncertain" in answer["content"][0]["text"]
+            assert calls(note, "die all") == expected, "it was not refused before the third failure"
+        for client in clients:
+            assert (await call(client, "fragile__die", "all"))["isError"]
+        assert calls(note, "die all") == 3, "the third failure opened the breaker, for all workers"
 
 
 @pytest.mark.requirement("LIFE-16")
