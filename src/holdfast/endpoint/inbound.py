@@ -31,7 +31,6 @@ from holdfast.wire import (
     load_object,
     loads,
     split,
-    text_as_json,
     text_of,
 )
 
@@ -210,7 +209,7 @@ def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
 def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:
     """A notification."""
     if isinstance(params, LoadedObject):
-        return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (text_as_json(method), params.raw)
+        return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (dumps(method), params.raw)
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
         message["params"] = params

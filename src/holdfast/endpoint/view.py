@@ -28,7 +28,7 @@ from holdfast.core import (
 )
 from holdfast.endpoint.resource_uris import ResourceUris
 from holdfast.hub import Hub, is_shown, shown
-from holdfast.wire import dumps, text_as_json
+from holdfast.wire import dumps
 
 __all__ = ["LIST_METHODS", "TOOLS_MODES", "EndpointAddress", "ToolRoute", "View", "lists_tools_of"]
 
@@ -177,7 +177,7 @@ class View:
             found = self.find(Kind.TOOL, name)
             if not isinstance(found, NameKey):
                 return found
-            own = text_as_json(found.original) if found.original != name else None
+            own = dumps(found.original) if found.original != name else None
             schema = self.input_schema(name)
             mirrors = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
             route = ToolRoute(found, own, is_repeatable(catalog, catalog.names.get(found, "")), mirrors)

@@ -17,7 +17,6 @@ run between the steps (SEC-7).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ from holdfast.core import WATCHED, ApprovalKind, Item, Kind, Listing, key_of, ki
 from holdfast.hub.journal import Journal
 from holdfast.hub.pins import Pins, ToolTexts
 from holdfast.hub.records import ToolChanged
+from holdfast.turns import Turns
 
 __all__ = ["ALONE", "HELD", "INSTRUCTIONS", "ListingReview", "SharedPins"]
 
@@ -123,14 +123,14 @@ class ListingReview:
 
     async def review_in_turns(self, listing: Listing) -> Listing:
         """Review a listing of many items, with turns for other tasks between the steps."""
-        steps = self._steps(listing)
+        steps, turns = self._steps(listing), Turns()
         while True:
             try:
                 next(steps)
             except StopIteration as done:
                 reviewed: Listing = done.value
                 return reviewed
-            await asyncio.sleep(0)
+            await turns.offer()
 
     def _steps(self, listing: Listing) -> Generator[None, None, Listing]:
         """Compare a new listing with the pins, in steps; returns it as it may be published."""

@@ -105,7 +105,6 @@ if TYPE_CHECKING:
         one_line as one_line,
         read_bytes as read_bytes,
         split as split,
-        text_as_json as text_as_json,
         text_of as text_of,
     )
     from holdfast.wire.relay import (

@@ -248,10 +248,15 @@ class DesiredState:
         self.changed = anyio.Event()
 
 
+def _missed(connection: Connection, uri: str) -> None:
+    """A watched resource may have changed while no stream was open: send its watchers a change."""
+    connection.relayed.told("notifications/resources/updated", {"uri": uri})
+
+
 async def apply_desired_state(connection: Connection, wishes: DesiredState) -> None:
     """Apply the desired state to a new connection, for as long as it lasts."""
     for uri in wishes.uris:
-        connection.missed(uri)
+        _missed(connection, uri)
     own = frozenset({STATUS_URI}) if connection.hub is not None else frozenset[str]()
     if connection.era == "modern":
         await _subscribe_each(connection, wishes, own)
@@ -288,7 +293,7 @@ async def _keep_subscribed(connection: Connection, uri: str, scope: anyio.Cancel
         while await _subscription_ended(connection, uri):
             await anyio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            connection.missed(uri)
+            _missed(connection, uri)
 
 
 async def _subscription_ended(connection: Connection, uri: str) -> bool:

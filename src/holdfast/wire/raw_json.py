@@ -59,7 +59,6 @@ __all__ = [
     "read_bytes",
     "read_object",
     "split",
-    "text_as_json",
     "text_of",
 ]
 
@@ -79,14 +78,6 @@ _written = json.JSONEncoder(separators=(",", ":")).encode
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,\[]*")
-
-_KEYS: dict[str, bytes] = {}
-"""Keys as they are written. A protocol has few of them; the bound keeps a peer from filling it."""
-_MOST_KEYS = 512
-
-
-_TEXTS: dict[str, bytes] = {}
-_MOST_TEXTS = 4096
 
 EXPLAINED_BYTES = 64 * 1024
 """Up to this size, bytes that cannot be split are read again to say why."""
@@ -375,10 +366,10 @@ def join_fields(members: Mapping[str, Bytes]) -> bytes:
 
 
 def _pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
-    known, lead = _KEYS.get, b"{"
+    lead = b"{"
     pieces: list[Bytes] = []
     for key, value in members.items():
-        pieces += (lead, known(key) or _key(key), value)
+        pieces += (lead, dumps(key), b":", value)
         lead = b","
     pieces.append(b"}" if members else b"{}")
     return pieces
@@ -395,18 +386,6 @@ def dumps(value: Any) -> bytes:
         return _written(value).encode()
     except RecursionError:  # a client's value can be read a little deeper than it can be written
         raise BadJson("it is nested too deep") from None
-
-
-def text_as_json(text: str) -> bytes:
-    """A text as JSON. A protocol has few methods, and a fleet has few names: each is written once."""
-    written = _TEXTS.get(text)
-    if written is None:
-        written = dumps(text)
-        if len(_TEXTS) >= _MOST_TEXTS:
-            _TEXTS.clear()
-        if len(text) < 128:
-            _TEXTS[text] = written
-    return written
 
 
 LOADED_BYTES = 512 * 1024
@@ -517,15 +496,6 @@ async def load_members(result: RawObject) -> dict[str, Any]:
         return {key: _decoded(decoder, one) for key, one in result.members.items()}
 
     return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
-
-
-def _key(key: str) -> bytes:
-    written = _KEYS.get(key)
-    if written is None:
-        written = json.dumps(key).encode() + b":"
-        if len(_KEYS) < _MOST_KEYS and len(key) < 64:
-            _KEYS[key] = written
-    return written
 
 
 # The decoder refuses an escaped lone surrogate, which JSON allows. A copy in which each surrogate is replaced by an

@@ -3,14 +3,12 @@
 A legacy session says once who the client is. A modern request says it itself, in ``_meta`` and in headers; arguments
 that a tool wants as headers too are mirrored; a hub on the other side gets what only hubs tell each other. A result is
 cleaned and checked (``results``), and passes on as the bytes that it came in.
-
-Clients and tools are few beside their calls, so what was written for one is kept, as far as it is not large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import mcp_types as types
 from mcp import ClientSession, MCPError
@@ -22,15 +20,22 @@ from mcp.shared.inbound import (
     encode_header_value,
     mcp_param_headers,
 )
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    HEADER_MISMATCH,
+    PROTOCOL_VERSION_META_KEY,
+)
 from pydantic import ValidationError
 
 from holdfast._version import __version__
+from holdfast.config import Limits
 from holdfast.core import NotMcp, NotMcpFault, RpcError
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.hub_peer import HubPeer
+from holdfast.wire.listing import HeaderMap, list_tools
 from holdfast.wire.progress import CallProgress
 from holdfast.wire.raw_json import (
     BadJson,
@@ -50,67 +55,31 @@ from holdfast.wire.rpc import first_error
 from holdfast.wire.tasks import TASK_METHODS, without_task_capabilities
 from holdfast.wire.tracing import trace_headers
 
-if TYPE_CHECKING:
-    from holdfast.wire.listing import HeaderMap
+__all__ = ["RequestSender", "routing_headers", "stamp"]
 
-__all__ = ["RequestSender", "RequestStamp"]
-
-KNOWN: Final = 128
-KNOWN_BYTES: Final = 1024
-"""For how many clients of all connections, and for how many tools of one, it is kept, and how large one may be."""
-
-_NOTHING: Final[Mapping[str, Any]] = {}
-
-_METAS: Final[dict[tuple[str, int, bool], tuple[Mapping[str, Any], bytes]]] = {}
-"""What ``_meta`` says: by version, by the object with a client's capabilities, and by whether it is a legacy client.
-
-A client uses many servers, and may bring another object with each call: each connection would keep many of them.
-"""
+_INFO: Final = types.Implementation(name="holdfast", version=__version__).model_dump(
+    by_alias=True, mode="json", exclude_none=True
+)
 
 
-class RequestStamp:
-    """What the requests of one connection say, in one version of the protocol."""
+def stamp(version: str, caller: Caller | None) -> bytes:
+    """What ``_meta`` of a modern request says of the client that it is made for."""
+    can: Mapping[str, Any] = caller.capabilities if caller is not None else {}
+    legacy = caller is not None and caller.era == "legacy"
+    declared = without_task_capabilities(can) if legacy else can  # such a client cannot follow a modern task
+    return dumps(
+        {
+            PROTOCOL_VERSION_META_KEY: version,
+            CLIENT_INFO_META_KEY: _INFO,
+            CLIENT_CAPABILITIES_META_KEY: dict(declared),
+        }
+    )
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self._headers: dict[tuple[str, str | None], dict[str, str]] = {}
 
-    def meta(self, caller: Caller | None) -> bytes:
-        """What ``_meta`` says of the client."""
-        can = caller.capabilities if caller is not None else _NOTHING
-        legacy = caller is not None and caller.era == "legacy"
-        key = self.version, id(can), legacy
-        known = _METAS.get(key)
-        if known is not None and known[0] is can:
-            return known[1]
-        declared = without_task_capabilities(can) if legacy else can  # such a client cannot follow a modern task
-        info = types.Implementation(name="holdfast", version=__version__)
-        meta = dumps(
-            {
-                PROTOCOL_VERSION_META_KEY: self.version,
-                CLIENT_INFO_META_KEY: info.model_dump(by_alias=True, mode="json", exclude_none=True),
-                CLIENT_CAPABILITIES_META_KEY: dict(declared),
-            }
-        )
-        if len(meta) <= KNOWN_BYTES:
-            if len(_METAS) >= KNOWN:
-                _METAS.clear()
-            _METAS[key] = can, meta
-        return meta
-
-    def headers(self, method: str, name: str | None) -> dict[str, str]:
-        """The headers that say what a request is. Nothing changes them."""
-        known = self._headers.get((method, name))
-        if known is not None:
-            return known
-        headers = {MCP_PROTOCOL_VERSION_HEADER: self.version, MCP_METHOD_HEADER: method}
-        if name is not None:
-            headers[MCP_NAME_HEADER] = encode_header_value(name)
-        if len(self._headers) >= KNOWN:
-            self._headers.clear()
-        if name is None or len(name) <= KNOWN_BYTES:
-            self._headers[method, name] = headers
-        return headers
+def routing_headers(version: str, method: str, name: str | None) -> dict[str, str]:
+    """The headers that say what a modern request is."""
+    named = {MCP_NAME_HEADER: encode_header_value(name)} if name is not None else {}
+    return {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method, **named}
 
 
 class RequestSender:
@@ -125,7 +94,6 @@ class RequestSender:
         """What the server says that it has."""
         self.runs_tasks = not self.modern and _runs_tasks(self.offers)
         """Whether the server runs tool calls as tasks, in the form of the legacy era."""
-        self._stamp = RequestStamp(self.version)
         self._mirrored: Mapping[str, HeaderMap] = {}
 
     @property
@@ -143,8 +111,29 @@ class RequestSender:
         params, headers = self._addressed(method, params, None)
         return await read_object(await self._wire.call(method, params, headers=headers))
 
-    async def send(self, method: str, params: Fields, progress: CallProgress, caller: Caller | None) -> RawObject:
-        """Send a request once. Raises ``MCPError`` for an error answer, ``ServerFailure`` for a result of no use."""
+    async def request(
+        self, method: str, params: Fields, progress: CallProgress, caller: Caller | None, limits: Limits
+    ) -> RawObject:
+        """Send a request. Raises ``ServerFailure`` for an error answer, and for a result that is of no use.
+
+        A server may refuse a request before it acts, because it wants arguments as headers too. A listing tells which
+        ones, and the request is sent once more.
+        """
+        try:
+            try:
+                return await self._send(method, params, progress, caller)
+            except MCPError as exc:
+                if exc.code != HEADER_MISMATCH:
+                    raise
+                await list_tools(self, limits)
+                return await self._send(method, params, progress, caller)
+        except MCPError as exc:
+            data = exc.error.data
+            told = self._hub.failure_of(data, exc.message) if self._hub is not None else None
+            error = RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data))
+            raise ServerFailure(told or error) from exc
+
+    async def _send(self, method: str, params: Fields, progress: CallProgress, caller: Caller | None) -> RawObject:
         params, headers = self._addressed(method, params, caller)
         raw = await self._wire.call(method, params, headers=headers, on_progress=progress)
         try:
@@ -161,13 +150,6 @@ class RequestSender:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
         return result
 
-    def failure_in(self, method: str, exc: MCPError) -> ServerFailure:
-        """What an error answer shows: it is the server's own, or a hub says why it could not serve the request."""
-        data = exc.error.data
-        if self._hub is not None and (told := self._hub.failure_of(data, exc.message)) is not None:
-            return ServerFailure(told)
-        return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data)))
-
     def _addressed(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
         """The parameters and the headers of a request."""
         headers = trace_headers(params)
@@ -175,14 +157,14 @@ class RequestSender:
             headers |= self._hub.headers(caller)
         if not self.modern:
             return params, headers
-        stamp = self._stamp.meta(caller)
+        said = stamp(self.version, caller)
         raw = params.get("_meta")
-        meta = stamp if raw is None else join_fields({**fields(raw), **fields(stamp)})
+        meta = said if raw is None else join_fields({**fields(raw), **fields(said)})
         named = "taskId" if method in TASK_METHODS else NAME_BEARING_METHODS.get(method)
         name = text_of(params.get(named)) if named is not None else None
         if method == "tools/call" and name is not None and (wanted := self._mirrored.get(name)):
             headers |= mcp_param_headers(wanted, _read_arguments(params, wanted))
-        return {**params, "_meta": meta}, {**headers, **self._stamp.headers(method, name)}
+        return {**params, "_meta": meta}, {**headers, **routing_headers(self.version, method, name)}
 
     def __repr__(self) -> str:
         return f"<RequestSender {self.version or 'no version'}{' to a hub' if self._hub is not None else ''}>"

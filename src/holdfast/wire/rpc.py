@@ -83,7 +83,6 @@ from holdfast.wire.raw_json import (
     join_fields,
     loads,
     split,
-    text_as_json,
     text_of,
 )
 from holdfast.wire.relay import attributed, until_cancelled
@@ -201,8 +200,8 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
         meta = fields(params["_meta"]) if "_meta" in params else {}
         params = {**params, "_meta": join_fields({**meta, "progressToken": raw_id})}
     if not params:
-        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
 
 
 class PendingRequest:

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 import mcp_types as types
 from mcp import ClientSession, MCPError
-from mcp_types import HEADER_MISMATCH
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
@@ -85,7 +84,8 @@ class Connection:
     ) -> None:
         self.session = session
         self.wire = wire
-        self._relayed = relayed
+        self.relayed = relayed
+        """Routes what the server sends by itself to the hub's clients."""
         self._limits = limits
         self._closers = closers
         self.era: Era = era
@@ -109,13 +109,9 @@ class Connection:
         self._limits = limits
         self.wire.adopt(limits)
 
-    def missed(self, uri: str) -> None:
-        """A watched resource may have changed while no stream was open: send its watchers a change."""
-        self._relayed.told("notifications/resources/updated", {"uri": uri})
-
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification; the server does not answer it."""
-        await self._relayed.notify(method, params)
+        await self.relayed.notify(method, params)
 
     async def drain(self) -> None:
         """Wait for the requests under way to end. Bounded, and shielded from cancellation."""
@@ -210,11 +206,11 @@ class Connection:
         if method == "tasks/result":
             idle = math.inf  # it waits until the task has ended
         timeout = wire.deadlines.start(idle=idle, within=within)
-        call, token = self._relayed.begin(caller, timeout)
+        call, token = self.relayed.begin(caller, timeout)
         progress = CallProgress(on_progress, timeout.extend)
         try:
             try:
-                result = await self._sent(method, params, progress, caller)
+                result = await self._sender.request(method, params, progress, caller, self._limits)
             except ServerFailure:
                 await progress.delivered()
                 raise
@@ -227,14 +223,14 @@ class Connection:
             raise ServerFailure(wire.unanswered() or _timed_out(method, params, timeout, idle, within)) from None
         finally:
             progress.close()
-            self._relayed.end(call, token)
+            self.relayed.end(call, token)
             wire.deadlines.end(timeout)
         return result
 
     @property
     def status_told(self) -> anyio.Event:
         """Set when the hub on the other side says that its status changed, or when that may have been missed."""
-        return self._relayed.status_told
+        return self.relayed.status_told
 
     async def hub_status(self, *, within: float) -> dict[str, ServerRecord]:
         """What the hub on the other side tells about its servers; empty if nothing of it can be read."""
@@ -261,19 +257,6 @@ class Connection:
                     await self.session.send_request(types.PingRequest(), types.EmptyResult)
 
         await _within(self.wire, answered(), within, "a sign of life")
-
-    async def _sent(self, method: str, params: Fields, progress: CallProgress, caller: Caller | None) -> RawObject:
-        """Send a request; once more if the server refused it before it acted, and wants arguments as headers too."""
-        try:
-            try:
-                return await self._sender.send(method, params, progress, caller)
-            except MCPError as exc:
-                if exc.code != HEADER_MISMATCH:
-                    raise
-                await list_tools(self._sender, self._limits)  # a listing tells which ones
-                return await self._sender.send(method, params, progress, caller)
-        except MCPError as exc:
-            raise self._sender.failure_in(method, exc) from exc
 
     def __repr__(self) -> str:
         return f"<Connection {self.era} {self.wire!r}>"
