@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -129,6 +130,21 @@ async def test_a_server_that_comes_up_after_its_hub_was_dialed_is_no_server_with
             await listed(outer, "db__echo")
             assert outer.hub.approvals.changed == {}
             assert (await outer.hub.call_tool("db__echo", {"text": "hi"})).text == "hi"
+
+
+@pytest.mark.requirement("FLEET-6", "FLEET-8", "HUB-5")
+async def test_a_server_that_still_starts_behind_its_hub_has_no_outcome_outside(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    server = over_stdio("legacy")
+    script = 'read -r _ < "$0"; exec "$@"'
+    slow = {"command": "/bin/sh", "args": ["-c", script, str(gate), server["command"], *server["args"]]}
+    async with front({"db": slow}, wait=False) as inner, front(behind(inner), wait=False) as outer:
+        await came_true(lambda: outer.hub.registry.slot("db").lease is not None)
+        assert not await outer.hub.ready(0)
+        await anyio.Path(gate).write_text("go\n")
+        assert await outer.hub.ready(60)
+        await listed(outer, "db__echo")
 
 
 @pytest.mark.requirement("FLEET-6", "LIFE-29")

@@ -320,7 +320,10 @@ class Slot:
                 case _:
                     pass  # a Reject is for the caller of handle(); a hub that is alone shares nothing
         stopped = self.machine.life.stopped
-        if stopped or self.state not in (State.DISCONNECTED, State.CONNECTING, State.DISABLING):
+        lease = self.lease
+        # A hub answers while the server behind it still starts: the outcome is that of the server.
+        state = lease.told.health.state if lease is not None and lease.told is not None else self.state
+        if stopped or state not in (State.DISCONNECTED, State.CONNECTING, State.DISABLING):
             self.has_outcome.set()
         if stopped:
             self._poked.set()  # the owner task looks whether everything is closed
