@@ -141,8 +141,19 @@ async def test_it_says_where_it_listens_once_and_is_one_hub_of_two_replicas(hub:
     assert all(one["address"].startswith("unix:/") for one in replicas)
 
 
-async def test_it_gives_each_probe_the_same_answer(hub: Served) -> None:
-    assert await probed(hub) == {200}
+async def test_it_is_ready_when_its_servers_are_and_gives_each_probe_the_same_answer(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with StdioServer({"b": "two"}) as child:
+        definition: dict[str, Any] = child.definition
+        its_own = [definition["command"], *definition["args"]]
+        late = {"command": "sh", "args": ["-c", 'read -r _ < "$0"; exec "$@"', str(gate), *its_own]}
+        file = config(tmp_path / "mcp.json", child=late)
+        async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
+            assert await probed(hub) == {503}, "its server still starts"
+            await anyio.to_thread.run_sync(gate.write_text, "\n")
+            await ready(hub)
+            assert await probed(hub) == {200}
 
 
 async def probed(hub: Served) -> set[int]:
