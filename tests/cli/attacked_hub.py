@@ -169,7 +169,8 @@ class AttackedHub:
     def close_connections(self) -> None:
         """End what the attackers hold."""
         for writer in self._writers:
-            writer.transport.abort()
+            with suppress(AttributeError):  # one that is closed already has no event loop any more
+                writer.transport.abort()
         self._writers.clear()
 
     @property
