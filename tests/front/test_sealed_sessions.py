@@ -174,6 +174,8 @@ async def test_abandoned_sessions_leave_the_memory_and_one_that_comes_back_goes_
             assert (len(hub.sessions.all()), len(broker._clients)) == (1, 1)  # the one with a stream
         await came_true((tmp_path / "sessions.sqlite").exists)
         with closing(sqlite3.connect(tmp_path / "sessions.sqlite")) as kept:
+            tables = "SELECT 1 FROM sqlite_master WHERE name = 'listed_until'"  # the last part of the schema
+            await came_true(lambda: kept.execute(tables).fetchone() is not None)
             (rows,) = kept.execute("SELECT (SELECT count(*) FROM sessions) + count(*) FROM listed").fetchone()
         assert rows <= 1, "they had nothing to keep, but for the lists of the one with a stream"
         assert await _status(hub, ids[50]) == 200
