@@ -494,8 +494,9 @@ async def test_a_home_that_leaves_is_replaced() -> None:
         a.served.app.state.front.refuse()
         said: dict[str, Any] = {}
 
-        async def moved() -> bool:  # until the other replica knows that it left, it is told as not reached
+        async def moved() -> bool:  # until the other replica knows that it left, the call is refused, and not made
             said.update(await client.ask(b, "tools/call", name="o__bump", arguments={}))
+            assert "result" in said or "it is shutting down" in said["error"]["message"]
             return "result" in said
 
         await asked_again(moved)
