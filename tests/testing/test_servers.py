@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -158,3 +159,19 @@ async def test_a_server_goes_down_in_the_middle_of_a_run_and_comes_back() -> Non
             with anyio.fail_after(20):
                 await weather.arrived("tools/list", times=2)
             assert (await hub.call_tool("weather__forecast")).text == "sunny"
+
+
+def test_a_process_that_writes_its_log_at_the_end_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, late = os.rmdir, iter(["start 1"])
+
+    def rmdir(path: str, *, dir_fd: int | None = None) -> None:
+        for line in late:
+            (folder / "log").write_text(line)
+        remove(path, dir_fd=dir_fd)
+
+    with StdioServer({"a": "one"}) as server:
+        arguments = server.definition["args"]
+        assert isinstance(arguments, list)
+        folder = Path(arguments[-1]).parent
+        monkeypatch.setattr(os, "rmdir", rmdir)
+    assert not folder.exists()

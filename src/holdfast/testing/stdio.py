@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StdioServer"]
 
+CLEANUPS = 20
+"""How often the folder is emptied at most: each time it can meet one more process that starts."""
+
 
 class StdioServer:
     """``with StdioServer({"forecast": "sunny"}) as server``: each tool returns its text.
@@ -43,8 +46,16 @@ class StdioServer:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.kill()
-        self._folder.cleanup()
+        # A process that a client started a moment ago may write its log while the folder is emptied: begin again then.
+        for left in reversed(range(CLEANUPS)):
+            self.kill()
+            try:
+                self._folder.cleanup()
+            except OSError:
+                if not left:
+                    raise
+            else:
+                return
 
     @property
     def definition(self) -> dict[str, object]:
