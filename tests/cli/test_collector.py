@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -64,51 +63,38 @@ async def test_a_catalog_of_many_new_objects_is_frozen(monkeypatch: pytest.Monke
         assert garbage() is None, "a collection came first"
 
 
-async def _outcomes(hub: Hub) -> list[int]:
-    """The generations that were looked at until each server has an outcome."""
+async def test_while_many_servers_are_dialed_only_younger_objects_are_looked_at_and_nothing_long_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked: list[int] = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             looked.append(info["generation"])
 
+    monkeypatch.setattr(collector, "FEW", 1_000)
+    hub = Hub(config({f"s{number}": DEAD for number in range(3 * collector.STEP)}))
+    keep_collections_short(hub)
+    gc.set_threshold(*collector.THRESHOLDS)
+    frozen = gc.get_freeze_count()
     gc.callbacks.append(note)
     try:
         async with hub:
             with anyio.fail_after(30):
                 await hub.ready()
+            assert gc.get_freeze_count() > frozen + 1_000
     finally:
         gc.callbacks.remove(note)
-    return looked
+    assert 1 in looked, "a collection came before the freeze"
+    assert 2 not in looked
 
 
-async def test_while_many_servers_are_dialed_only_the_youngest_objects_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch, usual: tuple[int, int, int]
-) -> None:
-    monkeypatch.setattr(collector, "COLLECT_IN_BURST", 1_000)
-    many = {f"s{number}": DEAD for number in range(3 * collector.BURST)}
-    hub = Hub(config(many))
-    keep_collections_short(hub)
-    gc.set_threshold(1_000, 1, 1)
-    looked = await _outcomes(hub)
-    # Before the burst begins and after it ends, the usual thresholds hold.
-    burst = [generation for generation in looked if generation == 0]
-    assert len(burst) >= len(looked) * 0.8
-    assert gc.get_threshold() == (1_000, 1, 1)
-    assert len(hub.registry.slots) == len(many)
-
-
-async def test_a_burst_ends_though_servers_were_removed_while_they_were_dialed(
-    monkeypatch: pytest.MonkeyPatch, usual: tuple[int, int, int]
-) -> None:
-    ended = asyncio.Event()
-    monkeypatch.setattr(collector, "BURST_SECONDS", 0.0)
-    monkeypatch.setattr(collector, "_freeze_if_many", ended.set)
-    async with McpPeer() as peer, running({"a": peer}) as hub:
-        keeper = collector._Keeper(hub)
-        for number in range(collector.BURST + 1):
-            keeper._moved(f"s{number}", is_dialed=True)
-        assert gc.get_threshold() == (collector.COLLECT_IN_BURST, collector.NEVER, collector.NEVER)
-        with anyio.fail_after(5):
-            await ended.wait()
-        assert gc.get_threshold() == usual
+def test_new_objects_are_counted_through_all_generations() -> None:
+    gc.set_threshold(1_000, 1, 1_000)
+    gc.freeze()
+    assert collector._new_objects() < 1_000
+    kept = [[number] for number in range(20_000)]
+    assert 19_000 < collector._new_objects() < 22_000
+    gc.freeze()
+    assert collector._new_objects() < 1_000
+    assert len(kept) == 20_000

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
-from holdfast.serve.memory import COLLECT_AFTER
+from holdfast.serve.memory import THRESHOLDS
 
 __all__ = ["LONGEST_STEP", "TRIES", "LoopSteps", "measured_loop", "too_long"]
 
@@ -81,7 +81,7 @@ def measured_loop() -> Iterator[LoopSteps]:
     steps = LoopSteps(thread=threading.get_ident())
     original = asyncio.Handle._run
     thresholds = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER)  # as a served hub does: collections are a part of the steps
+    gc.set_threshold(*THRESHOLDS)  # as a served hub does: collections are a part of the steps
     done = threading.Event()
 
     def run(handle: asyncio.Handle) -> None:
