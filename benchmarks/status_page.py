@@ -22,8 +22,7 @@ import anyio
 
 from benchmarks.report import Check, Report, Row, median
 from benchmarks.servers import fleet
-from holdfast.control.client import ControlClient
-from holdfast.control.find import RunningHub
+from holdfast.control.control_client import ControlClient, RunningHub
 from tests.control.server.browser import Browser, browser
 
 __all__ = ["REQUIREMENTS", "measure"]

@@ -16,9 +16,8 @@ import yaml
 from dashboard import dashboard
 from sbom import sbom
 
-from holdfast.gateway.model import EXT_AUTH_PORT, GATEWAY_VERSION, ExtAuth, Gateway
+from holdfast.gateway.model import EXT_AUTH_PORT, GATEWAY_VERSION, ExtAuth, Gateway, family_of
 from holdfast.gateway.render import render_config, to_yaml
-from holdfast.gateway.versions import family_of
 
 HERE = Path(__file__).parent
 BOOTSTRAP = HERE / "compose" / "agentgateway.yaml"

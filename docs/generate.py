@@ -16,9 +16,9 @@ from architecture import architecture
 from observing import observing
 
 from holdfast.cli.entry import run
-from holdfast.control.server.events import EVENTS
+from holdfast.control.server.control_events import EVENTS
 from holdfast.control.server.openapi import OPERATIONS, Operation, document
-from holdfast.doctor.checks.base import Check
+from holdfast.doctor.case import Check
 from holdfast.doctor.codes import GROUPS, Code
 from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS
 

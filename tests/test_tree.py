@@ -38,18 +38,10 @@ LARGE_CLASSES = frozenset(
 
 SHARED_BASENAMES = frozenset(
     {
-        "client.py",
         "clock.py",
-        "events.py",
         "evidence.py",
-        "find.py",
-        "fleet.py",
         "homes.py",
-        "http.py",
-        "login.py",
-        "logs.py",
         "records.py",
-        "server.py",
         "stdio.py",
         "tasks.py",
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.auth.client_authentication import new_key, public_key
+from holdfast.auth.token_endpoint import new_key, public_key
 from tests.integrations.environments import python_of_fastmcp
 from tests.peers import everything
 from tests.peers.guarded import PLANTED

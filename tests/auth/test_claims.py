@@ -8,7 +8,7 @@ import json
 import jwt
 import pytest
 
-from holdfast.auth.claims import audience_of, check_audience, unverified_claims
+from holdfast.auth.person_login import audience_of, check_audience, unverified_claims
 from holdfast.errors import LoginFailed
 
 KEY = "a-key-that-only-the-issuer-has-32-bytes"

@@ -7,11 +7,10 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.auth.addresses import may_lead_to
 from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
-from holdfast.auth.grant import OAuthClient
+from holdfast.auth.grant import OAuthClient, may_lead_to
 from holdfast.auth.person_login import log_in, log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.core.evidence import Challenge

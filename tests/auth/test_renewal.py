@@ -9,8 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.auth.credentials import Bearer, Logins, refresh_now, status_of
-from holdfast.auth.renew import Renewer
+from holdfast.auth.credentials import Bearer, Logins, Renewer, refresh_now, status_of
 from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import TokenNotRenewed

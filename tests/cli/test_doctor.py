@@ -21,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 from holdfast.cli import entry
 from holdfast.cli.doctor import print_report
-from holdfast.control.find import RunningHub, registered
+from holdfast.control.control_client import RunningHub, registered
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.report import CheckResult, HubSeen, LiveState, Report, ServerReport, finding, schema_text
 from tests.cli.command import LONGEST, Cli, stdio

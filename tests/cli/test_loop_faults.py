@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.control.server.logs import LONGEST_TRACE, ConsoleFormatter
+from holdfast.control.server.log_buffer import LONGEST_TRACE, ConsoleFormatter
 from holdfast.core import fault_line
 from holdfast.serve.telemetry import log_faults_in_lines
 

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 from mcp import Client
 
-from holdfast.control.find import running_hubs
+from holdfast.control.control_client import running_hubs
 from holdfast.files import replace_file
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.takeover import handing_over

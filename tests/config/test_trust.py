@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.config_search import read_config
+from holdfast.config.definition import steers
 from holdfast.config.read import load_config
-from holdfast.config.steering import steers
 from holdfast.config.trust_store import TrustStore, summarize
 from holdfast.errors import ConfigError, UntrustedConfig
 

@@ -14,9 +14,8 @@ import pytest
 from holdfast.config.read import load_config
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.demo import control as controls
-from holdfast.demo.control import FAULTS, DemoControl, forget_running, note_running, running_demo
-from holdfast.demo.fleet import demo_fleet
+from holdfast.demo import demo_servers
+from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, forget_running, note_running, running_demo
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -133,7 +132,7 @@ def test_a_second_terminal_finds_the_demo_that_runs(tmp_path: Path, monkeypatch:
     control, url = running_demo()
     assert (control.folder, url) == (tmp_path / "demo", "http://127.0.0.1:1/mcp")
     forget_running()
-    assert not controls._record().exists()
+    assert not demo_servers._record().exists()
 
 
 def test_word_left_by_a_demo_that_was_killed_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +140,7 @@ def test_word_left_by_a_demo_that_was_killed_is_not_believed(tmp_path: Path, mon
     with subprocess.Popen(["true"]) as gone:
         pass
     note_running(DemoControl(tmp_path), "http://127.0.0.1:1/mcp")
-    record = controls._record()
+    record = demo_servers._record()
     record.write_text(record.read_text().replace(str(os.getpid()), str(gone.pid)))
     with pytest.raises(HoldfastError, match="no demo is running"):
         running_demo()

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from holdfast.gateway.check import blocks, check_config
-from holdfast.gateway.model import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION
-from holdfast.gateway.versions import family_of
+from holdfast.gateway.model import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION, family_of
 from tests.deploy.chart import ASKS, AUTH, CHART, ROOT, Refused, by_kind, helm, manifests, static_config
 from tests.docs.documented import commands_of, documented_pages
 from tests.gateway.schemas import VERSIONS, schema_of

@@ -16,8 +16,7 @@ import yaml
 
 from holdfast.gateway.bridge import MARK
 from holdfast.gateway.check import blocks, check_config
-from holdfast.gateway.model import EXT_AUTH_TIMEOUT, GATEWAY_VERSION, OUTAGE_STATUS
-from holdfast.gateway.versions import family_of
+from holdfast.gateway.model import EXT_AUTH_TIMEOUT, GATEWAY_VERSION, OUTAGE_STATUS, family_of
 from tests.deploy.chart import ASKS, AUTH, ROOT, by_kind, manifests, static_config
 from tests.gateway.schemas import VERSIONS, schema_of
 

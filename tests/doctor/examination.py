@@ -168,7 +168,7 @@ _PATIENCE = {
     "holdfast.doctor.case.ASKING_SECONDS": 60.0,
     "holdfast.doctor.diagnose.network.LOOK_SECONDS": 10.0,
     "holdfast.doctor.diagnose.network.ANSWER_SECONDS": 3.0,
-    "holdfast.doctor.diagnose.answers.SEARCH_SECONDS": 20.0,
+    "holdfast.doctor.diagnose.by_evidence.SEARCH_SECONDS": 20.0,
 }
 """On a busy machine a second connection may need longer than a person would wait."""
 

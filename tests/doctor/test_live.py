@@ -8,8 +8,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from holdfast.control.client import ControlClient
-from holdfast.control.find import RunningHub, find_hub, registered, running_hubs
+from holdfast.control.control_client import ControlClient, RunningHub, find_hub, registered, running_hubs
 from holdfast.core.replicas import agreement
 from holdfast.errors import HubRefused
 from holdfast.fleet import Fleet, LocalStore, serve_broker

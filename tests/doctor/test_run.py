@@ -11,12 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
+from holdfast.doctor.case import Case, Check, GlobalCheck, GlobalContext, Observation, Starts, places_here
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS, Doctor
 from holdfast.doctor.report import Report, ServerReport, read_or_report
-from holdfast.doctor.starts import Starts, places_here
 from holdfast.hub.limits import DialLimit
 from tests.doctor.examination import SNAPSHOTS, Examination
 from tests.peers.http_fault import Behaviour, Exchange, Request

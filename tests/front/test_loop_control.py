@@ -266,7 +266,7 @@ async def test_no_log_of_a_server_holds_up_the_event_loop_and_one_masked_at_once
 
                 took[f"reading {what}"] = await steps.longest_in(read)
                 took[f"following {what}"] = await steps.longest_in(partial(_followed, hub, some, redactor))
-            monkeypatch.setattr("holdfast.control.server.logs.IN_A_ROW", 1 << 30)
+            monkeypatch.setattr("holdfast.control.server.log_buffer.IN_A_ROW", 1 << 30)
             act = partial(_followed, hub, lines["a few long lines"], redactor)
             assert await steps.longest_in(act, tries=1) > LONGEST_STEP
     assert too_long(took) == {}
@@ -332,7 +332,7 @@ async def test_a_diff_of_any_length_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.hub.apply.SLOTS_AT_ONCE", 1 << 30)
+    monkeypatch.setattr("holdfast.hub.registry.SLOTS_AT_ONCE", 1 << 30)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(6 * SERVERS)}}))
     with measured_loop() as steps:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from holdfast.gateway.check import blocks, check_config
-from holdfast.gateway.versions import family_of
+from holdfast.gateway.model import family_of
 from tests.gateway.bridge_process import ROOT, mcp_json
 from tests.gateway.schemas import VERSIONS, folder, schema_of
 

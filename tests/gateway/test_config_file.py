@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.gateway.config_file import GatewayConfigFile
+from holdfast.gateway.bridge import GatewayConfigFile
 
 WRITER = """
 import sys
 from pathlib import Path
-from holdfast.gateway.config_file import GatewayConfigFile
+from holdfast.gateway.bridge import GatewayConfigFile
 store = GatewayConfigFile(Path(sys.argv[1]))
 texts = [letter * (1 << 20) for letter in (b"a", b"b")]
 print("begun", flush=True)
@@ -49,7 +49,7 @@ def test_a_write_that_fails_changes_nothing_and_leaves_nothing(tmp_path: Path) -
     store = GatewayConfigFile(file)
     store.write(b"good")
     program = (
-        "import resource, sys; from pathlib import Path; from holdfast.gateway.config_file import GatewayConfigFile\n"
+        "import resource, sys; from pathlib import Path; from holdfast.gateway.bridge import GatewayConfigFile\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "GatewayConfigFile(Path(sys.argv[1])).write(b'x' * 5000)\n"
     )

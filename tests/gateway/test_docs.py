@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from holdfast.gateway.health import BridgeHealth
-from holdfast.gateway.model import CHECK_PATH, EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, HEALTH_ADDRESS, OUTAGE_STATUS
-from holdfast.gateway.versions import FAMILIES
+from holdfast.gateway.model import CHECK_PATH, EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, FAMILIES, HEALTH_ADDRESS, OUTAGE_STATUS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "gateway"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.gateway.versions import FAMILIES, family_of
+from holdfast.gateway.model import FAMILIES, family_of
 
 OLD, NEW = FAMILIES
 

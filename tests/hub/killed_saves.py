@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import Item, Kind, Listing, NameKey
-from holdfast.hub.pins import PinChanges, PinFile, PinnedTools
+from holdfast.hub.review import PinChanges, PinFile, PinnedTools
 from holdfast.hub.state_store import Store, StoredServer
 
 __all__ = ["AFTER", "BEFORE", "LARGE_AFTER", "LARGE_BEFORE", "PINS_AFTER", "PINS_BEFORE"]

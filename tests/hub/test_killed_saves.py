@@ -12,7 +12,7 @@ import pytest
 from holdfast import Hub
 from holdfast.config import Config
 from holdfast.config.read import config_from_mapping
-from holdfast.hub.pins import PinFile
+from holdfast.hub.review import PinFile
 from holdfast.hub.state_store import Store
 from tests.harness.waiting import came_true
 from tests.hub.killed_saves import AFTER, BEFORE, LARGE_AFTER, LARGE_BEFORE, PINS_AFTER, PINS_BEFORE

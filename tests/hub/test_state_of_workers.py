@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from holdfast.front.session_store import SqliteSessions
-from holdfast.hub.pins import PinFile
+from holdfast.hub.review import PinFile
 from holdfast.hub.state_store import Store
 
 pytestmark = pytest.mark.requirement("FLEET-8")
@@ -48,7 +48,7 @@ for round in range(rounds):
 """
 
 APPROVALS = """
-from holdfast.hub.pins import PinChanges, PinFile, PinnedTools
+from holdfast.hub.review import PinChanges, PinFile, PinnedTools
 begin()
 file = PinFile(folder / "approvals.json")
 for round in range(rounds):
@@ -80,7 +80,7 @@ anyio.run(run)
 """
 
 REGISTRY = """
-from holdfast.control.find import RunningHub, registered, running_hubs
+from holdfast.control.control_client import RunningHub, registered, running_hubs
 begin()
 environ = {"XDG_STATE_HOME": str(folder)}
 for round in range(rounds):

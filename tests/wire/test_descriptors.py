@@ -16,7 +16,7 @@ import pytest
 from holdfast import load
 from holdfast.core import State
 from holdfast.testing import FakeClock, StdioServer
-from holdfast.wire import descriptors
+from holdfast.wire import dial
 from tests.doctor.examination import Examination, clinic
 from tests.harness.open_hubs import reaches, running, settled
 
@@ -46,7 +46,7 @@ def servers() -> Iterator[dict[str, object]]:
 
 @pytest.fixture(autouse=True)
 def say_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "_said_at", None)
+    monkeypatch.setattr(dial, "_said_at", None)
 
 
 async def test_a_hub_out_of_descriptors_calls_no_server_permanent_and_recovers(
@@ -95,8 +95,8 @@ def test_a_shortage_is_found_behind_other_exceptions() -> None:
             raise ConnectionError("it could not be reached") from exc
     except ConnectionError as exc:
         group = ExceptionGroup("both", [ValueError("x"), exc])
-    assert descriptors.descriptor_shortage(group) is not None
-    assert descriptors.descriptor_shortage(ValueError("x")) is None
+    assert dial.descriptor_shortage(group) is not None
+    assert dial.descriptor_shortage(ValueError("x")) is None
 
 
 def test_the_soft_limit_is_raised_at_start() -> None:
@@ -113,5 +113,5 @@ def test_the_soft_limit_is_raised_at_start() -> None:
 async def test_doctor_out_of_descriptors_says_how_to_get_more(
     clinic: Examination, servers: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptors, "_limit", lambda: 4)
+    monkeypatch.setattr(dial, "_limit", lambda: 4)
     clinic.matches("descriptors", await clinic.found(servers["s0"]))

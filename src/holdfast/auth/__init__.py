@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.auth.addresses import canonical as canonical
-    from holdfast.auth.claims import audience_of as audience_of, unverified_claims as unverified_claims
     from holdfast.auth.credentials import (
         Logins as Logins,
         LoginStatus as LoginStatus,
@@ -19,12 +17,14 @@ if TYPE_CHECKING:
     )
     from holdfast.auth.discovery import AuthorizationServer as AuthorizationServer, discover as discover
     from holdfast.auth.flows import DeviceCode as DeviceCode
-    from holdfast.auth.grant import Grant as Grant
+    from holdfast.auth.grant import Grant as Grant, canonical as canonical
     from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
+        audience_of as audience_of,
         log_in as log_in,
         log_out as log_out,
+        unverified_claims as unverified_claims,
     )
     from holdfast.auth.registration import known_client as known_client
     from holdfast.auth.token_store import TokenStore as TokenStore

@@ -16,7 +16,7 @@ from mcp.client.auth.utils import (
     build_protected_resource_metadata_discovery_urls as resource_urls,
 )
 
-from holdfast.auth.addresses import canonical, covers, may_lead_to, origin
+from holdfast.auth.grant import canonical, covers, may_lead_to, origin
 from holdfast.auth.token_endpoint import ANSWER_SECONDS, document
 from holdfast.config import ServerSpec
 from holdfast.core import Challenge, classify_evidence, quoted_name, scopes_in

@@ -2,6 +2,9 @@
 
 The steps: read the server's challenge, discover its authorization server, register there, ask the person, check the
 answer, keep the tokens. If a step fails, the earlier login stays valid.
+
+``unverified_claims`` reads what an access token says of itself, where it is a JWT. Nothing is verified here: only its
+server can do that.
 """
 
 from __future__ import annotations
@@ -11,13 +14,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import anyio.to_thread
+import jwt
 
-from holdfast.auth.addresses import canonical, is_safe
-from holdfast.auth.claims import check_audience
 from holdfast.auth.discovery import Discovered, discover
 from holdfast.auth.flows import (
     DEFAULT_PATH,
@@ -31,7 +33,7 @@ from holdfast.auth.flows import (
     redirect_listener,
     wait_for_tokens,
 )
-from holdfast.auth.grant import Grant, GrantKey, OAuthClient
+from holdfast.auth.grant import Grant, GrantKey, OAuthClient, canonical, covers, is_safe
 from holdfast.auth.registration import identify, known_client
 from holdfast.auth.token_endpoint import (
     UNKNOWN_CLIENT,
@@ -45,11 +47,29 @@ from holdfast.auth.token_endpoint import (
 )
 from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.config import Limits, ServerSpec
-from holdfast.core import Challenge, HttpStatus, Redactor, classify_evidence, masked, read_challenge, scopes_in
+from holdfast.core import (
+    Challenge,
+    HttpStatus,
+    Redactor,
+    classify_evidence,
+    masked,
+    quoted_name,
+    read_challenge,
+    scopes_in,
+)
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire import Dialer, Warden
 
-__all__ = ["LoggedOut", "LoginMethod", "LoginPrompt", "log_in", "log_out"]
+__all__ = [
+    "LoggedOut",
+    "LoginMethod",
+    "LoginPrompt",
+    "audience_of",
+    "check_audience",
+    "log_in",
+    "log_out",
+    "unverified_claims",
+]
 
 LoginMethod: TypeAlias = Literal["browser", "paste", "device"]
 
@@ -336,3 +356,38 @@ def _granted(scope: str, wanted: tuple[str, ...]) -> str:
     """The scope that was granted. GitHub separates with commas, which a scope may also contain."""
     parts = tuple(part for part in scope.split(",") if part)
     return " ".join(parts if {*parts} <= {*wanted} else [scope]) or " ".join(wanted)
+
+
+def unverified_claims(token: str) -> dict[str, Any] | None:
+    """The claims of a JWT as it states them; None for a token that is no JWT.
+
+    Use them to explain a refusal to a person, never to decide who the caller is.
+    """
+    try:
+        return jwt.decode(token, options={"verify_signature": False})
+    except (jwt.InvalidTokenError, ValueError, RecursionError):
+        return None
+
+
+def audience_of(claims: dict[str, Any]) -> tuple[str, ...]:
+    """The names in ``aud``, which is one text or a list."""
+    named = claims.get("aud")
+    if isinstance(named, str):
+        return (named,)
+    return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
+
+
+def check_audience(token: str, resource: str) -> None:
+    """Raise ``LoginFailed`` if a token says that it is for another server.
+
+    Most tokens say nothing, or name their audience by a word that only their issuer understands; then the server
+    decides. A token that names addresses, none of them the server's, is for another server.
+    """
+    named = audience_of(unverified_claims(token) or {})
+    addresses = [name for name in named if name.lower().startswith(("http:", "https:"))]
+    if addresses and not any(covers(name, resource) or covers(resource, name) for name in addresses):
+        raise LoginFailed(
+            f"the authorization server gave a token for another server: {quoted_name(', '.join(addresses), 200)}",
+            hint=f"Holdfast asked for a token for {resource}: the authorization server must support the `resource`"
+            " parameter",
+        )

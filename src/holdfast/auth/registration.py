@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterable, Sequence
 
 from holdfast._version import __version__
-from holdfast.auth.client_authentication import (
+from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.grant import Grant, OAuthClient
+from holdfast.auth.token_endpoint import (
+    ANSWER_SECONDS,
     METHODS,
+    UNKNOWN_CLIENT,
     WITH_SECRET,
     configured_key,
+    document,
     new_key,
     public_key,
     signing_algorithm,
 )
-from holdfast.auth.discovery import AuthorizationServer
-from holdfast.auth.grant import Grant, OAuthClient
-from holdfast.auth.token_endpoint import ANSWER_SECONDS, UNKNOWN_CLIENT, document
 from holdfast.config import OAuthSettings
 from holdfast.core import classify_evidence, quoted, quoted_name
 from holdfast.errors import LoginFailed, ServerFailure

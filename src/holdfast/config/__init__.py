@@ -7,28 +7,14 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.config.clients.backup import Backup as Backup, Backups as Backups
-    from holdfast.config.clients.document import (
-        ClientFile as ClientFile,
-        rename_key as rename_key,
-        replace_value as replace_value,
-        set_member as set_member,
-        write_whole as write_whole,
-    )
-    from holdfast.config.clients.entries import entry_secrets as entry_secrets
-    from holdfast.config.clients.known import (
-        CLIENTS as CLIENTS,
-        ClientLocation as ClientLocation,
-        ClientPaths as ClientPaths,
-        KnownClient as KnownClient,
-        Scope as Scope,
-        client_named as client_named,
-    )
-    from holdfast.config.clients.moving import (
+    from holdfast.config.client_import import (
+        Backup as Backup,
+        Backups as Backups,
         ImportPlan as ImportPlan,
         ImportRow as ImportRow,
         PointingPlan as PointingPlan,
         UndoPlan as UndoPlan,
+        entry_secrets as entry_secrets,
         plan_import as plan_import,
         plan_pointing as plan_pointing,
         plan_undoing as plan_undoing,
@@ -40,9 +26,24 @@ if TYPE_CHECKING:
         state_folder as state_folder,
         user_folders as user_folders,
     )
-    from holdfast.config.definition import Definition as Definition
+    from holdfast.config.definition import Definition as Definition, steers as steers
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
+    from holdfast.config.json_edit import (
+        ClientFile as ClientFile,
+        rename_key as rename_key,
+        replace_value as replace_value,
+        set_member as set_member,
+        write_whole as write_whole,
+    )
     from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined, parse as parse
+    from holdfast.config.known_clients import (
+        CLIENTS as CLIENTS,
+        ClientLocation as ClientLocation,
+        ClientPaths as ClientPaths,
+        KnownClient as KnownClient,
+        Scope as Scope,
+        client_named as client_named,
+    )
     from holdfast.config.provenance import (
         ConfigReport as ConfigReport,
         IgnoredKey as IgnoredKey,
@@ -82,7 +83,6 @@ if TYPE_CHECKING:
         is_key_text as is_key_text,
         targets_of as targets_of,
     )
-    from holdfast.config.steering import steers as steers
     from holdfast.config.trust_store import (
         ServerSummary as ServerSummary,
         TrustStore as TrustStore,

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.clients.document import write_whole
 from holdfast.config.config_search import state_folder
+from holdfast.config.json_edit import write_whole
 from holdfast.config.jsonc import parse
 from holdfast.core import command_line
 from holdfast.errors import ConfigError, HoldfastError, UntrustedConfig

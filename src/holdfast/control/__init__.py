@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.control.client import ControlClient as ControlClient, ServerAction as ServerAction
-    from holdfast.control.find import (
+    from holdfast.control.control_client import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
+        ControlClient as ControlClient,
         RunningHub as RunningHub,
+        ServerAction as ServerAction,
         SeveralHubs as SeveralHubs,
         find_hub as find_hub,
         registered as registered,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
         TargetsView as TargetsView,
     )
     from holdfast.control.server import ControlServer as ControlServer, MayRead as MayRead
-    from holdfast.control.server.logs import (
+    from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,
         JsonFormatter as JsonFormatter,
         LogHandler as LogHandler,

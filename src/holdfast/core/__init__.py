@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.core.backoff import delay as delay, to_milliseconds as to_milliseconds
     from holdfast.core.breaker import (
         BreakerPolicy as BreakerPolicy,
         BreakerState as BreakerState,
@@ -75,9 +74,7 @@ if TYPE_CHECKING:
         read_challenge as read_challenge,
         scopes_in as scopes_in,
     )
-    from holdfast.core.faults import fault_line as fault_line
     from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
-    from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,
         HUB_VERSION as HUB_VERSION,
@@ -90,7 +87,12 @@ if TYPE_CHECKING:
         read_records as read_records,
         speaks_hub as speaks_hub,
     )
-    from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
+    from holdfast.core.labels import (
+        cause_of as cause_of,
+        is_loopback as is_loopback,
+        place_of as place_of,
+        script_of as script_of,
+    )
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (
         AccessChanged as AccessChanged,
@@ -101,7 +103,11 @@ if TYPE_CHECKING:
         Transition as Transition,
     )
     from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
-    from holdfast.core.lifecycle.timing import LifecyclePolicy as LifecyclePolicy
+    from holdfast.core.lifecycle.timing import (
+        LifecyclePolicy as LifecyclePolicy,
+        delay as delay,
+        to_milliseconds as to_milliseconds,
+    )
     from holdfast.core.machine import Health as Health, Machine as Machine
     from holdfast.core.messages import (
         Failure as Failure,
@@ -124,20 +130,18 @@ if TYPE_CHECKING:
         Kind as Kind,
         base_name as base_name,
         cutting_clients as cutting_clients,
+        is_own_key as is_own_key,
+        is_own_name as is_own_name,
+        is_own_uri as is_own_uri,
         nearest as nearest,
         uri_lead as uri_lead,
+        without_own_keys as without_own_keys,
     )
     from holdfast.core.own_commands import (
         Invocation as Invocation,
         command_line as command_line,
         invocation as invocation,
         typed_as as typed_as,
-    )
-    from holdfast.core.own_names import (
-        is_own_key as is_own_key,
-        is_own_name as is_own_name,
-        is_own_uri as is_own_uri,
-        without_own_keys as without_own_keys,
     )
     from holdfast.core.process_output import (
         Need as Need,
@@ -147,6 +151,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.quoting import (
         INVISIBLE as INVISIBLE,
+        fault_line as fault_line,
         quote_block as quote_block,
         quoted as quoted,
         quoted_line as quoted_line,

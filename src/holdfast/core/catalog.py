@@ -27,12 +27,13 @@ from holdfast.core.names import (
     claiming_prefix,
     distinct_name,
     hash_in,
+    is_own_name,
+    is_own_uri,
     item_hashes,
     name_leads,
     nearest,
     shortened_tails,
 )
-from holdfast.core.own_names import is_own_name, is_own_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -2,15 +2,19 @@
 
 A fleet has dozens of servers that all start with ``npx -y`` or ``python``: what tells them apart is what comes after.
 Pure functions. The full command and the full reason are shown elsewhere.
+
+``is_loopback`` says which hosts are this machine: one rule for what is sent unencrypted and for what may listen without
+a token.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-__all__ = ["cause_of", "place_of", "script_of"]
+__all__ = ["cause_of", "is_loopback", "place_of", "script_of"]
 
 _DURATION = re.compile(r"\b(?:for|after|within|in)?\s*\b\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b")
 
@@ -144,3 +148,20 @@ _PREFIXES = {
     "cmd": frozenset[str](),
     "nohup": frozenset[str](),
 }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine and cannot be another one.
+
+    True for ``127.0.0.0/8``, ``::1``, IPv4-mapped forms of these, and the name ``localhost``. False for every other
+    name, ``app.localhost`` too: a resolver may ask the network for it, and the answer may be another machine.
+    """
+    name = host.removesuffix(".").lower()
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

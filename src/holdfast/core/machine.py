@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.core import probe_claims
-from holdfast.core.backoff import to_milliseconds
 from holdfast.core.breaker import (
     Breaker,
     BreakerEvent,
@@ -78,6 +77,7 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
 from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timing import to_milliseconds
 from holdfast.core.messages import Failure
 
 if TYPE_CHECKING:

@@ -3,13 +3,19 @@
 A server, a process or a client may write anything. Where our text quotes it, it is data: it stays inside its quotes and
 on its line, so it cannot look like a sentence, a heading or a line of ours. Results and descriptions are not quoted:
 they pass as they are.
+
+``fault_line`` is a fault of the program itself, as one line of bounded length.
+
+An input that causes a fault may cause a thousand. A traceback of each, with those of all exceptions before it, holds up
+the event loop longer than the fault did.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Final
 
-__all__ = ["INVISIBLE", "quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"]
+__all__ = ["INVISIBLE", "fault_line", "quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"]
 
 SHOWN = 200
 """How many characters of a foreign text are shown in a sentence."""
@@ -66,3 +72,25 @@ def quote_block(text: str, most: int = LONGEST_BLOCK) -> str:
     shown = without_invisible(text[: 2 * most]).strip()
     cut = shown if len(shown) <= most else shown[: most - 1].rstrip() + "…"
     return "\n".join(f"> {line}".rstrip() for line in cut.splitlines())
+
+
+LONGEST_TEXT: Final = 200
+
+
+def fault_line(exc: BaseException) -> str:
+    """Return what it is, what it says and where it was raised."""
+    text = " ".join(_text_of(exc)[: 2 * LONGEST_TEXT].split())[:LONGEST_TEXT]
+    place = ""
+    if (trace := exc.__traceback__) is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        code = trace.tb_frame.f_code
+        place = f", in {code.co_qualname} ({code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})"
+    return f"{type(exc).__name__}: {text}{place}" if text else f"{type(exc).__name__}{place}"
+
+
+def _text_of(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - an exception of a library may fail to say what it is
+        return ""

@@ -1,4 +1,17 @@
-"""One server under examination: its definition, what the checks use, and what they learned so far."""
+"""One server under examination: its definition, what the checks use, and what they learned so far.
+
+A check (``Check``, ``GlobalCheck``) has an id, a description, the checks it needs, the codes it finds, the check
+itself.
+
+``Route`` is the way to a server: the host and port that the hub connects to, through a proxy or not.
+
+``Starts`` says how many processes doctor starts at a time, and how long it loaded the machine by that.
+
+A server that is slow because doctor starts sixty others beside it is not a slow server. So starts are limited, and a
+server that ran out of time while the machine was loaded is not judged.
+
+``probe`` is one dial of a server, as the hub dials: handshake, listing, close, and the result of each.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +19,194 @@ import json
 import math
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import anyio
+import anyio.abc
 
-from holdfast.auth import Logins
-from holdfast.config import Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
+from holdfast.auth import Logins, TokenStore
+from holdfast.config import ConfigReading, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
-from holdfast.core import Redactor, mask_url
-from holdfast.doctor.probe import Probe
-from holdfast.doctor.report import Edit, LiveState, ask_for, shell
-from holdfast.doctor.route import Route
-from holdfast.doctor.starts import Starts
+from holdfast.core import Redactor, is_loopback, mask_url
+from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, shell
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
-from holdfast.wire import INHERITED, Dialer
+from holdfast.wire import INHERITED, Attempt, Dialer
 
-__all__ = ["SAME_ENVIRONMENT", "Case", "Learned", "LiveHub", "Tools", "edit_at", "hub_of"]
+if TYPE_CHECKING:
+    from holdfast.wire import Connection, Limit, Offers
+
+__all__ = [
+    "HOLD_SECONDS",
+    "SAME_ENVIRONMENT",
+    "Case",
+    "Check",
+    "GlobalCheck",
+    "GlobalContext",
+    "Learned",
+    "LiveHub",
+    "Observation",
+    "Probe",
+    "Route",
+    "Starts",
+    "Tools",
+    "edit_at",
+    "found",
+    "hub_of",
+    "places_here",
+    "probe",
+    "route_to",
+    "trace_of",
+]
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The host and port of the first connection."""
+
+    host: str
+    port: int
+    tls: bool
+    """Whether the server uses TLS."""
+    proxy: str = ""
+    """The proxy's URL, masked; empty without a proxy."""
+    variable: str = ""
+    """The environment variable that names it."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def route_to(url: str, environ: Mapping[str, str] | None = None) -> Route | None:
+    """The route to the server at ``url``; None if the URL has no host or port."""
+    parts = urlsplit(url)
+    port = _port(parts)
+    if not parts.hostname or port is None:
+        return None
+    direct = Route(host=parts.hostname, port=port, tls=parts.scheme == "https")
+    if is_loopback(parts.hostname) or proxy_bypass(parts.hostname):
+        return direct
+    return _by_proxy(direct, parts.scheme, os.environ if environ is None else environ) or direct
+
+
+def _by_proxy(direct: Route, scheme: str, environ: Mapping[str, str]) -> Route | None:
+    proxies = getproxies()
+    kind = next((kind for kind in (scheme, "all") if proxies.get(kind)), None)
+    if kind is None:
+        return None
+    written = proxies[kind] if "://" in proxies[kind] else f"http://{proxies[kind]}"
+    parts = urlsplit(written)
+    port = _port(parts)
+    if not parts.hostname or port is None:
+        return None
+    names = (f"{kind}_proxy", f"{kind}_proxy".upper())
+    variable = next((name for name in names if environ.get(name)), names[1])
+    return Route(host=parts.hostname, port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port or _PORTS.get(parts.scheme, 1080 if parts.scheme.startswith("socks") else None)
+    except ValueError:
+        return None
+
+
+HOLD_SECONDS = 15.0
+"""How long a process that does not answer keeps others from starting."""
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def places_here() -> int:
+    """How many processes start at a time here. Half of a start is a wait, for a disk or a registry."""
+    return max(2 * cores(), 4)
+
+
+class Starts:
+    """The processes that start now; a ``Limit`` of attempts."""
+
+    def __init__(self, limit: DialLimit, *, at_ease: int | None = None) -> None:
+        self._limit = limit
+        self._at_ease = cores() if at_ease is None else at_ease
+        """How many processes may start without slowing each other down."""
+        self._starting = 0
+        self._crowded = 0.0
+        self._since = 0.0
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place, and hold it while a process starts."""
+        async with self._limit.place():
+            self._change(+1)
+            try:
+                yield
+            finally:
+                self._change(-1)
+
+    @property
+    def crowded_seconds(self) -> float:
+        """For how long, in all, so many processes started that each was slower for it."""
+        self._change(0)
+        return self._crowded
+
+    def _change(self, by: int) -> None:
+        now = anyio.current_time()
+        if self._starting > self._at_ease:
+            self._crowded += now - self._since
+        self._since = now
+        self._starting += by
+
+
+Probe: TypeAlias = "Attempt[Offers]"
+
+
+async def probe(
+    spec: ServerSpec,
+    *,
+    dialer: Dialer,
+    limit: Limit,
+    redactor: Redactor,
+    deadline: float,
+    begun: Callable[[Probe], None] | None = None,
+) -> Probe:
+    """Dial, list and close; only a cancellation is raised. ``begun`` gets the attempt before it starts."""
+
+    async def everything(connection: Connection, within: float) -> Offers:
+        return await connection.list_everything(within=within)
+
+    left = max(deadline - anyio.current_time(), 0.0)
+    found: Probe = Attempt(
+        spec=spec,
+        redactor=redactor,
+        read=everything,
+        deadline=deadline,
+        within=left,
+        start_within=min(left, spec.start_timeout),
+    )
+    if begun is not None:
+        begun(found)
+    return await found.run(dialer, limit)
+
+
+def trace_of(found: Probe) -> str:
+    """Where a probe failed, for a developer of Holdfast; empty unless ``HOLDFAST_DEBUG`` is set."""
+    if found.error is None or not os.environ.get("HOLDFAST_DEBUG"):
+        return ""
+    return "".join(traceback.format_exception(found.error))
+
 
 SLOWED = 0.1
 """The part of a dial from which on doctor's own load counts."""
@@ -293,3 +473,57 @@ def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, 
         paste=f"{json.dumps(str(path[len(there)]), ensure_ascii=False)}: {text}{comma}" if insert else text,
         certain=certain,
     )
+
+
+class Observation(NamedTuple):
+    """What a check saw, in short, and its findings."""
+
+    words: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+def found(*findings: Finding) -> Observation:
+    """The observation of a check with findings."""
+    return Observation("; ".join(one.words for one in findings), findings)
+
+
+class _Described(ABC):
+    id: ClassVar[str]
+    looks_at: ClassVar[str]
+    finds: ClassVar[tuple[str, ...]]
+    """The codes of its findings."""
+
+
+class Check(_Described):
+    """A check of one server."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Checks that must have passed. Otherwise this one is skipped."""
+    transports: ClassVar[tuple[str, ...]] = ("stdio", "http", "sse", "hub", "")
+    within: ClassVar[float | None] = None
+    """The longest time in seconds; None for the time that is left for the server."""
+
+    def applies(self, case: Case) -> bool:
+        """Whether the check applies to this server."""
+        return case.transport in self.transports
+
+    @abstractmethod
+    async def look(self, case: Case) -> Observation:
+        """Run the check. An exception becomes a finding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalContext:
+    """What checks use that concern no single server."""
+
+    reading: ConfigReading
+    store: TokenStore
+    state_file: Path | None
+
+
+class GlobalCheck(_Described):
+    """A check that concerns no single server."""
+
+    @abstractmethod
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Run the check. An exception becomes a finding."""

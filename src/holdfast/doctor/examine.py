@@ -15,13 +15,22 @@ from holdfast._version import __version__
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, ServerSpec
 from holdfast.core import Redactor, command_line, mask_url, to_milliseconds
-from holdfast.doctor.case import Case, LiveHub, Resolve, Tools, hub_of
-from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
-from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
-from holdfast.doctor.checks.reachability import NameCheck, PortCheck, TlsCheck
-from holdfast.doctor.checks.server_checks import HandshakeCheck, HubCheck, LoginCheck, ToolsCheck
-from holdfast.doctor.diagnose.network import not_judged
-from holdfast.doctor.platform import resolve
+from holdfast.doctor.case import (
+    HOLD_SECONDS,
+    Case,
+    Check,
+    GlobalCheck,
+    GlobalContext,
+    LiveHub,
+    Observation,
+    Resolve,
+    Starts,
+    Tools,
+    hub_of,
+    places_here,
+)
+from holdfast.doctor.diagnose.network import not_judged, resolve
+from holdfast.doctor.local_checks import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
 from holdfast.doctor.repair import repair
 from holdfast.doctor.report import (
     CheckResult,
@@ -35,7 +44,15 @@ from holdfast.doctor.report import (
     finding,
     worst,
 )
-from holdfast.doctor.starts import HOLD_SECONDS, Starts, places_here
+from holdfast.doctor.server_checks import (
+    HandshakeCheck,
+    HubCheck,
+    LoginCheck,
+    NameCheck,
+    PortCheck,
+    TlsCheck,
+    ToolsCheck,
+)
 from holdfast.hub import DialLimit, default_state_file, is_shown
 from holdfast.wire import Dialer, Starting, Warden
 

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
         ExtAuth as ExtAuth,
         Gateway as Gateway,
         Jwt as Jwt,
+        Release as Release,
         check_address as check_address,
+        family_of as family_of,
     )
     from holdfast.gateway.render import render_config as render_config, to_yaml as to_yaml
     from holdfast.gateway.source import FileSource as FileSource, HttpSource as HttpSource, TargetSource as TargetSource
-    from holdfast.gateway.versions import Release as Release, family_of as family_of
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -4,6 +4,10 @@ The bootstrap is kept unchanged. If one of its routes has the name or path of a 
 target is shadowed. The config carries its fingerprint as the name of an unused backend, which the gateway shows at
 its admin address once it runs the config. After any failure the current config stays in place, and ``health`` shows
 the failure until it is over.
+
+The file that the gateway reads (``GatewayConfigFile``) is replaced atomically, and only one bridge writes it.
+
+A write that fails, for example on a full disk, leaves the old content.
 """
 
 from __future__ import annotations
@@ -22,9 +26,8 @@ import yaml
 
 from holdfast.config import Targets
 from holdfast.errors import ConfigError, HoldfastError, Problem
-from holdfast.files import FileLock
+from holdfast.files import FileLock, replace_file
 from holdfast.gateway.check import Schema, blocks, check_config, complete, short_timeouts
-from holdfast.gateway.config_file import GatewayConfigFile
 from holdfast.gateway.decide import (
     ConfigHistory,
     Decision,
@@ -35,15 +38,15 @@ from holdfast.gateway.decide import (
     decide,
 )
 from holdfast.gateway.health import BridgeHealth
-from holdfast.gateway.model import CHECK_ROUTE, EXT_AUTH_TIMEOUT, ExtAuth, Target
+from holdfast.gateway.model import CHECK_ROUTE, EXT_AUTH_TIMEOUT, ExtAuth, Family, Release, Target
 from holdfast.gateway.render import Document, put, route, to_yaml
 from holdfast.gateway.source import SourceFailed, TargetSource
-from holdfast.gateway.versions import Family, Release
 
 __all__ = [
     "MARK",
     "Bridge",
     "BridgePlan",
+    "GatewayConfigFile",
     "Rendered",
     "Rules",
     "merge",
@@ -52,6 +55,41 @@ __all__ = [
     "session_key",
     "with_session_key",
 ]
+
+MODE = 0o640
+"""The mode of a new file, because the URL of a target may hold a secret. An existing file keeps its mode."""
+
+
+class GatewayConfigFile:
+    """A config file, and beside it the last config that the gateway ran."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._accepted = file.with_name(f"{file.name}.accepted")
+
+    def read(self) -> bytes | None:
+        """The current content; None if there is no file."""
+        return _read(self.file)
+
+    def write(self, data: bytes) -> None:
+        """Replace the config. After an ``OSError`` nothing has changed."""
+        replace_file(self.file, data, mode=MODE, keep_mode=True)
+
+    def read_accepted(self) -> bytes | None:
+        """The last config that the gateway ran, also from an earlier run of the bridge."""
+        return _read(self._accepted)
+
+    def keep_accepted(self, data: bytes) -> None:
+        """Save a config that the gateway runs; ``OSError`` if it cannot be written."""
+        replace_file(self._accepted, data, mode=MODE, keep_mode=True)
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
 
 MARK = "holdfast-config-"
 """The prefix of a fingerprint."""

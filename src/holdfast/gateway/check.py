@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, Problem, UsageError
-from holdfast.gateway.model import check_timeout, is_short
+from holdfast.gateway.model import FAMILIES, Family, Release, check_timeout, is_short
 from holdfast.gateway.render import Document, put
-from holdfast.gateway.versions import FAMILIES, Family, Release
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

@@ -18,12 +18,12 @@ from holdfast.gateway.model import (
     PATH_PREFIX,
     PLAIN_DENIAL,
     ExtAuth,
+    Family,
     Gateway,
     Jwt,
     Target,
     is_address,
 )
-from holdfast.gateway.versions import Family
 
 __all__ = ["Document", "put", "render_config", "route", "to_yaml"]
 

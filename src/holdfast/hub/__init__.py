@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.hub.approvals import shown as shown
-    from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
+    from holdfast.hub.approvals import ApprovalsLock as ApprovalsLock, shown as shown
     from holdfast.hub.call_trace import is_tracing as is_tracing
     from holdfast.hub.clock import Clock as Clock
     from holdfast.hub.hub import Hub as Hub

@@ -17,8 +17,7 @@ from holdfast.auth import Logins
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
-from holdfast.hub.approvals import Approvals, shown
-from holdfast.hub.approvals_lock import ApprovalsLock
+from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read

@@ -26,8 +26,8 @@ import anyio.to_thread
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
-from holdfast.hub.pins import Pins
 from holdfast.hub.polling import sleep_until_poll, stamps
+from holdfast.hub.review import Pins
 
 __all__ = [
     "HubState",

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
         Starting as Starting,
         evidence_in as evidence_in,
     )
-    from holdfast.wire.descriptors import (
+    from holdfast.wire.dial import (
+        Dialer as Dialer,
+        DialHooks as DialHooks,
+        HubTls as HubTls,
         descriptor_shortage as descriptor_shortage,
         raise_descriptor_limit as raise_descriptor_limit,
     )
-    from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks, HubTls as HubTls
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.connection import Response as Response

@@ -17,8 +17,7 @@ import anyio
 from holdfast.config import ServerSpec
 from holdfast.core import Evidence, Redactor, TimedOut, ToldByHub, Unexpected, masked, quoted
 from holdfast.errors import ServerFailure
-from holdfast.wire.descriptors import descriptor_shortage
-from holdfast.wire.dial import Dialer, DialHooks, OnNotification
+from holdfast.wire.dial import Dialer, DialHooks, OnNotification, descriptor_shortage
 from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay

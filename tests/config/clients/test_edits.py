@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config.clients.document import add_table, remove_member, remove_table, set_member, table_text
+from holdfast.config.json_edit import add_table, remove_member, remove_table, set_member, table_text
 from holdfast.config.jsonc import parse
 
 FILE = """\

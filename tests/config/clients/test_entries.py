@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.clients.entries import ClientEntry, read_entry
-from holdfast.config.clients.known import CLIENTS, ClientPaths, client_named
+from holdfast.config.client_import import ClientEntry, read_entry
+from holdfast.config.known_clients import CLIENTS, ClientPaths, client_named
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from holdfast.control.server.logs import LogBuffer
+from holdfast.control.server.log_buffer import LogBuffer
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor

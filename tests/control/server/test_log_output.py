@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
-from holdfast.control.server.logs import (
+from holdfast.control.server.log_buffer import (
     MOST_COUNTED,
     WINDOW_SECONDS,
     ConsoleFormatter,

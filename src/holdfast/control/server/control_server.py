@@ -15,12 +15,11 @@ from starlette.routing import BaseRoute, Mount
 
 from holdfast.config import UNIX
 from holdfast.control.models import FleetView
-from holdfast.control.server.api import ApiContext, ControlApi
-from holdfast.control.server.events import EventStream
+from holdfast.control.server.api import HANDLERS, ApiContext, ControlApi
+from holdfast.control.server.control_events import EventStream
 from holdfast.control.server.history import History
-from holdfast.control.server.logs import LOGGED_OUTCOMES, LogBuffer
+from holdfast.control.server.log_buffer import LOGGED_OUTCOMES, LogBuffer
 from holdfast.control.server.metrics import Metrics, metrics_route
-from holdfast.control.server.operations import HANDLERS
 from holdfast.control.server.page import page_routes
 from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo, Views

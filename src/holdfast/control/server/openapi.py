@@ -30,7 +30,7 @@ from holdfast.control.models import (
     SignInCode,
     TargetsView,
 )
-from holdfast.control.server.events import EVENTS
+from holdfast.control.server.control_events import EVENTS
 
 __all__ = ["MOST_LINES", "OPERATIONS", "Lookup", "Needs", "Operation", "document", "look_up"]
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
-from holdfast.core.backoff import RETRY_AFTER_CAP
 from holdfast.core.lifecycle.effects import (
     AccessChanged,
     Cause,
@@ -36,7 +35,7 @@ from holdfast.core.lifecycle.events import (
     SelfProbeDue,
 )
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers, aligned, shortened
+from holdfast.core.lifecycle.timing import RETRY_AFTER_CAP, AddressWatch, LifecyclePolicy, Timers, aligned, shortened
 
 if TYPE_CHECKING:
     from holdfast.core.messages import FailureStatus

@@ -1,6 +1,8 @@
 """The numbers and times of the lifecycle: its policy, its timers, and when to check an address.
 
 All times are in seconds. There is no clock here: the caller gives the time.
+
+``delay`` says how long to wait before the next attempt. Chance is an argument.
 """
 
 from __future__ import annotations
@@ -13,7 +15,17 @@ if TYPE_CHECKING:
 
     from holdfast.core.lifecycle.events import Event
 
-__all__ = ["AddressWatch", "LifecyclePolicy", "Timers", "aligned", "shortened"]
+__all__ = [
+    "JITTER",
+    "RETRY_AFTER_CAP",
+    "AddressWatch",
+    "LifecyclePolicy",
+    "Timers",
+    "aligned",
+    "delay",
+    "shortened",
+    "to_milliseconds",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,3 +232,25 @@ def _backing_off(since: float, policy: LifecyclePolicy, *, often: float) -> floa
     if since < policy.check_often_for:
         return often
     return min(max(since * policy.check_share, often), policy.check_at_least_every)
+
+
+JITTER = 0.5
+"""At most this share of the delay is added, so that servers that failed together do not retry together."""
+
+MAX_DOUBLINGS = 30
+"""More doublings exceed every deadline, and would overflow a float."""
+
+RETRY_AFTER_CAP = 5.0
+"""A server's ``Retry-After`` is honoured up to this many seconds."""
+
+
+def delay(attempt: int, *, base: float, chance: float, retry_after: float | None = None) -> float:
+    """Seconds to wait after failed attempt number ``attempt`` (from 1); ``chance`` is in [0, 1)."""
+    ours: float = base * 2.0 ** min(attempt - 1, MAX_DOUBLINGS) * (1 + JITTER * chance)
+    asked = min(retry_after or 0.0, RETRY_AFTER_CAP)
+    return max(ours, asked)
+
+
+def to_milliseconds(seconds: float) -> float:
+    """A number of seconds as it leaves the hub: the difference of two times has digits that mean nothing."""
+    return round(seconds, 3)

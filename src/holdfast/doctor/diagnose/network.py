@@ -1,12 +1,22 @@
 """Findings for a failed connection or TLS handshake: which step failed, and what to change.
 
 A certificate is read over a second connection that verifies nothing and sends no credentials.
+
+What depends on the operating system is here too: commands to paste, and the resolver.
+
+The system's resolver cannot be interrupted, and takes half a minute if the name server does not answer. It
+runs in a daemon thread, so that deadlines, and the end of the program, come first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+import socket
 import ssl
+import sys
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -18,25 +28,78 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from cryptography import x509
 
 from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, is_loopback, quoted, quoted_name
-from holdfast.doctor.case import Case
-from holdfast.doctor.platform import LISTENERS, SET_CLOCK, lookup, show_route
+from holdfast.doctor.case import Case, Route
 from holdfast.doctor.report import Finding, finding, on_server, shell
-from holdfast.doctor.route import Route
 
 __all__ = [
+    "LISTENERS",
+    "SET_CLOCK",
     "cut",
     "filtered",
+    "lookup",
     "no_address",
     "no_handshake",
     "not_judged",
     "proxied",
     "refused",
+    "resolve",
+    "show_route",
     "silent",
     "speaks_plain_http",
     "speaks_tls",
     "unreachable",
     "unverified",
 ]
+
+_MAC = sys.platform == "darwin"
+
+LISTENERS = "lsof -nP -iTCP -sTCP:LISTEN" if _MAC else "ss -ltn"
+"""Lists the ports that are open on this machine."""
+
+SET_CLOCK = "sudo sntp -sS time.apple.com" if _MAC else "sudo timedatectl set-ntp true"
+
+
+def lookup(host: str) -> str:
+    """The command that shows the addresses of a host."""
+    return shell("dscacheutil", "-q", "host", "-a", "name", host) if _MAC else shell("getent", "hosts", "--", host)
+
+
+def show_route(address: str) -> str:
+    """The command that shows the route to an address."""
+    return shell("route", "-n", "get", address) if _MAC else shell("ip", "route", "get", address)
+
+
+async def resolve(host: str, port: int) -> tuple[str, ...]:
+    """The addresses of a host, without duplicates; raises ``socket.gaierror``."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
+
+    def look_up() -> None:
+        found = _looked_up(host, port)
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(_settle, answer, found)
+
+    threading.Thread(target=look_up, name=f"resolve {host}", daemon=True).start()
+    return await answer
+
+
+def _looked_up(host: str, port: int) -> tuple[str, ...] | OSError:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        return exc
+    except UnicodeError:
+        return socket.gaierror(socket.EAI_NONAME, "not a valid host name")
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def _settle(answer: asyncio.Future[tuple[str, ...]], found: tuple[str, ...] | OSError) -> None:
+    if answer.done():
+        return
+    if isinstance(found, OSError):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)
 
 
 def no_address(case: Case, route: Route, *, exists: bool) -> Finding:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.auth import log_in
 from holdfast.config import ServerSpec
 from holdfast.control.models import ApiError, ApiModel, LoginPage
-from holdfast.control.server.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, frame
+from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, frame
 from holdfast.errors import HoldfastError
 from holdfast.hub import Hub
 

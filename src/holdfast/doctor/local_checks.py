@@ -14,8 +14,7 @@ import anyio.to_thread
 
 from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.core import CommandUnusable, command_line
-from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
+from holdfast.doctor.case import Case, Check, GlobalCheck, GlobalContext, Observation, found
 from holdfast.doctor.diagnose.process_exits import missing_interpreter, unusable
 from holdfast.doctor.report import Finding, ask_for, finding, problem_finding, rename_edits, shell
 from holdfast.errors import Problem, ServerFailure

@@ -1,0 +1,624 @@
+"""Imports servers from clients. Every change is planned first, shown, and then made as planned.
+
+An import changes Holdfast's file only. PointingPlan a client at the hub removes the imported servers from
+the client's file and adds the hub. A server that cannot be imported stays in the client's file.
+
+``Backups`` are copies of files that Holdfast edits, kept until the edit is undone.
+
+A backup may contain tokens, as the file itself does, so only the user can read it.
+
+An entry is translated on its way: the first half of the file translates a client's entry for a server into Holdfast's
+keys.
+
+The result names the keys that have no meaning here, and the variables that the user must still set.
+No value is quoted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from holdfast.config.definition import ReadContext, keys_of, read_definition
+from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
+from holdfast.config.file_models import ServerFile
+from holdfast.config.json_edit import ClientFile, write_whole
+from holdfast.config.jsonc import SourceMap
+from holdfast.config.known_clients import HUB, ClientLocation, ClientPaths, KnownClient, Scope
+from holdfast.config.secret_texts import gather_secrets
+from holdfast.config.trust_store import rewrite_config
+from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
+
+__all__ = [
+    "Backup",
+    "Backups",
+    "ClientEntry",
+    "ImportPlan",
+    "ImportRow",
+    "Outcome",
+    "PointingPlan",
+    "UndoPlan",
+    "entry_secrets",
+    "plan_import",
+    "plan_pointing",
+    "plan_undoing",
+    "read_entry",
+]
+
+_OURS = frozenset(keys_of(ServerFile))
+_REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+_DOLLAR = re.compile(r"(?<![\w$\\])\$([A-Za-z_][A-Za-z0-9_]*)")
+_INPUT = re.compile(r"\$\{input:([^}]*)\}")
+_WORKSPACE = re.compile(r"(?<!\$)\$\{workspaceFolder(Basename)?\}")
+_EDITORS_OWN = frozenset({"userHome", "pathSeparator", "workspaceFolder", "workspaceFolderBasename"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientEntry:
+    """One server of a client, in Holdfast's keys."""
+
+    name: str
+    definition: Mapping[str, Any] = field(repr=False)
+    dropped: tuple[str, ...] = ()
+    """Keys without a meaning here, such as the client's own approvals."""
+    needs: tuple[str, ...] = ()
+    """Environment variables that the hub needs and that are not set here."""
+    problems: tuple[Problem, ...] = ()
+    """Why the entry cannot be used."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+def read_entry(
+    client: KnownClient, name: str, raw: object, *, environ: Mapping[str, str], project: Path | None
+) -> ClientEntry:
+    """Translate an entry of ``client``; ``project`` is the folder that relative paths start from, or None."""
+    if not isinstance(raw, dict):
+        return ClientEntry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
+    given = _with_durations(client, _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client))))
+    if project is not None:
+        given = _texts(given, lambda text: _in_workspace(text, project))
+    definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
+    if project is not None and "command" in definition:
+        definition.setdefault("cwd", str(project))
+    return ClientEntry(
+        name=name,
+        definition=definition,
+        dropped=tuple(key for key in given if key not in _OURS),
+        needs=tuple(dict.fromkeys(variable for variable in _variables(definition) if variable not in environ)),
+        problems=(*_problems(name, definition, environ), *_unknown_workspace(definition)),
+        secrets=entry_secrets(definition),
+    )
+
+
+# References in texts
+
+
+class _Texts:
+    """Translates a client's references (``$NAME``, ``${input:…}``) into Holdfast's."""
+
+    @staticmethod
+    def of(client: KnownClient) -> Callable[[str], str]:
+        if not client.expands:
+            return _Texts.plain
+        return {"gemini": _Texts.shell, "vscode": _Texts.inputs}.get(client.id, str)
+
+    @staticmethod
+    def plain(text: str) -> str:
+        return text.replace("${", "$${")
+
+    @staticmethod
+    def shell(text: str) -> str:
+        return _DOLLAR.sub(r"${env:\1}", text)
+
+    @staticmethod
+    def inputs(text: str) -> str:
+        """VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name."""
+        return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
+
+
+def _in_workspace(text: str, project: Path) -> str:
+    """The folder of the project instead of the editor's name for it: the hub serves many folders."""
+    return _WORKSPACE.sub(lambda found: project.name if found.group(1) else str(project), text)
+
+
+def _unknown_workspace(definition: Mapping[str, Any]) -> Iterator[Problem]:
+    """A file of the user belongs to no project: the editor puts in the folder that is open, the hub has none."""
+    if _texts(dict(definition), lambda text: _WORKSPACE.sub("", text)) != definition:
+        yield Problem(
+            message="it uses `${workspaceFolder}`, the folder that is open in the editor; the hub has no such folder",
+            hint="write the path of the folder instead, or define the server in the project and import with --project",
+        )
+
+
+def _variable_name(text: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
+    return f"_{name}" if name[:1].isdigit() or not name else name
+
+
+def _texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_texts(item, change) for item in value]
+    return value
+
+
+# Keys of each client
+
+
+def _as_it_is(given: dict[str, Any]) -> dict[str, Any]:
+    return given
+
+
+def _gemini(given: dict[str, Any]) -> dict[str, Any]:
+    """Gemini reads ``url`` as SSE unless ``type`` says otherwise, and ``httpUrl`` as streamable HTTP."""
+    if "url" in given and "httpUrl" not in given and "type" not in given:
+        return {**given, "type": "sse"}
+    return given
+
+
+def _zed(given: dict[str, Any]) -> dict[str, Any]:
+    command = given.get("command")
+    if isinstance(command, dict):
+        return {**given, "command": command.get("path"), "args": command.get("args"), "env": command.get("env")}
+    return given
+
+
+def _codex(given: dict[str, Any]) -> dict[str, Any]:
+    taken = dict(given)
+    headers = dict(taken.pop("http_headers", None) or {})
+    headers |= {key: f"${{env:{name}}}" for key, name in (taken.pop("env_http_headers", None) or {}).items()}
+    if token := taken.pop("bearer_token_env_var", None):
+        headers["Authorization"] = f"Bearer ${{env:{token}}}"
+    env = {name: f"${{env:{name}}}" for name in _names(taken.pop("env_vars", None))} | dict(taken.get("env") or {})
+    tools = {
+        "includeTools": taken.pop("enabled_tools", None),
+        "excludeTools": taken.pop("disabled_tools", None),
+    }
+    found = {"headers": headers, "env": env, **tools}
+    return {**taken, **{key: value for key, value in found.items() if value}}
+
+
+_DURATIONS: Mapping[str, tuple[str, Literal["s", "ms"] | None]] = {
+    "timeout": ("timeout", None),
+    "startTimeout": ("startTimeout", None),
+    "tool_timeout_sec": ("timeout", "s"),
+    "startup_timeout_sec": ("startTimeout", "s"),
+    "startup_timeout_ms": ("startTimeout", "ms"),
+}
+"""The limits that clients write: our key, and the unit where the client's key says it."""
+
+
+def _with_durations(client: KnownClient, given: dict[str, Any]) -> dict[str, Any]:
+    """The same, with each limit as a duration; one that cannot be read keeps its name, and is not copied."""
+    taken = {key: value for key, value in given.items() if key not in _DURATIONS}
+    for key, (ours, unit) in _DURATIONS.items():
+        if key in given:
+            written = _duration(given[key], unit or client.timeout_unit)
+            taken[ours if written else f"{key} (no duration)"] = written or given[key]
+    return taken
+
+
+def _duration(value: object, unit: Literal["s", "ms"] | None) -> str:
+    """A client's limit as Holdfast writes it; empty if it is none. The number itself tells a unit that is not known."""
+    bare = read_bare_timeout(value)
+    if isinstance(value, str) and _REFERENCE.search(value):
+        return value  # it is read where the variable is known
+    try:
+        if bare is None:
+            seconds = parse_duration(value)
+        elif unit is None:
+            seconds = bare[0]
+        else:
+            seconds = float(str(value)) / (1_000 if unit == "ms" else 1)
+        written = format_duration(seconds)
+        return written if parse_duration(written) > 0 else ""
+    except (InvalidValue, OverflowError):
+        return ""
+
+
+def _names(variables: object) -> Iterator[str]:
+    for variable in variables if isinstance(variables, list) else ():
+        yield str(variable["name"] if isinstance(variable, dict) else variable)
+
+
+_TRANSLATIONS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "codex": _codex,
+    "gemini": _gemini,
+    "zed": _zed,
+}
+
+
+# Problems, variables and secrets of the result
+
+
+class _Everything(dict[str, str]):
+    """An environment in which every variable is set: problems that remain do not depend on variables."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, "set")
+
+
+def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Problem, ...]:
+    context = ReadContext(source_map=SourceMap(), environ=_Everything(environ))
+    return read_definition(name, dict(definition), (name,), context).server.problems
+
+
+def _variables(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from (name for name in _REFERENCE.findall(value) if name not in _EDITORS_OWN)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _variables(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _variables(item)
+
+
+def entry_secrets(definition: Mapping[str, Any]) -> frozenset[str]:
+    """The strings that no output may show; a reference to a variable is not a secret."""
+
+    def texts(key: str) -> dict[str, str]:
+        found = definition.get(key)
+        return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+    args = definition.get("args")
+    url = next((str(definition[key]) for key in ("url", "serverUrl", "httpUrl") if key in definition), "")
+    found = gather_secrets(
+        env=texts("env"),
+        headers=texts("headers"),
+        url=url,
+        args=[str(arg) for arg in args] if isinstance(args, list) else [],
+        expanded=(),
+    )
+    return frozenset(secret for secret in found if not _REFERENCE.fullmatch(secret))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backup:
+    """The backup of one edit of one file."""
+
+    client: str
+    place: ClientLocation
+    before: str = field(repr=False)
+    written: str
+    """A hash of the written text: if the file still has it, nothing else changed the file."""
+    moved: tuple[str, ...]
+    """The servers that the edit removed."""
+    kept_in: Path
+
+    @property
+    def number(self) -> int:
+        """The number of the backup; later ones have higher numbers."""
+        return _number(self.kept_in)
+
+    def is_untouched(self, text: str) -> bool:
+        """Whether the file still has the text that was written."""
+        return _hash(text) == self.written
+
+
+class Backups:
+    """The folder of all backups. The newest of a location is restored first."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        home = Path(environ.get("HOME") or Path.home())
+        base = environ.get("XDG_STATE_HOME") or str(home / ".local" / "state")
+        self._folder = Path(base) / "holdfast" / "backups"
+
+    def keep(self, client: str, place: ClientLocation, *, before: str, written: str, moved: tuple[str, ...]) -> Path:
+        """Save the text of a file before an edit."""
+        number = max(map(_number, self._files()), default=0) + 1
+        kept_in = self._folder / f"{client}-{number:04d}.json"
+        value = {
+            "client": client,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "file": str(place.file),
+            "path": list(place.path),
+            "scope": place.scope,
+            "moved": list(moved),
+            "written": _hash(written),
+            "before": before,
+        }
+        write_whole(kept_in, json.dumps(value, indent=2, ensure_ascii=False))
+        return kept_in
+
+    def latest(self, client: str, place: ClientLocation) -> Backup | None:
+        """The newest backup of a location."""
+        found = (_read(file) for file in self._files(client))
+        return next((backup for backup in found if backup.place == place), None)
+
+    def forget(self, backup: Backup) -> None:
+        """Delete a backup after it was restored."""
+        backup.kept_in.unlink()
+
+    def _files(self, client: str = "*") -> list[Path]:
+        """Newest first."""
+        return sorted(self._folder.glob(f"{client}-[0-9]*.json"), key=_number, reverse=True)
+
+
+def _number(file: Path) -> int:
+    return int(file.stem.rpartition("-")[2])
+
+
+def _read(file: Path) -> Backup:
+    value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return Backup(
+        client=value["client"],
+        place=ClientLocation(file=Path(value["file"]), path=tuple(value["path"]), scope=value["scope"]),
+        before=value["before"],
+        written=value["written"],
+        moved=tuple(value["moved"]),
+        kept_in=file,
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2s(text.encode()).hexdigest()
+
+
+Outcome: TypeAlias = Literal["new", "there", "renamed", "conflict", "unusable"]
+
+_EMPTY = '{\n  "mcpServers": {}\n}\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRow:
+    """One server of one client, and what the import does with it."""
+
+    client: KnownClient
+    place: ClientLocation
+    entry: ClientEntry
+    outcome: Outcome
+    reason: str = ""
+    renamed: str = ""
+    """Its name in Holdfast's file, if that is another one."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Holdfast's file has the server after the import."""
+        return self.outcome in ("new", "there", "renamed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportPlan:
+    """What an import does to Holdfast's file."""
+
+    destination: Path
+    rows: tuple[ImportRow, ...]
+    found: tuple[tuple[KnownClient, ClientLocation], ...]
+    """The locations whose file exists."""
+    searched: tuple[Path, ...]
+    unreadable: tuple[Problem, ...] = ()
+    text: str = field(default="", repr=False)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the plan changes the file."""
+        return any(row.outcome in ("new", "renamed") for row in self.rows)
+
+    def perform(self) -> None:
+        """Write the file. Only the user can read a new one, because it may contain tokens."""
+        if self.is_change:
+            rewrite_config(self.destination, self.text, environ=os.environ)
+
+
+def plan_import(
+    clients: Iterable[KnownClient],
+    around: ClientPaths,
+    *,
+    destination: Path,
+    scopes: tuple[Scope, ...],
+    rename: bool = False,
+) -> ImportPlan:
+    """Read every file of the clients, and decide what is imported.
+
+    With ``rename``, a server whose name is taken by another one gets the name of its client added.
+    """
+    return _Importing(around, destination, rename=rename).plan(clients, scopes)
+
+
+class _Importing:
+    """Makes one plan. Names in Holdfast's file and names imported before are taken."""
+
+    def __init__(self, around: ClientPaths, destination: Path, *, rename: bool) -> None:
+        self._around = around
+        self._rename = rename
+        self._destination = destination
+        self._ours = ClientFile.read(destination) if destination.exists() else ClientFile(destination, _EMPTY)
+        self._group = ("servers",) if self._ours.servers(("servers",)) else ("mcpServers",)
+        self._taken: dict[str, Any] = self._ours.servers(self._group)
+        self._fresh: dict[str, Any] = {}
+
+    def plan(self, clients: Iterable[KnownClient], scopes: tuple[Scope, ...]) -> ImportPlan:
+        places = [(client, place) for client in clients for place in client.places(self._around, scopes=scopes)]
+        found = [(client, place) for client, place in places if os.path.isfile(place.file)]  # noqa: PTH113 - never raises
+        rows: list[ImportRow] = []
+        unreadable: list[Problem] = []
+        for client, place in found:
+            self._refuse_itself(place)
+            try:
+                rows += self._rows(client, place)
+            except ConfigError as exc:
+                unreadable += exc.problems
+        return ImportPlan(
+            destination=self._destination,
+            rows=tuple(rows),
+            found=tuple(found),
+            searched=tuple(dict.fromkeys(place.file for _, place in places)),
+            unreadable=tuple(unreadable),
+            text=self._ours.edited(self._group, with_=self._fresh),
+        )
+
+    def _refuse_itself(self, place: ClientLocation) -> None:
+        if os.path.realpath(place.file) == os.path.realpath(self._destination):
+            raise UsageError(
+                f"{place.file} is the client's file and Holdfast's file at the same time",
+                hint="name another file with --config: the servers are copied into it",
+            )
+
+    def _rows(self, client: KnownClient, place: ClientLocation) -> Iterator[ImportRow]:
+        project = self._around.project if place.scope == "project" else None
+        for name, raw in ClientFile.read(place.file).servers(place.path).items():
+            if name != HUB:
+                entry = read_entry(client, name, raw, environ=self._around.environ, project=project)
+                outcome, reason, renamed = self._judge(client, entry)
+                yield ImportRow(
+                    client=client, place=place, entry=entry, outcome=outcome, reason=reason, renamed=renamed
+                )
+
+    def _judge(self, client: KnownClient, entry: ClientEntry) -> tuple[Outcome, str, str]:
+        """The outcome, its reason, and the new name if there is one."""
+        if entry.problems:
+            return "unusable", entry.problems[0].message, ""
+        there = self._taken.get(entry.name)
+        if there is None:
+            self._take(entry.name, entry)
+            return "new", "", ""
+        if there == entry.definition:
+            return "there", "", ""
+        other = f"{entry.name}-{client.id}"
+        if self._taken.get(other) == entry.definition:  # an earlier import renamed it
+            return "there", "", other
+        if self._rename:
+            name = next(one for one in _numbered(other) if one not in self._taken)
+            self._take(name, entry)
+            return "renamed", "", name
+        why = f"another server named `{entry.name}` is in {self._destination}: --rename copies this one as `{other}`"
+        return "conflict", why, ""
+
+    def _take(self, name: str, entry: ClientEntry) -> None:
+        self._taken[name] = self._fresh[name] = dict(entry.definition)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in count(2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointingPlan:
+    """What pointing a client at the hub does to the client's file."""
+
+    client: KnownClient
+    place: ClientLocation
+    before: str = field(repr=False)
+    after: str = field(repr=False)
+    moved: tuple[str, ...]
+    stays: tuple[str, ...]
+    secrets: frozenset[str] = field(repr=False)
+
+    def diff(self) -> Iterator[str]:
+        """The change as a diff. It may contain secrets: mask it before it is shown."""
+        name = str(self.place.file)
+        before, after = self.before.splitlines(), self.after.splitlines()
+        return difflib.unified_diff(before, after, name, f"{name} (with the hub)", n=1, lineterm="")
+
+    def perform(self, backups: Backups) -> Path:
+        """Make a backup, then write the file; returns the path of the backup."""
+        if ClientFile.read(self.place.file).text != self.before:
+            raise HoldfastError(f"{self.place.file} changed in the meantime: nothing was written", hint="try again")
+        kept = backups.keep(self.client.id, self.place, before=self.before, written=self.after, moved=self.moved)
+        rewrite_config(self.place.file, self.after, environ=os.environ)
+        return kept
+
+
+def plan_pointing(
+    plan: ImportPlan, *, url: str, command: tuple[str, ...], stdio: bool, token: str = ""
+) -> Iterator[PointingPlan]:
+    """The plans that point the clients at the hub; clients that are already pointed at it are left out.
+
+    Each plan is made after the one before it was performed, because two locations may be in one file. The token that
+    the hub requires is written into the user's own files only: a project's file is shared with others.
+    """
+    find = _is_find_mode(plan.destination, url)
+    for client, place in _one_place_each(plan):
+        given = token if place.scope == "user" else ""
+        entry = client.hub_entry(url, command, stdio=stdio, token=given, find=find)
+        pointing = _one_pointing(plan, client, place, entry, token)
+        if pointing.after != pointing.before:
+            yield pointing
+
+
+def _is_find_mode(config: Path, url: str) -> bool:
+    """Whether the hub at this address lists a few tools that find the others: the address says it, or the file."""
+    asked = parse_qs(urlsplit(url).query).get("tools")
+    ours = ClientFile.read(config).servers(("holdfast",)) if config.exists() else {}
+    return (asked[-1] if asked else ours.get("tools")) == "find"
+
+
+def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocation]]:
+    """Every location with imported servers; for a client without any, its first location."""
+    with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
+    for number, (client, place) in enumerate(plan.found):
+        first = client.id not in {earlier.id for earlier, _ in plan.found[:number]}
+        if (client.id, place) in with_rows or (first and not any(which == client.id for which, _ in with_rows)):
+            yield client, place
+
+
+def _one_pointing(
+    plan: ImportPlan, client: KnownClient, place: ClientLocation, entry: dict[str, object], token: str
+) -> PointingPlan:
+    rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
+    moved = tuple(row.entry.name for row in rows if row.is_ours)
+    file = ClientFile.read(place.file)
+    return PointingPlan(
+        client=client,
+        place=place,
+        before=file.text,
+        after=file.edited(place.path, without=moved, with_={HUB: entry}),
+        moved=moved,
+        stays=tuple(row.entry.name for row in rows if not row.is_ours),
+        secrets=frozenset({token} - {""}).union(*(row.entry.secrets for row in rows)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoPlan:
+    """What undoing an edit does to a client's file."""
+
+    client: KnownClient
+    backup: Backup
+    after: str = field(repr=False)
+    exact: bool
+    """Whether the file gets its old text, byte for byte: nothing changed it since the edit."""
+
+    def perform(self, backups: Backups) -> None:
+        """Write the file, then delete the backup."""
+        rewrite_config(self.backup.place.file, self.after, environ=os.environ)
+        backups.forget(self.backup)
+
+
+def plan_undoing(clients: Iterable[KnownClient], around: ClientPaths, backups: Backups) -> Iterator[UndoPlan]:
+    """For each edited location, the plan that undoes its newest edit. Later changes by others stay.
+
+    The newest comes first. Each plan is made after the one before it was performed, because two locations
+    may be in one file.
+    """
+    scopes: tuple[Scope, ...] = ("user", "project")
+    places = ((client, place) for client in clients for place in client.places(around, scopes=scopes))
+    kept = [(client, backup) for client, place in places if (backup := backups.latest(client.id, place)) is not None]
+    for client, backup in sorted(kept, key=lambda one: one[1].number, reverse=True):
+        yield _undoing(client, backup)
+
+
+def _undoing(client: KnownClient, backup: Backup) -> UndoPlan:
+    place = backup.place
+    if not place.file.exists():
+        return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
+    now = ClientFile.read(place.file)
+    if backup.is_untouched(now.text):
+        return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
+    after = now.put_back(place.path, ClientFile(place.file, backup.before), backup.moved, hub=HUB)
+    return UndoPlan(client=client, backup=backup, after=after, exact=False)
