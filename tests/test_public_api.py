@@ -94,7 +94,7 @@ def test_a_hub_shows_what_programs_use_and_nothing_of_its_inside() -> None:
     assert shown == {
         *("from_config", "close", "config", "ready", "events", "listen"),
         *("catalog", "tools", "servers", "server_health", "warnings", "approvals"),
-        *("find_tools", "call_tool", "get_prompt", "read_resource", "complete"),
+        *("find_tools", "call_tool", "read_result", "get_prompt", "read_resource", "complete"),
         *("reconnect", "toggle", "logged_in", "apply", "approve"),
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx2
 import pytest
 from mcp import MCPError
@@ -14,6 +16,7 @@ from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FIND-9")]
 
+BOTH = {"coding": ["o/e*", "own/*"]}
 PROFILES = {"coding": ["o/e*", "o/greet"], "weather": ["weather/*"]}
 
 
@@ -54,6 +57,28 @@ async def test_a_search_in_a_profile_finds_nothing_outside_it(client_era: Era, a
     assert outside.is_error
     assert text_of(outside).startswith("Unknown tool: weather__forecast.")
     assert "Servers: o." in (found.description or "")
+
+
+@pytest.mark.parametrize("mode", ["", "&tools=find"])
+async def test_the_status_at_a_profile_is_that_of_its_servers_alone(mode: str, client_era: Era, ada: Person) -> None:
+    """What is down elsewhere is no news here: neither in the tool, nor in the resource, nor in the instructions."""
+    broken = {"command": "holdfast-no-such-program"}
+    async with (
+        running() as origin,
+        front({"o": {"url": origin.url}, "weather": broken, "own": broken}, profiles=BOTH) as served,
+        ada.client(f"{served.all}?profile=coding{mode}", client_era) as client,
+    ):
+        told = await client.call_tool("holdfast_status", {})
+        other = await client.call_tool("holdfast_status", {"server": "weather"})
+        resource = (await client.read_resource("holdfast://status")).contents[0]
+        instructions = client.instructions or ""
+    assert [*(told.structured_content or {})["servers"]] == [*json.loads(resource.text)["servers"]] == ["o", "own"]  # type: ignore[union-attr]
+    assert (told.structured_content or {})["servers"]["o"]["tools"] == 1, "the tools of the profile"
+    for text in (text_of(told), instructions):
+        assert "own" in text
+        assert "weather" not in text
+    assert other.is_error
+    assert text_of(other) == 'No server named "weather" is configured. Configured: o, own.'
 
 
 async def test_a_profile_of_one_server_keeps_its_own_names(ada: Person) -> None:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.config.settings import (
         ApprovalMode as ApprovalMode,
         CallPolicy as CallPolicy,
+        LargeResultSettings as LargeResultSettings,
         Limits as Limits,
         LoadPolicy as LoadPolicy,
         QuotaSettings as QuotaSettings,

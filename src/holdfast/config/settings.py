@@ -20,6 +20,7 @@ __all__ = [
     "ApprovalMode",
     "BreakerSettings",
     "CallPolicy",
+    "LargeResultSettings",
     "Limits",
     "LoadPolicy",
     "PerClientSettings",
@@ -283,6 +284,21 @@ class QuotaSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LargeResultSettings:
+    """Results that are too large for a model: their beginning goes out, and the tool `read_result` reads on."""
+
+    over: int = field(
+        default=0,
+        metadata=in_file(
+            "WholeNumber",
+            "How many characters of text a result may have before it is kept and shortened; 0 keeps none. Results of "
+            "tools with an `outputSchema` always stay whole.",
+        ),
+    )
+    lifetime: float = field(default=600.0, metadata=in_file("Timeout", "How long such a result is kept."))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings; all optional."""
 
@@ -293,6 +309,7 @@ class Settings:
     reconnect: ReconnectSettings = ReconnectSettings()
     per_client: PerClientSettings = PerClientSettings()
     quotas: QuotaSettings = QuotaSettings()
+    large_results: LargeResultSettings = LargeResultSettings()
     refresh: float | None = field(
         default=60.0,
         metadata=in_file(

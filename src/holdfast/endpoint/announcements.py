@@ -112,7 +112,7 @@ class Announcer:
             for view, tell in self._readers():
                 if view.profile is not None:
                     tell(set(_CHANGED.values()))
-                elif view.tools == "find":
+                elif view.tools == "find" or "holdfast.large_results" in record.settings:  # `read_result` comes or goes
                     tell({_CHANGED[Kind.TOOL.value]})
 
     def _readers(self) -> Iterator[tuple[View, Callable[[Collection[tuple[str, ServerEvent]]], None]]]:

@@ -29,11 +29,11 @@ from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import LARGEST_READ
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
-from holdfast.hub import Hub, found_tool, shown
+from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of, tool_info
 
-__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find"]
+__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find", "own_arguments"]
 
 FIND, DESCRIBE, CALL, CALL_READONLY = "find_tools", "describe_tools", "call_tool", "call_readonly_tool"
 FIND_NAMES: Final = frozenset({FIND, DESCRIBE, CALL, CALL_READONLY})
@@ -125,7 +125,7 @@ class FindTools:
     async def answer(self, call: Call, name: str, arguments: Bytes | None, call_route: CallRoute) -> RawObject:
         """The result of one call; ``call_route`` makes the inner one."""
         if name not in (CALL, CALL_READONLY):
-            return RawObject.of(await self.own_answer(name, _values(arguments)))
+            return RawObject.of(await self.own_answer(name, own_arguments(arguments)))
         inner = self.inner_call(arguments, readonly=name == CALL_READONLY)
         if not isinstance(inner, InnerCall):
             return RawObject.of(inner)
@@ -243,6 +243,8 @@ def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
     finder = FindTools(view)
 
     async def called(name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+        if name == READ_RESULT:
+            return await hub.call_tool(name, arguments)
         if name not in (CALL, CALL_READONLY):
             return CallResult.from_raw(await finder.own_answer(name, arguments))
         inner = finder.inner_call(dumps(arguments), readonly=name == CALL_READONLY)
@@ -254,7 +256,7 @@ def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
         except CallFailed as error:
             return CallResult.from_raw(inner.refused(error))
 
-    definitions = find_definitions(view.servers)
+    definitions = [*find_definitions(view.servers), *([read_result_tool()] if hub.kept_results.is_on else [])]
     return tuple(Tool(HUB_NAME, tool_info(one["name"], one), called) for one in definitions)
 
 
@@ -308,7 +310,8 @@ def _with_schema(text: str, raw: Mapping[str, object]) -> str:
     return f"{text}\nIts input schema: {dumps(raw.get('inputSchema', {})).decode()}"
 
 
-def _values(arguments: Bytes | None) -> Mapping[str, Any]:
+def own_arguments(arguments: Bytes | None) -> Mapping[str, Any]:
+    """The arguments of one of the hub's own tools; raises ``MCPError``."""
     if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
         raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
     try:

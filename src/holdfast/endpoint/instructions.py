@@ -164,11 +164,11 @@ def instructions(view: View) -> str:
         return f"{warning}\n\n{_section(view.server, said_by)}".rstrip() if warning else said_by
     if view.tools == "find":
         # The servers' own instructions would cost more than the list that this mode saves.
-        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, hub.warnings().for_model, IDENTITY)))
+        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, _warnings(view), IDENTITY)))
     names = ", ".join(view.servers) or "none"
     parts = [
         f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",
-        hub.warnings().for_model,
+        _warnings(view),
         f"The tool `{STATUS_TOOL}` shows which servers are unavailable, why, and when to try again.",
         IDENTITY,
     ]
@@ -220,33 +220,38 @@ def status_resource() -> dict[str, Any]:
     }
 
 
-def status_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the result of the tool."""
+def status_result(view: View, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the result of the tool, about the servers of the endpoint alone."""
     wanted = arguments.get("server")
-    servers = {name: one for name, one in _servers(hub, findings).items() if wanted in (None, name)}
+    servers = {name: one for name, one in _servers(view, findings).items() if wanted in (None, name)}
     if wanted is not None and not servers:
-        known = ", ".join(hub.servers) or "none"
+        known = ", ".join(view.servers) or "none"
         text = f"No server named {quoted(str(wanted)[:400])} is configured. Configured: {known}."
         return {"content": [{"type": "text", "text": text}], "isError": True}
     lines = [_line(name, one) for name, one in servers.items()]
-    text = "\n".join(filter(None, (hub.warnings().for_model, *lines)))
+    text = "\n".join(filter(None, (_warnings(view), *lines)))
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": servers}, "isError": False}
 
 
 def status_contents(view: View, findings: Mapping[str, str]) -> dict[str, Any]:
     """Return the contents of the resource: for people, and with a record of each server for another hub."""
-    hub, slots = view.hub, view.hub.registry.slots
-    servers = {name: one for name, one in _servers(hub, findings).items() if view.covers(name)}
+    slots = view.hub.registry.slots
+    servers = _servers(view, findings)
     told = {name: {**record_of(slots[name]).written(), **one} for name, one in servers.items() if name in slots}
-    body = {"version": HUB_VERSION, "servers": told, "identity": IDENTITY, "collisions": _collisions(hub)}
+    body = {"version": HUB_VERSION, "servers": told, "identity": IDENTITY, "collisions": _collisions(view)}
     text = json.dumps(body, ensure_ascii=False, indent=1)
     return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}
 
 
-def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    tools: dict[str, int] = {}
+def _warnings(view: View) -> str:
+    """What is unavailable at an endpoint, for a model."""
+    return warnings_of(one for name, one in view.hub.servers.items() if view.covers(name)).for_model
+
+
+def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    hub, tools = view.hub, dict[str, int]()
     all_changed = hub.approvals.changed
-    for entry in hub.catalog.tools:
+    for entry in view.all_entries(Kind.TOOL):
         tools[entry.server] = tools.get(entry.server, 0) + 1
     return {
         name: {
@@ -260,6 +265,7 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
         | ({"finding": findings[name]} if name in findings else {})
         | ({"changedTools": sorted(changed)} if (changed := all_changed.get(name)) else {})
         for name, health in hub.servers.items()
+        if view.covers(name)
     }
 
 
@@ -272,8 +278,9 @@ def _line(name: str, one: Mapping[str, Any]) -> str:
     return f"{name}: {one['state']}{because}{later}; {counted(one['tools'], 'tool')} listed{finding}{warning}"
 
 
-def _collisions(hub: Hub) -> list[dict[str, str]]:
+def _collisions(view: View) -> list[dict[str, str]]:
     return [
         {"server": one.key.server, "name": one.key.original, "wanted": one.wanted, "given": one.given}
-        for one in hub.catalog.collisions
+        for one in view.hub.catalog.collisions
+        if view.covers(one.key.server)
     ]

@@ -27,7 +27,9 @@ from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.eras import tool_for_client
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
 from holdfast.endpoint.instructions import status_resource, status_tool, unknown_name
+from holdfast.endpoint.large_results import keeps_results
 from holdfast.endpoint.view import LIST_METHODS, View
+from holdfast.hub import read_result_tool
 from holdfast.turns import Turns
 from holdfast.wire import LOG_LEVELS, Fields, RawObject, dumps, join_fields, join_items
 
@@ -220,11 +222,13 @@ class Lists:
 
     def _own_items(self, kind: Kind) -> list[dict[str, Any]]:
         """The items of the hub itself."""
+        reads_on = [read_result_tool()] if kind is Kind.TOOL and keeps_results(self._view) else []
         if kind is Kind.TOOL and self._view.tools == "find":
-            return [listed_for_find(tool) for tool in (*find_definitions(self._view.servers), status_tool())]
+            own = (*find_definitions(self._view.servers), status_tool(), *reads_on)
+            return [listed_for_find(tool) for tool in own]
         if self._view.server is not None or kind not in (Kind.TOOL, Kind.RESOURCE):
-            return []
-        return [status_tool() if kind is Kind.TOOL else status_resource()]
+            return reads_on
+        return [status_tool() if kind is Kind.TOOL else status_resource(), *reads_on]
 
     def _listed(self, item: dict[str, Any]) -> dict[str, Any]:
         return listed_for_find(item) if self._view.tools == "find" and "inputSchema" in item else item

@@ -34,8 +34,8 @@ from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
-from holdfast.endpoint.find_tools import FIND_NAMES, FindTools
-from holdfast.endpoint.inbound import LARGEST_READ, Message
+from holdfast.endpoint.find_tools import FIND_NAMES, FindTools, own_arguments
+from holdfast.endpoint.inbound import Message
 from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, is_input_required, next_round
 from holdfast.endpoint.instructions import (
     RESTARTED,
@@ -50,11 +50,12 @@ from holdfast.endpoint.instructions import (
     unknown_name,
     with_notice,
 )
+from holdfast.endpoint.large_results import LargeResults, keeps_results
 from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, find_item, unknown_method
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed, HoldfastError
-from holdfast.hub import Slot, findings, read_result
+from holdfast.hub import READ_RESULT, RESULTS_URI, Slot, findings, read_result
 from holdfast.turns import Turns
 from holdfast.wire import (
     TASK_METHODS,
@@ -93,6 +94,7 @@ class McpServer:
         self.listeners = Listeners(view)
         self.own = OwnMethods(broker, view, self.listeners)
         self._finder = FindTools(view) if view.tools == "find" else None
+        self._large = LargeResults(view, broker.homes)
         self._handlers: dict[str, Handler] = {
             **self.own.handlers,
             "tools/call": self._call_tool,
@@ -141,12 +143,10 @@ class McpServer:
         if self._finder is not None and name in FIND_NAMES:
             await self.broker.servers.wait_for_first_listing(self.view)
             return await self._finder.answer(call, name, arguments, self._call_route)
+        if name == READ_RESULT and keeps_results(self.view):
+            return await self._large.read_on(call, own_arguments(arguments))
         if name == STATUS_TOOL and (self.view.server is None or self._finder is not None):
-            if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
-                raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
-            values = loads(arguments) if arguments is not None else {}
-            only = {} if self.view.server is None else {"server": self.view.server}
-            return RawObject.of(status_result(self.view.hub, {**values, **only}, _findings(self.broker)))
+            return RawObject.of(status_result(self.view, own_arguments(arguments), _findings(self.broker)))
         route = self.view.tool(name)
         if not isinstance(route, ToolRoute):
             await self.broker.servers.wait_for_first_listing(self.view)
@@ -165,7 +165,8 @@ class McpServer:
             return renamed(result, server, self.broker.task_ids, call.principal)
         if result.is_large:
             await Turns().give()
-        return _linked(self.view, server, result)
+        result = _linked(self.view, server, result)
+        return await self._large.shortened(call, route, result) if keeps_results(self.view) else result
 
     async def _task(self, call: Call) -> RawObject:
         """A request about a task; its id says which server has it."""
@@ -199,6 +200,8 @@ class McpServer:
         uri = str(checked_values(call)["uri"])
         if uri == STATUS_URI:
             return RawObject.of(status_contents(self.view, _findings(self.broker)))
+        if uri.startswith(RESULTS_URI) and (kept := await self._large.contents(call, uri)) is not None:
+            return kept
         key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call.client)
         own = {**call.params, "uri": dumps(key.original)}
         result = _linked(self.view, key.server, await self._forward(call, key.server, own, repeatable=True))

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
         transition_text as transition_text,
         warnings_of as warnings_of,
     )
+    from holdfast.hub.kept_results import (
+        READ_RESULT as READ_RESULT,
+        RESULTS_URI as RESULTS_URI,
+        has_output_schema as has_output_schema,
+        read_result_tool as read_result_tool,
+    )
     from holdfast.hub.lease import is_shown as is_shown
     from holdfast.hub.limits import DialLimit as DialLimit
     from holdfast.hub.loader import (

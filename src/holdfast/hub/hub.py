@@ -13,13 +13,15 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
+from holdfast.access import LOCAL
 from holdfast.auth import Logins
 from holdfast.config import ApprovalMode, Config
-from holdfast.core import Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
+from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
+from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
 from holdfast.hub.loader import read
 from holdfast.hub.operate import Operations
 from holdfast.hub.registry import SlotRegistry
@@ -28,7 +30,7 @@ from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
 from holdfast.types import CallResult, FoundTool, ProgressFn, Tool
-from holdfast.wire import Fields, HubTls, dumps, tool_info
+from holdfast.wire import Fields, HubTls, dumps, load_members, tool_info
 
 __all__ = ["Hub"]
 
@@ -41,6 +43,8 @@ class _CalledTool(NamedTuple):
     """Its name at the server, as JSON."""
     repeatable: bool
     """Whether it is declared read-only or idempotent."""
+    has_output_schema: bool
+    """Whether its result must stay whole."""
 
 
 class HubCalls:
@@ -54,24 +58,39 @@ class HubCalls:
         """The catalog that ``_called`` was looked up in."""
         self.tool_index = ToolIndex()
         """The search over the catalog's tools, for Holdfast's own packages."""
+        self.kept_results = KeptResults(lambda: registry.config.settings.large_results, registry.clock.now)
+        """The results that were too large to go out whole, for Holdfast's own packages."""
 
     def tools(self) -> tuple[Tool, ...]:
-        """Handles on all listed tools; each finds the live connection when it is called."""
+        """Handles on all listed tools; each finds the live connection when it is called.
+
+        With ``largeResults`` in the configuration, the hub's own tool ``read_result`` is among them.
+        """
         self.registry.require_use()
         listed = self.registry.catalog.tools
-        return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._call) for entry in listed)
+        tools = [Tool(entry.server, tool_info(entry.name, shown(entry)), self._call) for entry in listed]
+        own = [read_result_tool()] if self.kept_results.is_on else []
+        return (*tools, *(Tool(HUB_NAME, tool_info(one["name"], one), self._call) for one in own))
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> CallResult:
-        """Call a tool by its name in the catalog."""
+        """Call a tool by its name in the catalog; ``read_result`` is the hub's own, where results are kept."""
+        if name == READ_RESULT and self.kept_results.is_on:
+            return await self._read_on(arguments or {})
         tool = self._called.get(name) if self._called_in is self.registry.catalog else None
         if tool is None or self.registry.is_closing:
             tool = self._tool(name)
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
         slot = self.registry.slot(tool.server)
         result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
+        if self.registry.config.settings.large_results.over and not tool.has_output_schema:
+            result = await self.kept_results.shortened(result, name, principal=LOCAL.name)
         return CallResult.from_raw(await read_result(tool.server, result))
+
+    async def read_result(self, handle: str, *, offset: int = 0, query: str | None = None) -> CallResult:
+        """Read on in a large result that was kept: from a character on, or around the places where a text occurs."""
+        return await self._read_on({"handle": handle, "offset": offset, "query": query})
 
     async def find_tools(self, query: str, *, limit: int = 5, server: str | None = None) -> tuple[FoundTool, ...]:
         """Find tools by what they do, in plain words; the best first, at most ``limit``, of one server if it is named.
@@ -116,7 +135,9 @@ class HubCalls:
         if self._called_in is not catalog:
             self._called, self._called_in = {}, catalog
         key = self._owner(name, Kind.TOOL)
-        tool = _CalledTool(key.server, dumps(key.original), is_repeatable(catalog, name))
+        tool = _CalledTool(
+            key.server, dumps(key.original), is_repeatable(catalog, name), has_output_schema(catalog, key)
+        )
         if catalog.entry(name) is not None:
             self._called[name] = tool
         return tool
@@ -129,6 +150,10 @@ class HubCalls:
             hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
             raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
         return found
+
+    async def _read_on(self, asked: Mapping[str, Any]) -> CallResult:
+        self.registry.require_use()
+        return CallResult.from_raw(await load_members(await self.kept_results.read(asked, LOCAL.name)))
 
     async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)
@@ -201,6 +226,7 @@ class Hub(Operations, HubCalls):
     ) -> None:
         await self.registry.leave()
         await self.tool_index.close()
+        self.kept_results.close()
 
     async def close(self) -> None:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         load_members as load_members,
         load_object as load_object,
         loads as loads,
+        long_text as long_text,
         one_line as one_line,
         read_bytes as read_bytes,
         split as split,
