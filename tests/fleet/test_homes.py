@@ -30,7 +30,7 @@ from holdfast.keys import KeyRing
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.open_hubs import config
 from tests.harness.served_hub import Served
-from tests.harness.waiting import asked as asked_again, came_true
+from tests.harness.waiting import came_true
 from tests.harness.web import serving
 from tests.peers.modern_tasks import EXTENSION, ModernTasks
 from tests.peers.peer_server import Origin, running
@@ -85,6 +85,8 @@ class MemoryStore:
 class Replica:
     """One hub of the fleet."""
 
+    query = ""
+
     def __init__(self, served: Served, fleet: Fleet) -> None:
         self.served = served
         self.fleet = fleet
@@ -94,7 +96,7 @@ class Replica:
 
     @property
     def url(self) -> str:
-        return self.served.all
+        return self.served.all + self.query
 
     async def vanish(self, *others: Replica) -> None:
         """It is gone for the others: it does not answer, and is not present any more."""
@@ -486,23 +488,58 @@ async def test_changed_roots_reach_the_clients_own_server_on_another_replica() -
         await origin.roots_changed.wait()
 
 
-async def test_a_home_that_leaves_is_replaced() -> None:
+async def test_a_home_that_leaves_is_replaced_and_no_call_fails() -> None:
     async with scene(sharing="per-client") as (_, (a, b), http):
         client = LegacyClient(http)
         await client.begin(a)
         assert await client.call(a, "o__bump") == "1"
         a.served.app.state.front.refuse()
-        said: dict[str, Any] = {}
-
-        async def moved() -> bool:  # until the other replica knows that it left, the call is refused, and not made
-            said.update(await client.ask(b, "tools/call", name="o__bump", arguments={}))
-            assert "result" in said or "it is shutting down" in said["error"]["message"]
-            return "result" in said
-
-        await asked_again(moved)
+        said = await client.ask(b, "tools/call", name="o__bump", arguments={})
         assert said["result"]["content"][0]["text"] == "1"
         assert "made again" in said["result"]["content"][1]["text"]
         assert await client.call(b, "o__bump") == "2"
+
+
+@pytest.mark.requirement("FLEET-7")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_home_that_leaves_is_replaced_by_one_replica_before_the_store_says_so(era: str) -> None:
+    async with scene(3, sharing="per-client") as (_, found, http):
+        client = LegacyClient(http)
+        await client.begin(found[0])
+
+        async def bump(at: Replica) -> list[str]:
+            if era == "legacy":
+                said = await client.ask(at, "tools/call", name="o__bump", arguments={})
+            else:
+                said = await modern_call(http, at, "o__bump", "the-key-of-the-client", arguments={})
+            return [block["text"] for block in said["result"]["content"]]
+
+        assert await bump(found[0]) == ["1"]
+        home = next(one for one in found if one.served.hub.registry.clients.all())
+        store = home.fleet.store
+        assert isinstance(store, MemoryStore)
+        store.cut.add(home.fleet.replica)
+        home.served.app.state.front.refuse()
+        others = [one for one in found if one is not home]
+        first, *rest = [await bump(one) for one in (*others, *others)]
+        assert first[0] == "1"
+        assert "made again" in first[1]
+        assert rest == [["2"], ["3"], ["4"]], "one connection for both"
+        assert all(home.fleet.replica in one.fleet.member.peers for one in others), "the store has not said so yet"
+
+
+@pytest.mark.requirement("FLEET-1")
+async def test_a_request_to_an_endpoint_with_a_tools_mode_stays_there_on_another_replica() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        for one in (a, b):
+            one.query = "?tools=find"
+        client = LegacyClient(http)
+        await client.begin(a)
+        for at in (a, b):
+            listed = await client.ask(at, "tools/list")
+            assert "find_tools" in {tool["name"] for tool in listed["result"]["tools"]}
+            said = await client.ask(at, "tools/call", name="call_tool", arguments={"name": "o__bump", "arguments": {}})
+            assert said["result"]["content"][0]["text"] == ("1" if at is a else "2")
 
 
 async def test_a_replica_without_an_address_is_named_in_the_refusal() -> None:

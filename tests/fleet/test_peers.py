@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,17 @@ import pytest
 from holdfast.access import ClientKey, Principal
 from holdfast.endpoint import LivesElsewhere
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.fleet import PRINCIPAL_HEADER, PeerAddress, PeerFailed, PeerRefused, Peers, PeerUnreachable, written
+from holdfast.fleet import (
+    ABOUT_HEADER,
+    PRINCIPAL_HEADER,
+    PeerAddress,
+    PeerFailed,
+    PeerLeaves,
+    PeerRefused,
+    Peers,
+    PeerUnreachable,
+    written,
+)
 from holdfast.front import acceptor
 from holdfast.front.bodies import BodyBudget
 from holdfast.front.peer_listener import PeerListener, SessionsInMemory
@@ -102,9 +113,12 @@ async def fleet() -> AsyncIterator[Fleet]:
             yield made
 
 
-async def send(peers: Peers, to: str, body: bytes = b"hello", *, act: str = "", path: str = "/mcp") -> bytes:
+async def send(
+    peers: Peers, to: str, body: bytes = b"hello", *, act: str = "", path: str = "/mcp", about: object = None
+) -> bytes:
     principal = {"name": "ada", "groups": ["g"], "scopes": ["s"], "source": "token"}
     headers = {"content-type": "application/json", PRINCIPAL_HEADER: written(principal), "x-act": act}
+    headers[ABOUT_HEADER] = json.dumps(about)
     async with peers.request(to, "POST", path, headers, body) as answer:
         return bytes(await answer.read(1 << 20) or b"")
 
@@ -172,7 +186,7 @@ async def test_what_cannot_be_done_is_refused_with_its_reason(fleet: Fleet) -> N
     await fleet.add("b")
     await fleet.add("silent", at=None)
     with pytest.raises(PeerRefused, match="has no such server") as unknown:
-        await send(a, "b", path="/servers/unknown/mcp")
+        await send(a, "b", about={"endpoint": "unknown"})
     assert not unknown.value.moved
     with pytest.raises(PeerRefused, match="on another replica now") as moved:
         await send(a, "b", act="moved")
@@ -180,8 +194,9 @@ async def test_what_cannot_be_done_is_refused_with_its_reason(fleet: Fleet) -> N
     with pytest.raises(PeerRefused, match="it knows no dance"):
         await a.ask("b", "dance", {}, within=5)
     fleet.hubs["b"].refusing = True
-    with pytest.raises(PeerRefused, match="shutting down"):
+    with pytest.raises(PeerLeaves, match="shutting down"):
         await send(a, "b")
+    assert a.leaving == {"b"}
     with pytest.raises(PeerUnreachable, match="started without --advertise"):
         await send(a, "silent")
     with pytest.raises(PeerUnreachable, match="is not present"):

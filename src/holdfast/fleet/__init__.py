@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SENDER_HEADER as SENDER_HEADER,
         TARGET_HEADER as TARGET_HEADER,
         PeerFailed as PeerFailed,
+        PeerLeaves as PeerLeaves,
         PeerRefused as PeerRefused,
         Peers as Peers,
         PeerUnreachable as PeerUnreachable,

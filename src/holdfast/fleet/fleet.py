@@ -239,7 +239,7 @@ class Fleet:
     def possible_homes(self) -> frozenset[str]:
         """The replicas that can have the connections of clients: those last known, without those that leave."""
         stay = (name for name, peer in self.member.peers.items() if peer.about.get("leaving") is not True)
-        return frozenset({*stay, self.replica})
+        return frozenset({*stay} - (self.peers.leaving if self.peers is not None else set()) | {self.replica})
 
     # For the sessions.
 

@@ -64,6 +64,7 @@ class ClientHomeFinder:
         """Raise ``LivesElsewhere`` if another replica has the connections of this client."""
         if not _is_known(client.owner) or self._fleet.peers is None or not self._fleet.peers.address:
             return  # the others could not send anything here
+        self._review()  # one that said that it leaves may not be known by its presence yet
         home = self._home(client.owner, client.home)
         if home != self._fleet.replica:
 

@@ -11,6 +11,8 @@ hub itself. What it says about a client is still verified where it is used: a se
 What can happen, and what it means for the request:
 - ``PeerUnreachable``: no connection came to stand, or it leads to another replica. Nothing of the request was sent.
 - ``PeerRefused``: the replica answered that it does not do this. Nothing was done.
+- ``PeerLeaves``: it refused because it is shutting down. The others may not know that yet: its presence in the store
+  says it a moment later. So this replica remembers it, and tells the replica to which it sends the request next.
 - ``PeerFailed``: the connection broke after the request was sent. Whether the replica acted is not known, so nothing
   is sent again.
 
@@ -23,7 +25,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -43,6 +45,7 @@ __all__ = [
     "SENDER_HEADER",
     "TARGET_HEADER",
     "PeerFailed",
+    "PeerLeaves",
     "PeerRefused",
     "PeerUnreachable",
     "Peers",
@@ -61,7 +64,7 @@ PRINCIPAL_HEADER: Final = "holdfast-principal"
 REFUSED_HEADER: Final = "holdfast-refused"
 """In an answer: the replica does not do this. ``moved`` if the request belongs to another one by now."""
 ABOUT_HEADER: Final = "holdfast-about"
-"""What a replica asks about."""
+"""What a replica asks about. Of a request that is sent on: its endpoint, and replicas that said that they leave."""
 OPERATIONS: Final = "/replicas/"
 """The paths of what replicas ask each other."""
 
@@ -71,6 +74,8 @@ LARGEST_ANSWER: Final = 1024 * 1024
 """Bytes of the answer to ``ask``."""
 AT_ONCE: Final = 8
 """Replicas that are asked at the same time."""
+LEAVES_SECONDS: Final = 10.0
+"""How long a replica counts as leaving that said so. Its presence says it by then, or has ended."""
 WATCH_SECONDS: Final = 1.0
 """How often a replaced key is looked for."""
 KEEPALIVE_SECONDS, KEEPALIVE_TRIES = 5, 3
@@ -93,6 +98,10 @@ class PeerRefused(Exception):
         self.moved = moved
 
 
+class PeerLeaves(PeerRefused):
+    """The replica is shutting down, and did nothing for the request."""
+
+
 class Peers:
     """The other replicas, for the parts of a hub that ask them something, and the socket on which they reach this one.
 
@@ -112,6 +121,8 @@ class Peers:
         self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         """Learns of replicas that joined a moment ago."""
         self._pools: dict[str, tuple[str, Pool]] = {}
+        self._leaves: dict[str, float] = {}
+        """The replicas that said that they leave, and until when that counts."""
         self._limit = anyio.CapacityLimiter(AT_ONCE)
 
     @property
@@ -133,6 +144,18 @@ class Peers:
         """The other replicas that are present and can be reached."""
         return tuple(sorted(name for name, at in self._addresses().items() if at and name != self.replica))
 
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The replicas that said a moment ago that they leave."""
+        now = anyio.current_time() if self._leaves else 0.0
+        return frozenset(name for name, until in self._leaves.items() if until > now)
+
+    def note_leaving(self, replicas: Iterable[str]) -> None:
+        """These replicas said that they leave, to this replica or to another one."""
+        until = anyio.current_time() + LEAVES_SECONDS
+        present = self._addresses()
+        self._leaves.update((name, until) for name in replicas if name in present and name not in self.leaving)
+
     @asynccontextmanager
     async def request(
         self, replica: str, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
@@ -149,6 +172,9 @@ class Peers:
             raise PeerFailed(_reason(exc)) from exc
         try:
             if (refused := answer.headers.get(REFUSED_HEADER)) is not None:
+                if answer.status == 503:
+                    self.note_leaving((replica,))
+                    raise PeerLeaves(unquote(refused))
                 raise PeerRefused(unquote(refused), moved=answer.status == 421)
             yield answer
         except (OSError, EOFError, NotHttp) as exc:

@@ -4,10 +4,10 @@ It is the hub's own listener once more, on the advertised address, with other ru
 to a request (TLS with its certificate, or a Unix socket of the same user). A stranger holds as little here as at the
 other port: places, handshakes and heads have the same limits (SEC-11).
 
-A request that is sent on comes as the client sent it. Its principal is in a header, which means something at this
-listener alone. It is marked as forwarded, so that it goes no further, and it is verified again: a session id opens only
-for its principal, a question is answered only in its own session, and a pending call only by the same request of the
-same principal.
+A request that is sent on comes as the client sent it. Its principal and its endpoint are in headers, which mean
+something at this listener alone. It is marked as forwarded, so that it goes no further, and it is verified again: a
+session id opens only for its principal, a question is answered only in its own session, and a pending call only by the
+same request of the same principal. A replica that is shutting down refuses it before anything is done for it (503).
 
     POST /replicas/cancel     a client gave up a request: the replica that serves it ends it
     POST /replicas/listening  whether a client's stream of notices is open here, and for how long
@@ -56,7 +56,7 @@ LOOK_SECONDS: Final = 1.0
 """How often connections of a removed key are looked for."""
 END_SECONDS: Final = 5.0
 """How long the end of what is still served may take."""
-_HEADERS: Final = frozenset({SENDER_HEADER, TARGET_HEADER, PRINCIPAL_HEADER})
+_HEADERS: Final = frozenset({ABOUT_HEADER, SENDER_HEADER, TARGET_HEADER, PRINCIPAL_HEADER})
 
 
 class SessionsInMemory(Protocol):
@@ -171,10 +171,14 @@ class PeerListener:
         if request.path.startswith(OPERATIONS):
             await self._operate(request, reply)
             return
-        server = None if request.path == "/mcp" else request.path.removeprefix("/servers/").removesuffix("/mcp")
-        endpoint = self._hub.endpoint_of(server)
-        if self._hub.refusing or endpoint is None:
-            _refuse(reply, 409, "it is shutting down, or has no such server")
+        about = said_in(headers.get(ABOUT_HEADER, ""))
+        self._peers.note_leaving(map(str, about.get("leaving") or ()))
+        if self._hub.refusing:
+            _refuse(reply, 503, "it is shutting down")
+            return
+        endpoint = self._hub.endpoint_of(about.get("endpoint"))
+        if endpoint is None:
+            _refuse(reply, 409, "it has no such server")
             return
         principal = _principal(said_in(headers.get(PRINCIPAL_HEADER, "")))
         request.headers = {name: value for name, value in headers.items() if name not in _HEADERS}

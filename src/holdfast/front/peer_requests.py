@@ -20,7 +20,16 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from holdfast.access import ClientKey, Principal
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
 from holdfast.endpoint import LivesElsewhere, Message
-from holdfast.fleet import PRINCIPAL_HEADER, PeerFailed, PeerRefused, Peers, PeerUnreachable, written
+from holdfast.fleet import (
+    ABOUT_HEADER,
+    PRINCIPAL_HEADER,
+    PeerFailed,
+    PeerLeaves,
+    PeerRefused,
+    Peers,
+    PeerUnreachable,
+    written,
+)
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import tag_of_event
 
@@ -40,7 +49,7 @@ UNREAD_BYTES: Final = 1024 * 1024
 """How much of a forwarded answer may wait for a client that reads slowly."""
 
 _NOT_FORWARDED: Final = frozenset(
-    {"authorization", "connection", "content-length", "cookie", "expect", "holdfast-forwarded",
+    {"authorization", "connection", "content-length", "cookie", "expect", "holdfast-about", "holdfast-forwarded",
      "holdfast-gateway-secret", "holdfast-principal", "holdfast-to", "host", "keep-alive", "proxy-authorization", "te",
      "trailer", "transfer-encoding", "upgrade"}
 )  # fmt: skip
@@ -100,8 +109,9 @@ class PeerRequests:
         except (PeerUnreachable, PeerRefused) as exc:
             if elsewhere.moves is None:
                 raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
-            # A replica that refuses it knows of one that came or left a moment ago. So does this one, soon.
-            if await elsewhere.moves() or (isinstance(exc, PeerRefused) and exc.moved):
+            # A replica that refuses it knows of one that came or left a moment ago. So does this one, soon; of one
+            # that says itself that it leaves, it knows now.
+            if isinstance(exc, PeerLeaves) or await elsewhere.moves() or (isinstance(exc, PeerRefused) and exc.moved):
                 return False
             raise MCPError(INTERNAL_ERROR, f"the connections of this client cannot be reached: {exc}") from exc
         except PeerFailed as exc:
@@ -183,6 +193,7 @@ class PeerRequests:
     def _sent(self, replica: str, request: Request, owner: RequestOwner) -> AbstractAsyncContextManager[Response]:
         headers = {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED}
         headers[PRINCIPAL_HEADER] = written(_principal(owner.principal))
+        headers[ABOUT_HEADER] = written({"endpoint": owner.endpoint, "leaving": sorted(self._peers.leaving)})
         return self._peers.request(replica, request.method, request.path, headers, request.whole)
 
     # A cancelled request.
