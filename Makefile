@@ -120,11 +120,15 @@ $(RUN_READY): pyproject.toml
 	$(RUN)/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
+# pip installs uv, as the lock has it, and uv the rest: with a fifth of the CPU time.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
 $(READY): pyproject.toml requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock > $(VENV)/uv.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
+	$(INSTALL) --require-hashes -r requirements-dev.lock
+	$(INSTALL) --no-build-isolation -e .
 	touch $@
 
 # The MCP servers from npm that the tests talk to, run by the Node that comes with the development dependencies.
