@@ -350,16 +350,18 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
         tasks.start_soon(load.run, 20)
         await load.until_answered(10)
         victim = workers_of(hub.process.pid)[0]
-        under_way = load.under_way
+        before = load.answered
         os.kill(victim, signal.SIGKILL)
         await hub.said("ended by signal 9; the next one starts in 0.5 s")
+        # What is under way now, or ended since, may have been given to the victim before its end was seen.
+        its_own = load.under_way + load.answered - before
         assert await replicas_of(hub)
         await gone(victim)
         await load.until_answered(10)
         await two_replicas(hub)
         await load.until_answered(20)
         load.stop()
-    assert len(load.failed) <= under_way
+    assert len(load.failed) <= its_own
     await calls_work_again(hub, "child__b")
 
 

@@ -219,8 +219,8 @@ async def test_a_call_whose_worker_dies_runs_once_and_ends_with_its_connection(h
         os.kill(victim, signal.SIGKILL)
         await until(lambda: bool(ends), beside=note.parent)
         tasks.cancel_scope.cancel()
-    (end,) = ends.values()
-    assert isinstance(end, httpx2.TransportError), "the other worker goes on"
+    assert all(isinstance(end, httpx2.TransportError) for end in ends.values()), ends
+    assert len(ends) < len(held), "the other worker goes on"
     await calls_work_again(hub, "legacy__tell")
     assert [calls(note, line) for line in held] == [1] * len(held)
 
