@@ -90,9 +90,7 @@ bench-docs: $(READY)  ## Run the benchmarks and write docs/benchmarks
 	$(BIN)/python -m benchmarks --docs $(BENCH)
 
 schema: $(READY)  ## Write the published JSON Schemas from the models
-	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
-	$(BIN)/python -m holdfast.doctor.report schema/doctor.schema.json
-	$(BIN)/python -m holdfast.cli.json_schemas schema/commands
+	$(BIN)/python -m schema.generate
 
 docs: $(READY)  ## Write the generated parts of the documentation, and build the site into site/
 	$(BIN)/python docs/generate.py

@@ -9,7 +9,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from holdfast.cli.json_schemas import OUTPUTS, command_schema
+from schema.command_outputs import OUTPUTS
+from schema.generate import command_schema
 
 __all__ = ["check_output", "validator"]
 

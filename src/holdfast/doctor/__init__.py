@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         code_named as code_named,
         own_findings as own_findings,
         read_or_report as read_or_report,
-        report_schema as report_schema,
     )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,8 +1,7 @@
 """The report of an examination: findings, their remedies, and the versioned format of ``doctor --json``.
 
-A new field needs a default, and a renamed field needs a new version of the report. ``python -m
-holdfast.doctor.report FILE`` writes the JSON Schema. This module is cheap to import, so that a broken
-configuration is reported without loading the MCP client.
+A new field needs a default, and a renamed field needs a new version of the report. ``make schema`` writes its
+JSON Schema. This module is cheap to import, so that a broken configuration is reported without loading the MCP client.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,8 +49,6 @@ __all__ = [
     "problem_finding",
     "read_or_report",
     "rename_edits",
-    "report_schema",
-    "schema_text",
     "shell",
     "worst",
 ]
@@ -426,31 +422,3 @@ def problem_finding(code: str, problem: Problem, *, edits: tuple[Edit, ...] = ()
         return finding(code, str(problem), text, command_line("config", "show"), edits=edits)
     at = [f"+{problem.line}"] if problem.line else []
     return finding(code, str(problem), text, f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}", edits=edits)
-
-
-def report_schema() -> dict[str, Any]:
-    """The schema, as draft 2020-12."""
-    schema = Report.model_json_schema(mode="serialization")
-    schema["properties"]["version"] = {"const": VERSION, "description": "The version of this schema"}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "What `holdfast doctor --json` prints",
-    }
-
-
-def schema_text() -> str:
-    """The schema as it is checked in."""
-    return json.dumps(report_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def main(arguments: list[str]) -> None:
-    """Write the schema to the file that is named, or to standard output."""
-    if arguments:
-        Path(arguments[0]).write_text(schema_text(), encoding="utf-8")
-    else:
-        sys.stdout.write(schema_text())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,25 +1,19 @@
-"""The shape of every ``--json`` output, and the JSON Schemas that are published from it.
+"""The shape of every ``--json`` output; ``generate.py`` publishes a JSON Schema of each.
 
-``make schema`` writes one file a command. The version of an output increases when a field is renamed, removed or
-changes its meaning; new fields may come at any time, so a reader ignores what it does not know.
+The version of an output increases when a field is renamed, removed or changes its meaning; new fields may come at any
+time, so a reader ignores what it does not know.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, NotRequired
 
-from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from holdfast.cli.output import JSON_VERSION
 from holdfast.control import Approval, HubView, Server
-from holdfast.doctor import report_schema
 
-__all__ = ["OUTPUTS", "command_schema", "write_schemas"]
+__all__ = ["OUTPUTS"]
 
 Status = Literal["available", "transient", "permanent", "denied"]
 
@@ -419,35 +413,3 @@ OUTPUTS: Mapping[str, Any] = {
     "trust": TrustOutput | TrustedFiles,
 }
 """The output of each command that has ``--json``. The doctor has a model, and a schema, of its own."""
-
-
-def command_schema(command: str) -> dict[str, Any]:
-    """The schema of a command's output, as draft 2020-12."""
-    if OUTPUTS[command] is None:
-        return report_schema()
-    made = TypeAdapter(OUTPUTS[command]).json_schema(mode="serialization")
-    for definition in [made, *made.get("$defs", {}).values()]:
-        if definition.get("properties", {}).get("version", {}).get("type") == "integer":  # a hub has a version too
-            definition["properties"]["version"] = {"const": JSON_VERSION, "description": "The version of this output"}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"The output of `holdfast {command} --json`",
-        **{key: value for key, value in made.items() if key != "title"},
-    }
-
-
-def write_schemas(folder: Path) -> None:
-    """Write one file for each command."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for command in OUTPUTS:
-        text = json.dumps(command_schema(command), indent=2, ensure_ascii=False) + "\n"
-        schema_file(folder, command).write_text(text, encoding="utf-8")
-
-
-def schema_file(folder: Path, command: str) -> Path:
-    """The file of a command's schema."""
-    return folder / f"{command.replace(' ', '-')}.schema.json"
-
-
-if __name__ == "__main__":
-    write_schemas(Path(sys.argv[1]))

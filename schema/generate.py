@@ -1,20 +1,28 @@
-"""The published JSON Schema of the configuration file, generated from the models.
+"""Writes the JSON Schemas that are published here: ``python -m schema.generate``.
 
-``python -m holdfast.config.schema FILE`` writes it; without a file it goes to standard output.
+One is of the configuration file, one of doctor's report, and one of the ``--json`` output of each command. Each is made
+from the models that the program itself uses, or from ``command_outputs.py``.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from holdfast.cli.output import JSON_VERSION
 from holdfast.config.fields import format_duration, format_size
 from holdfast.config.file_models import SERVER_KEYS, TOP_KEYS, ConfigFile
+from holdfast.doctor.report import VERSION, Report
+from schema.command_outputs import OUTPUTS
 
-__all__ = ["config_schema", "schema_text"]
+__all__ = ["command_schema", "config_schema", "report_schema", "schemas"]
+
+HERE = Path(__file__).parent
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 _NAMES = {
     "ServerFile": "server",
@@ -24,8 +32,37 @@ _NAMES = {
 _URLS = [{"required": [key]} for key in ("url", "serverUrl", "httpUrl")]
 
 
+def schemas() -> dict[Path, str]:
+    """Every schema as it is checked in: its file, and its text."""
+    made = {HERE / "holdfast.schema.json": config_schema(), HERE / "doctor.schema.json": report_schema()}
+    made |= {HERE / "commands" / f"{name.replace(' ', '-')}.schema.json": command_schema(name) for name in OUTPUTS}
+    return {file: json.dumps(one, indent=2, ensure_ascii=False) + "\n" for file, one in made.items()}
+
+
+def report_schema() -> dict[str, Any]:
+    """The schema of doctor's report, as draft 2020-12."""
+    schema = Report.model_json_schema(mode="serialization")
+    schema["properties"]["version"] = {"const": VERSION, "description": "The version of this schema"}
+    return {"$schema": DRAFT, **schema, "title": "What `holdfast doctor --json` prints"}
+
+
+def command_schema(command: str) -> dict[str, Any]:
+    """The schema of a command's output, as draft 2020-12."""
+    if OUTPUTS[command] is None:
+        return report_schema()
+    made = TypeAdapter(OUTPUTS[command]).json_schema(mode="serialization")
+    for definition in [made, *made.get("$defs", {}).values()]:
+        if definition.get("properties", {}).get("version", {}).get("type") == "integer":  # a hub has a version too
+            definition["properties"]["version"] = {"const": JSON_VERSION, "description": "The version of this output"}
+    return {
+        "$schema": DRAFT,
+        "title": f"The output of `holdfast {command} --json`",
+        **{key: value for key, value in made.items() if key != "title"},
+    }
+
+
 def config_schema() -> dict[str, Any]:
-    """The schema, as draft 2020-12."""
+    """The schema of the configuration file, as draft 2020-12."""
     schema = _tidy(ConfigFile.model_json_schema())
     definitions = schema["$defs"] = dict(sorted(schema["$defs"].items()))
     server = definitions["server"]
@@ -39,15 +76,10 @@ def config_schema() -> dict[str, Any]:
     for key in ("mcpServers", "servers"):
         schema["properties"][key]["propertyNames"] = {"pattern": r"^(?=.*\S)[^\u0000-\u001f\u007f]+$"}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": DRAFT,
         "title": "Holdfast configuration",
         **schema,
     }
-
-
-def schema_text() -> str:
-    """The schema as it is checked in."""
-    return json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _allow_foreign(schema: dict[str, Any], keys: Mapping[str, str]) -> None:
@@ -92,13 +124,6 @@ def _with_readable_default(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "default": default}
 
 
-def main(arguments: list[str]) -> None:
-    """Write the schema to the file that is named, or to standard output."""
-    if arguments:
-        Path(arguments[0]).write_text(schema_text(), encoding="utf-8")
-    else:
-        sys.stdout.write(schema_text())
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for file, text in schemas().items():
+        file.write_text(text, encoding="utf-8")
