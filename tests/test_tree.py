@@ -38,7 +38,6 @@ LARGE_CLASSES = frozenset(
 
 SHARED_BASENAMES = frozenset(
     {
-        "clock.py",
         "evidence.py",
         "homes.py",
         "records.py",

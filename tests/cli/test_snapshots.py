@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from holdfast.cli.layout import Page
+from holdfast.cli.output import Page
 from holdfast.cli.status_watch import WatchedFleet, WatchState, frame
 from holdfast.control.models import Servers
 from tests.cli.fleets import fleet

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.cli.layout import Page
+from holdfast.cli.output import Page
 from holdfast.cli.status_view import folded, grouped, matches, table, worst_first, worst_last, wrapped_command
 from holdfast.cli.status_watch import KeyAction, WatchedFleet, WatchState, frame
 from holdfast.control import HubView, Server, Servers

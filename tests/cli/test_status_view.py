@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.cli.layout import Page
+from holdfast.cli.output import Page
 from holdfast.cli.status_view import (
     aged,
     card,

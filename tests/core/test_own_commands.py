@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.entry import COMMANDS
-from holdfast.core.own_commands import Invocation, command_line, invocation, typed_as
+from holdfast.core.messages import Invocation, command_line, invocation, typed_as
 
 pytestmark = pytest.mark.requirement("DOC-8", "HUB-5")
 
@@ -67,6 +67,6 @@ def test_no_hint_writes_a_command_by_itself() -> None:
 
 
 def test_each_command_with_that_option_gets_it() -> None:
-    from holdfast.core import own_commands  # noqa: PLC0415 - the set is not exported
+    from holdfast.core import messages  # noqa: PLC0415 - the set is not exported
 
-    assert set(COMMANDS) >= own_commands._TAKES_CONFIG
+    assert set(COMMANDS) >= messages._TAKES_CONFIG

@@ -13,8 +13,8 @@ from holdfast.config.spec import Config
 from holdfast.core.lifecycle.effects import BreakerChanged, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.fleet.fleet import Fleet
-from holdfast.hub.clock import Clock
 from holdfast.hub.hub import Hub
+from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import HubRecord
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from anyio._backends import _asyncio as backend
 
-from holdfast.hub.clock import RealClock
+from holdfast.hub.hub_clock import RealClock
 from holdfast.wire.http.connection import IDLE_SECONDS
 from holdfast.wire.http.pool import HttpOrigin, Pool
 from tests.peers.mcp_http import McpPeer

@@ -13,7 +13,7 @@ import pytest
 from holdfast.control.server.metrics import LoopLag
 from holdfast.files import FileStamp, file_stamp
 from holdfast.front import SqliteSessions
-from holdfast.hub import Hub, next_poll, polling, stamps
+from holdfast.hub import Hub, hub_clock, next_poll, stamps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
@@ -29,13 +29,13 @@ async def test_all_that_ask_in_one_turn_are_answered_by_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[tuple[int, list[Path | None]]] = []
-    real = polling._stamps_of
+    real = hub_clock._stamps_of
 
     def counted(files: list[Path | None]) -> tuple[FileStamp, ...]:
         looks.append((threading.get_ident(), files))
         return real(files)
 
-    monkeypatch.setattr(polling, "_stamps_of", counted)
+    monkeypatch.setattr(hub_clock, "_stamps_of", counted)
     (tmp_path / "one").write_text("1")
     (tmp_path / "two").write_text("22")
     one, two, none = tmp_path / "one", tmp_path / "two", tmp_path / "none"
@@ -100,8 +100,8 @@ async def test_a_disk_that_hangs_holds_up_no_poll_of_another(tmp_path: Path, mon
             goes_on.wait(10)
         return file_stamp(file)
 
-    monkeypatch.setattr(polling, "file_stamp", look)
-    monkeypatch.setattr(polling, "SHARED_SECONDS", 0.05, raising=False)
+    monkeypatch.setattr(hub_clock, "file_stamp", look)
+    monkeypatch.setattr(hub_clock, "SHARED_SECONDS", 0.05, raising=False)
     try:
         with anyio.fail_after(5):
             hanging = asyncio.create_task(stamps(hangs))

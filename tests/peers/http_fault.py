@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 import anyio
 
-from holdfast.testing.http_server import stop_listening
+from holdfast.testing.scripted_servers import stop_listening
 from tests.peers.http1 import NO_HEADERS, Request, head_of, read_request
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.testing import FakeClock
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli.layout import Cell, page_of
-from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.output import Cell, data_console, page_of, print_json, side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.config import ServerSpec
 from holdfast.core import Redactor, command_line, mask_url, plain

@@ -13,8 +13,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.layout import GAP
-from holdfast.cli.output import data_console, print_error, print_json, working
+from holdfast.cli.output import GAP, data_console, print_error, print_json, working
 from holdfast.cli.status_view import STYLES, mark, one_line, state_words
 from holdfast.config import find_config
 from holdfast.control import ControlClient, RunningHub, Server, ServerAction, find_hub

@@ -12,8 +12,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.browser import open_privately
-from holdfast.cli.layout import GAP, page_of
-from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.output import GAP, data_console, page_of, print_json, side_console
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub
 from holdfast.cli.status_view import (
     card,

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from holdfast.cli.layout import GAP, Cell, Page
-from holdfast.cli.output import counted
+from holdfast.cli.output import GAP, Cell, Page, counted
 from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, Server, Status
 from holdfast.core import cause_of, plain
 

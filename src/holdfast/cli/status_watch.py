@@ -21,8 +21,7 @@ import anyio.abc
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.layout import Page, page_of
-from holdfast.cli.output import counted, data_console, print_error, print_json_line
+from holdfast.cli.output import Page, counted, data_console, page_of, print_error, print_json_line
 from holdfast.cli.running_hub import ask, chosen
 from holdfast.cli.status_view import (
     STYLES,

@@ -112,13 +112,17 @@ if TYPE_CHECKING:
     from holdfast.core.messages import (
         Failure as Failure,
         FailureStatus as FailureStatus,
+        Invocation as Invocation,
         ServerStatus as ServerStatus,
+        command_line as command_line,
         counted as counted,
         for_caller as for_caller,
         for_model as for_model,
         for_user as for_user,
+        invocation as invocation,
         next_try as next_try,
         span as span,
+        typed_as as typed_as,
     )
     from holdfast.core.names import (
         CLIENT_NAMINGS as CLIENT_NAMINGS,
@@ -136,12 +140,6 @@ if TYPE_CHECKING:
         nearest as nearest,
         uri_lead as uri_lead,
         without_own_keys as without_own_keys,
-    )
-    from holdfast.core.own_commands import (
-        Invocation as Invocation,
-        command_line as command_line,
-        invocation as invocation,
-        typed_as as typed_as,
     )
     from holdfast.core.process_output import (
         Need as Need,

@@ -12,12 +12,17 @@ whether the hub itself tries. Both learn from the same events, in one step, so t
   most return here at once: no timer has moved.
 
 One event in the world is one failure, whichever parts notice it: the breaker's rules for that are in breaker.py.
-Everything is pure. Time and chance are arguments; the slot performs the effects. Among replicas, probe_claims.py says
-who may try a server that failed.
+Everything is pure. Time and chance are arguments; the slot performs the effects. Among replicas, a
+machine needs the right to try a server that failed.
 
 Where the server is behind another hub, both know the connection to that hub alone. What that hub tells of the server is
 kept beside them, for as long as the connection lasts. It changes what is shown, never what is decided: the hub that has
 the server also has its breaker and its lifecycle.
+
+The right to probe (FLEET-4). A machine alone has it always. Among replicas a server that failed is tried by one of them
+at a time: the machine asks for a claim where a try would be of use, uses it for one dial or one probe, and gives it
+back with the time after which another try makes sense. What the try shows is shared, so that the others need none of
+their own. The functions at the end decide when, after each step, and only where replicas share (``policy.claims``).
 """
 
 from __future__ import annotations
@@ -25,7 +30,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.core import probe_claims
 from holdfast.core.breaker import (
     Breaker,
     BreakerEvent,
@@ -44,6 +48,7 @@ from holdfast.core.lifecycle.effects import (
     Effect,
     Emit,
     Record,
+    ReleaseProbe,
     RetryPlanned,
     ShareEvidence,
     Transition,
@@ -212,7 +217,7 @@ class Machine:
         """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
         effects = [effect for each in events for effect in self._take(each, now, chance)]
-        return (*effects, *probe_claims.planned(self.life, self.breaker, now))
+        return (*effects, *_planned(self.life, self.breaker, now))
 
     def adopt(
         self, breaker: BreakerPolicy, lifecycle: LifecyclePolicy, now: float, *, chance: float = 0.0
@@ -223,22 +228,22 @@ class Machine:
         self.breaker.adopt(breaker)
         step = Step(now, chance)
         adopt_policy(self.life, lifecycle, step)
-        return (*step.effects, *probe_claims.planned(self.life, self.breaker, now))
+        return (*step.effects, *_planned(self.life, self.breaker, now))
 
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
         """May a call try? A call that is admitted without a connection waits for one, and may start a dial."""
         refusal = _shut(self, now)
         if refusal is not None:
-            return refusal, probe_claims.interested(self.life, self.breaker, refusal, now)
+            return refusal, _interested(self.life, self.breaker, refusal, now)
         well = self.life.state is State.CONNECTED and self.breaker.state is BreakerState.CLOSED  # most calls
-        if not well and self.life.policy.claims and probe_claims.lacks_claim(self.life, self.breaker, now):
+        if not well and self.life.policy.claims and _lacks_claim(self.life, self.breaker, now):
             refusal = _explained(self, Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
-            return refusal, probe_claims.interested(self.life, self.breaker, refusal, now)
+            return refusal, _interested(self.life, self.breaker, refusal, now)
         lease = self.life.lease
         decision = self.breaker.admit(now, lease.generation if lease is not None else None)
         if isinstance(decision, Refusal):
             refusal = _explained(self, decision, now)
-            return refusal, probe_claims.interested(self.life, self.breaker, refusal, now)
+            return refusal, _interested(self.life, self.breaker, refusal, now)
         self.life.calls += 1
         self.life.last_used = now
         if decision.probe and self.life.claim_until is not None:
@@ -258,7 +263,7 @@ class Machine:
         connection = permit.connection
         if connection is None:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
-            return tuple(probe_claims.claims(self.life, self.breaker, now)) if self.life.policy.claims else ()
+            return tuple(_claims(self.life, self.breaker, now)) if self.life.policy.claims else ()
         if outcome is Outcome.TRANSPORT_FAILURE:
             self.failed_call = reason
         change = self.breaker.settle(permit, outcome, now)
@@ -269,7 +274,7 @@ class Machine:
         if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
-        return (*effects, *probe_claims.planned(self.life, self.breaker, now))
+        return (*effects, *_planned(self.life, self.breaker, now))
 
     def mirror(self, record: ServerRecord | None, generation: int, now: float) -> tuple[Effect, ...]:
         """The hub behind this connection tells how its server is; None if it tells nothing that can be read."""
@@ -334,7 +339,7 @@ class Machine:
         if before is not None and before != self.connection:
             self.breaker.detached(before)
         if self.life.policy.claims:
-            effects += probe_claims.shared(self.life, self.breaker, event, now)
+            effects += _shared(self.life, self.breaker, event, now)
         return effects
 
     def _told(self, change: BreakerEvent | None) -> list[Effect]:
@@ -512,3 +517,74 @@ def _changes(before: Health, after: Health, now: float) -> list[Record]:
     if after.attempts > before.attempts:
         changed.append(RetryPlanned(server=server, attempt=after.attempts, delay=after.retry_in or 0.0, at=now))
     return changed
+
+
+_CLAIMS_NOTHING = frozenset({State.DISCONNECTED, State.IDLE, State.DISABLING, State.DISABLED})
+_WORTH_A_PROBE = frozenset(
+    {RefusalReason.OPEN, RefusalReason.PROBING, RefusalReason.PERMANENTLY_FAILED, RefusalReason.DENIED}
+)
+
+
+def _planned(life: Lifecycle, breaker: Breaker, now: float) -> tuple[Effect, ...]:
+    """What the machine plans after a step: when to wake, and what to ask for."""
+    wake = life.wake()
+    return (*wake, *_claims(life, breaker, now)) if life.policy.claims else wake
+
+
+def _claims(life: Lifecycle, breaker: Breaker, now: float) -> list[Effect]:
+    """Give the right to probe back once it was used or is not needed, and ask for it where it is needed."""
+    effects: list[Effect] = []
+    if life.claim_until is not None and _is_done(life, breaker):
+        life.claim_until, life.claim_used = None, False
+        effects.append(ReleaseProbe(_next_try(life, breaker, now)))
+    return [*effects, *life.ask()]
+
+
+def _is_done(life: Lifecycle, breaker: Breaker) -> bool:
+    if life.stopped or (life.claim_used and life.dial is None and not breaker.probing):
+        return True
+    well = breaker.state is BreakerState.CLOSED and life.lease is not None
+    return well or life.state in _CLAIMS_NOTHING
+
+
+def _next_try(life: Lifecycle, breaker: Breaker, now: float) -> float:
+    """Seconds until a replica should try again; 0 if the server can be used."""
+    if life.lease is not None:
+        return breaker.retry_in(now)
+    kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if life.address_watch.answers else ()))
+    plans = [at for kind in kinds if (at := life.timers.at(kind)) is not None]
+    return max(0.0, min(plans, default=now) - now)
+
+
+def _shared(life: Lifecycle, breaker: Breaker, event: Event, now: float) -> list[Effect]:
+    """What the other replicas learn from an event of this one."""
+    if isinstance(event, DialSucceeded):
+        return [ShareEvidence(PeerRecovered())]
+    if not isinstance(event, DialFailed) or life.dial is not None:
+        return []
+    tripped = PeerTripped(
+        status=event.status,
+        reason=event.reason,
+        attempts=life.attempts,
+        retry_in=_next_try(life, breaker, now),
+        parked=life.state is State.PERMANENTLY_FAILED,
+        unreachable=event.unreachable,
+        answers=event.answers,
+    )
+    return [ShareEvidence(tripped)]
+
+
+def _lacks_claim(life: Lifecycle, breaker: Breaker, now: float) -> bool:
+    """Whether an admitted call would try a server that failed, without the right to probe."""
+    if life.dial is not None or life.may_probe(now):
+        return False
+    return breaker.would_probe(now) or life.state in (State.PERMANENTLY_FAILED, State.DENIED)
+
+
+def _interested(life: Lifecycle, breaker: Breaker, refusal: Refusal, now: float) -> tuple[Effect, ...]:
+    """A refused call shows that the right to probe is of use here once the wait is over."""
+    if not life.policy.claims or life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
+        return ()
+    until = {State.DENIED: life.denied_until, State.PERMANENTLY_FAILED: life.parked_until}.get(life.state, now)
+    life.interest_at = max(until, now + breaker.retry_in(now))
+    return life.ask()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.core.own_commands import command_line
+from holdfast.core.messages import command_line
 
 __all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
 

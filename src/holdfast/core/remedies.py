@@ -16,8 +16,7 @@ from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Evidence, HttpStatus, read_challenge
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.core.messages import Failure, counted, for_user
-from holdfast.core.own_commands import command_line
+from holdfast.core.messages import Failure, command_line, counted, for_user
 
 __all__ = ["Facts", "FailureRemedy", "ServerText", "remedy_of", "text_for"]
 

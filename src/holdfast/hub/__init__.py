@@ -9,8 +9,13 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.hub.approvals import ApprovalsLock as ApprovalsLock, shown as shown
     from holdfast.hub.call_trace import is_tracing as is_tracing
-    from holdfast.hub.clock import Clock as Clock
     from holdfast.hub.hub import Hub as Hub
+    from holdfast.hub.hub_clock import (
+        Clock as Clock,
+        next_poll as next_poll,
+        sleep_until_poll as sleep_until_poll,
+        stamps as stamps,
+    )
     from holdfast.hub.journal import (
         changed_text as changed_text,
         subject_of as subject_of,
@@ -30,11 +35,6 @@ if TYPE_CHECKING:
         call_tool as call_tool,
         get_tools_with_resilience as get_tools_with_resilience,
         load as load,
-    )
-    from holdfast.hub.polling import (
-        next_poll as next_poll,
-        sleep_until_poll as sleep_until_poll,
-        stamps as stamps,
     )
     from holdfast.hub.publisher import finding as finding, findings as findings
     from holdfast.hub.records import (

@@ -19,7 +19,7 @@ from holdfast.config import ApprovalMode, Config
 from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
-from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
 from holdfast.hub.loader import read

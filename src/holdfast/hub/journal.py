@@ -28,7 +28,7 @@ from holdfast.core import (
     for_user,
 )
 from holdfast.errors import UnknownServer
-from holdfast.hub.clock import Clock
+from holdfast.hub.hub_clock import Clock
 from holdfast.hub.records import (
     AccessChanged,
     AccessRefused,

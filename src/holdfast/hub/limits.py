@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from holdfast.config import CallPolicy
-from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.hub_clock import Clock, RealClock
 
 __all__ = ["HOLD_SECONDS", "Bulkhead", "BulkheadFull", "DialLimit", "Semaphore"]
 

@@ -14,7 +14,7 @@ from holdfast.auth import canonical, takes_login
 from holdfast.config import Config
 from holdfast.core import ApprovalKind, Health, State, effects as do, events as on
 from holdfast.errors import HubClosed, LoadFailed, ServerDisabled
-from holdfast.hub.polling import sleep_until_poll
+from holdfast.hub.hub_clock import sleep_until_poll
 from holdfast.hub.slot import Slot
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
 from holdfast.hub.client_slots import ClientSlots
-from holdfast.hub.clock import Clock
+from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit

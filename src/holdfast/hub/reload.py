@@ -19,8 +19,7 @@ import anyio.to_thread
 from holdfast.config import Config, TrustStore, read_file
 from holdfast.errors import ConfigError, Problem, UsageError
 from holdfast.files import FileStamp, file_stamp
-from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.polling import next_poll, stamps
+from holdfast.hub.hub_clock import Clock, RealClock, next_poll, stamps
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 
 if TYPE_CHECKING:

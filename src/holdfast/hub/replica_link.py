@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.config import ServerSpec
 from holdfast.core import Listing, events as on
-from holdfast.hub.clock import Clock
+from holdfast.hub.hub_clock import Clock
 from holdfast.hub.operate import follow_switch
 from holdfast.hub.state_store import fingerprint
 

@@ -51,7 +51,7 @@ from holdfast.core import (
     remedy_of,
 )
 from holdfast.hub.address_checks import AddressChecks, watch_address
-from holdfast.hub.clock import Clock
+from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead

@@ -26,7 +26,7 @@ import anyio.to_thread
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
-from holdfast.hub.polling import sleep_until_poll, stamps
+from holdfast.hub.hub_clock import sleep_until_poll, stamps
 from holdfast.hub.review import Pins
 
 __all__ = [

@@ -6,8 +6,7 @@ Nothing here needs a test framework. The how-to is in ``docs/how-to/test-with-ho
 from __future__ import annotations
 
 from holdfast.testing.fake_clock import FakeClock
-from holdfast.testing.http_server import Answer, HttpServer
 from holdfast.testing.script import Fault
-from holdfast.testing.stdio_server import StdioServer
+from holdfast.testing.scripted_servers import Answer, HttpServer, StdioServer
 
 __all__ = ["Answer", "FakeClock", "Fault", "HttpServer", "StdioServer"]

@@ -15,7 +15,7 @@ import pytest
 from mcp import Client
 from rich.console import Console
 
-from holdfast.cli.layout import page_of
+from holdfast.cli.output import page_of
 from holdfast.cli.status_view import card, needs_attention, state_words, table
 from holdfast.config import config_from_mapping
 from holdfast.control.models import Server

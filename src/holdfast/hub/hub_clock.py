@@ -1,4 +1,7 @@
-"""Polls of files: all at the same times, and all in one thread. So a hub that has nothing to do wakes rarely.
+"""Time for the hub: a small protocol, so that tests can supply a clock of their own.
+
+``stamps`` and ``next_poll`` poll files: all at the same times, and all in one thread. So a hub that has nothing to do
+wakes rarely.
 
 The files are polled and not watched by the system: a change behind a link, on a network or in a container is seen too.
 """
@@ -6,15 +9,65 @@ The files are polled and not watched by the system: a change behind a link, on a
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import anyio
 
 from holdfast.files import FileStamp, file_stamp
 
-__all__ = ["next_poll", "sleep_until_poll", "stamps"]
+__all__ = ["Clock", "RealClock", "next_poll", "sleep_until_poll", "stamps"]
+
+
+class Clock(Protocol):
+    """Tells the time, and waits for it."""
+
+    def now(self) -> float:
+        """Seconds since a start that this clock chooses."""
+
+    async def wait(self, event: anyio.Event, until: float | None) -> bool:
+        """Wait for the event or for the time, the first of them; True if it was the event."""
+
+
+class RealClock:
+    """The time of the event loop in which it is first used."""
+
+    def __init__(self) -> None:
+        self._time: Callable[[], float] | None = None
+
+    def now(self) -> float:
+        """Seconds, as the event loop counts them."""
+        if self._time is None:
+            self._time = _loop_time()
+            setattr(self, "now", self._time)  # noqa: B010 - every call needs the time: from now on it is one step
+        return self._time()
+
+    async def wait(self, event: anyio.Event, until: float | None) -> bool:
+        """Wait for the event or for the time, the first of them; True if it was the event."""
+        with anyio.CancelScope(deadline=_whole_step(until) if until is not None else math.inf):
+            await event.wait()
+            return True
+        return False
+
+
+def _whole_step(until: float) -> float:
+    """The next time that a timer can meet: uvloop's count milliseconds.
+
+    A timer for a time in between comes too early. The scope then sets it again, turn after turn, until that time.
+    """
+    return math.ceil(until * 1000) / 1000
+
+
+def _loop_time() -> Callable[[], float]:
+    """The loop's own function: every call needs the time, and finding the running loop costs ten times as much."""
+    try:
+        return asyncio.get_running_loop().time
+    except RuntimeError:  # another kind of loop, or none yet
+        return anyio.current_time
+
 
 EARLY = 0.01
 """A timer may come a moment too early: what is so near is not waited for a second time."""
