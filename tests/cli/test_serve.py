@@ -124,7 +124,7 @@ async def test_over_stdio_a_call_under_way_at_sigterm_is_finished(tmp_path: Path
     slow = Gate(1)
     async with HttpServer({"slow": slow}) as server:
         file = config(tmp_path / "mcp.json", it=server.definition)
-        command = [*COMMAND, "serve", "--stdio", "--config", str(file), "--drain", "60"]
+        command = [*COMMAND, "serve", "--stdio", "--own", "--config", str(file), "--drain", "60"]
         async with spawned(command, tmp_path, home) as hub:
             await hub.tell("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=CLIENT)
             await hub.said('"serverInfo"')
@@ -215,7 +215,7 @@ async def test_on_a_terminal_sighup_says_that_it_was_closed(tmp_path: Path, home
 async def test_over_stdio_the_first_call_of_the_first_run_finds_its_tool(tmp_path: Path, home: Path) -> None:
     with StdioServer({"a": "one"}) as one:
         file = config(tmp_path / "mcp.json", one=one.definition)
-        command, *args = [*COMMAND, "serve", "--stdio", "--config", str(file)]
+        command, *args = [*COMMAND, "serve", "--stdio", "--own", "--config", str(file)]
         client = {"command": command, "cwd": str(tmp_path), "args": args, "env": environment(home)}
         with anyio.fail_after(60):
             loader = Loader(config_from_mapping({"mcpServers": {"hub": client}}))
@@ -225,7 +225,7 @@ async def test_over_stdio_the_first_call_of_the_first_run_finds_its_tool(tmp_pat
 async def test_over_stdio_sigterm_ends_it_though_the_client_keeps_the_pipe(tmp_path: Path, home: Path) -> None:
     with StdioServer({"a": "one"}) as one:
         file = config(tmp_path / "mcp.json", one=one.definition)
-        async with spawned([*COMMAND, "serve", "--stdio", "--config", str(file)], tmp_path, home) as hub:
+        async with spawned([*COMMAND, "serve", "--stdio", "--own", "--config", str(file)], tmp_path, home) as hub:
             await hub.said("one: connected")
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0

@@ -157,7 +157,7 @@ async def test_a_call_that_is_refused_shows_so_and_has_no_upstream(tmp_path: Pat
 async def test_over_stdio_a_trace_goes_on_too(tmp_path: Path, home: Path) -> None:
     async with McpPeer() as peer, Collector() as collector:
         file = config(tmp_path / "mcp.json", one={"type": "http", "url": peer.url})
-        command, *rest = [*COMMAND, "serve", "--stdio", "--config", str(file)]
+        command, *rest = [*COMMAND, "serve", "--stdio", "--own", "--config", str(file)]
         server = StdioServerParameters(command=command, args=rest, env={**environment(home), **collector.environ})
         with anyio.fail_after(60):
             async with Client(stdio_client(server), cache=None) as client:

@@ -674,7 +674,7 @@ def test_a_number_that_makes_no_sense_is_refused_with_a_hint(wrong: str, inside:
 
 
 def test_what_does_not_go_with_workers_is_refused(inside: Inside, tmp_path: Path) -> None:
-    given = ("--config", str(config(tmp_path / "mcp.json")), "--stdio")
+    given = ("--config", str(config(tmp_path / "mcp.json")), "--stdio", "--own")
     ran = inside("serve", *given, environment={"HOLDFAST_WORKERS": "2"})
     assert ran.code == 2
     assert "--workers does not go with" in ran.err

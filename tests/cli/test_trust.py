@@ -106,7 +106,7 @@ def test_a_found_file_runs_nothing_and_sends_nothing(repository: Repository, com
         assert f"holdfast trust {repository.file}" in ran.stderr
 
 
-@pytest.mark.parametrize("options", [["--port", "0"], ["--stdio"]], ids=["http", "stdio"])
+@pytest.mark.parametrize("options", [["--port", "0"], ["--stdio", "--own"]], ids=["http", "stdio"])
 def test_serve_refuses_an_untrusted_file_at_once(repository: Repository, options: list[str]) -> None:
     ran = repository.run("serve", *options)
     assert ran.returncode == 1

@@ -233,7 +233,7 @@ async def over_stdio(folder: Path, era: str, **servers: Any) -> AsyncIterator[St
     file = folder / "mcp.json"
     call = {"timeout": "1s", "hardTimeout": "2500ms"}
     file.write_text(json.dumps({"mcpServers": servers, "holdfast": {"call": call}}))
-    async with spawned([*COMMAND, "serve", "--stdio", "--config", str(file)], folder, folder / "home") as hub:
+    async with spawned([*COMMAND, "serve", "--stdio", "--own", "--config", str(file)], folder, folder / "home") as hub:
         client = StdioClient(hub, MODERN_META if era == "modern" else {})
         if era == "legacy":
             await client.send("first", "initialize", **initialize()["params"])

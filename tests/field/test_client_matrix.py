@@ -66,7 +66,7 @@ async def fleet(way: Way, folder: Path) -> AsyncIterator[Fleet]:
             # By its path: a bridge hands the command to a shell, which would take a program in quotes apart.
             holdfast = str(Path(sys.executable).with_name("holdfast"))
             env = {**environment(home), "HOLDFAST_CONFIG": str(file)}
-            yield Fleet(server, {"command": holdfast, "args": ["serve", "--stdio"], "env": env}, None)
+            yield Fleet(server, {"command": holdfast, "args": ["serve", "--stdio", "--own"], "env": env}, None)
             return
         async with served(home, "--config", str(file)) as hub:
             await hub.said("connected")

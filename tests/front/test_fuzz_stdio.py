@@ -84,7 +84,7 @@ class _Pipe:
 
 @asynccontextmanager
 async def _pipe(folder: Path) -> AsyncIterator[_Pipe]:
-    command = (*hub_command({"child": fixture_over_stdio()}, folder=folder), "--stdio")
+    command = (*hub_command({"child": fixture_over_stdio()}, folder=folder), "--stdio", "--own")
     env = PYTHON_ENV | {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "HOLDFAST_TEST_RUN": RUN_MARK}
     with (folder / "hub.log").open("wb") as log:
         async with (

@@ -183,7 +183,7 @@ async def over_http(file: Path, *, modern: bool) -> AsyncIterator[AnyClient]:
 async def over_stdio(file: Path, *, modern: bool) -> AsyncIterator[AnyClient]:
     home = file.parent / "home"
     home.mkdir()
-    async with spawned([*COMMAND, "serve", "--stdio", "--config", str(file)], home, home) as hub:
+    async with spawned([*COMMAND, "serve", "--stdio", "--own", "--config", str(file)], home, home) as hub:
         client = OverStdio(hub, modern=modern)
         if not modern:
             await client.say(initialize() | {"id": "begin"})

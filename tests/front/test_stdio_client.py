@@ -75,7 +75,7 @@ class Large:
 async def client(folder: Path, servers: dict[str, Any], **call: Any) -> AsyncIterator[Client]:
     file = folder / "mcp.json"
     file.write_text(json.dumps({"mcpServers": servers, "holdfast": {"call": call}}))
-    command = [*COMMAND, "serve", "--stdio", "--config", str(file)]
+    command = [*COMMAND, "serve", "--stdio", "--own", "--config", str(file)]
     with open(folder / "hub.log", "wb") as log:  # noqa: ASYNC230, PTH123 - the child's own
         process = await anyio.open_process(command, cwd=folder, env=environment(folder / "home"), stderr=log)
         async with process:

@@ -244,7 +244,7 @@ async def over_http(url: str, era: Era, *, version: str = LEGACY) -> AsyncIterat
 async def over_stdio(home: Path, era: Era, *arguments: str, version: str = LEGACY) -> AsyncIterator[RawClient]:
     """A client that starts the hub, with these arguments of ``holdfast serve --stdio``."""
     home.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else waits for the loop yet
-    command = [*COMMAND, "serve", "--stdio", *arguments]
+    command = [*COMMAND, "serve", "--stdio", "--own", *arguments]
     with (home / "hub.log").open("wb") as log:
         process = await anyio.open_process(command, cwd=home, env=environment(home), stderr=log)
         async with process, anyio.create_task_group() as tasks:

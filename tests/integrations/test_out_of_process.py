@@ -37,7 +37,9 @@ async def test_a_framework_on_mcp_1_calls_a_tool_of_the_hub(framework: str, over
             async with served(tmp_path / "home", "--config", str(file)) as hub:
                 seen = await _play(python, framework, [hub.url], tmp_path)
         else:
-            seen = await _play(python, framework, [*COMMAND, "serve", "--stdio", "--config", str(file)], tmp_path)
+            seen = await _play(
+                python, framework, [*COMMAND, "serve", "--stdio", "--own", "--config", str(file)], tmp_path
+            )
     assert any(name.endswith("forecast") for name in seen["tools"])
     assert "sunny" in seen["read"]
 

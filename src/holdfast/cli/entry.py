@@ -14,6 +14,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "serve": ("holdfast.cli.serve", "Serve all servers behind one MCP endpoint, over HTTP or stdio"),
+    "stop": ("holdfast.cli.stop", "End the hub that runs in the background"),
     "status": ("holdfast.cli.status", "Show the servers of a running hub, once or live"),
     "reconnect": ("holdfast.cli.reconnect", "Reconnect servers now"),
     "enable": ("holdfast.cli.enable", "Enable servers of a running hub"),
@@ -71,6 +72,12 @@ def run(argv: list[str]) -> int:
         return complete(argv[1:])
     if name not in COMMANDS:
         return _unknown(name)
+    if name == "serve" and "--stdio" in argv:
+        from holdfast.serve import JoinOptions, join_hub  # noqa: PLC0415 - nothing heavy: every client runs it
+
+        joins = JoinOptions.read(argv[1:], os.environ)
+        if joins is not None and joins.is_plain:
+            return join_hub(joins)
     return _run_command(name, argv[1:])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import fields
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -15,7 +16,15 @@ from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound
-from holdfast.serve import ServeConfig, WorkerLink, start_serving
+from holdfast.serve import (
+    JoinOptions,
+    ServeConfig,
+    WorkerLink,
+    join_hub,
+    own_file,
+    runs_in_background,
+    start_serving,
+)
 
 __all__ = ["app"]
 
@@ -25,6 +34,8 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def serve(**options: Any) -> None:
     """Serve all servers of an mcp.json at one MCP endpoint, over HTTP or stdio.
 
+    With --stdio the client joins the hub that you already run; without one, a hub starts in the background and serves
+    all clients that join (`holdfast stop` ends it). With --own the hub is for this client alone.
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
@@ -40,6 +51,8 @@ def serve(**options: Any) -> None:
     asked = ServeConfig(**options)
     worker = WorkerLink.find(os.environ)
     asked.check(os.environ)
+    if (joins := JoinOptions.read(sys.argv[2:], os.environ)) is not None and asked.stdio and worker is None:
+        raise typer.Exit(join_hub(joins))
     is_demo = asked.demo or (worker is not None and bool(worker.task.demo))
     if code := start_serving(asked, None if is_demo else _load(asked.config), worker):
         raise typer.Exit(code)
@@ -62,6 +75,8 @@ app.command()(serve)
 
 def _load(config: Path | None) -> Config | None:
     """The configuration to serve; None for the demo servers, if there is no file and none was named."""
+    if config is not None and runs_in_background(os.environ) and own_file(config, os.environ) and not config.exists():
+        return Config(servers={}, source=config)  # the hub follows the file: it may be written later
     try:
         return load_trusted(config)
     except ConfigNotFound as exc:

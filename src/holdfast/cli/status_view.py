@@ -17,7 +17,7 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from holdfast.cli.output import GAP, Cell, Page, counted
-from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, Server, Status
+from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, JoinedClientView, Server, Status
 from holdfast.core import cause_of, plain
 
 __all__ = [
@@ -362,11 +362,23 @@ def heading(hub: HubView, now: float, page: Page) -> list[Text]:
         )
     if hub.notice:
         lines += page.block("", one_line(hub.notice), style="yellow")
+    if hub.clients:
+        lines += page.block("clients", GAP.join(map(_client, hub.clients[:MOST_CLIENTS])), style="dim")
     if hub.loop_lag is not None:
         lines.append(_loop_line(hub.loop_lag))
     if hub.fleet is not None:
         lines += _fleet_lines(hub.fleet, now, page)
     return [page.fit(line) for line in lines]
+
+
+MOST_CLIENTS = 20
+"""How many of the clients that joined are named."""
+
+
+def _client(client: JoinedClientView) -> str:
+    """A client by its program and its folder."""
+    program = one_line(client.program) or f"process {client.pid}"
+    return f"{program} in {one_line(client.folder)}" if client.folder else program
 
 
 LONG_DELAY = 0.25

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         find_config as find_config,
         is_named as is_named,
         read_config as read_config,
-        state_folder as state_folder,
-        user_folders as user_folders,
     )
     from holdfast.config.definition import Definition as Definition, steers as steers
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
         Scope as Scope,
         client_named as client_named,
     )
+    from holdfast.config.own_folders import state_folder as state_folder, user_folders as user_folders
     from holdfast.config.provenance import (
         ConfigReport as ConfigReport,
         IgnoredKey as IgnoredKey,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.config.own_folders import user_folders
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
-__all__ = ["find_config", "is_named", "project_folder", "read_config", "search_places", "state_folder", "user_folders"]
+__all__ = ["find_config", "is_named", "project_folder", "read_config", "search_places"]
 
 LARGEST = 16 << 20
 """Bytes; a larger file is not a configuration."""
@@ -36,21 +36,6 @@ def find_config(path: Path | None, *, environ: Mapping[str, str], cwd: Path) -> 
 def search_places(*, environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
     """Every path that is searched when no file is named, in order."""
     return (*(cwd / place for place in _IN_PROJECT), *(folder / _NAME for folder in user_folders(environ)))
-
-
-def user_folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The folders of a user's own configuration."""
-    home = Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
-    xdg = environ.get("XDG_CONFIG_HOME", "")
-    yield (Path(xdg) if xdg.startswith("/") else home / ".config") / "holdfast"
-    if sys.platform == "darwin":
-        yield home / "Library" / "Application Support" / "holdfast"
-
-
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of the state that Holdfast keeps between two runs."""
-    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
-    return Path(environ.get("XDG_STATE_HOME") or Path(home) / ".local" / "state") / "holdfast"
 
 
 def project_folder(file: Path) -> Path:

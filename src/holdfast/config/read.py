@@ -14,7 +14,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from holdfast.config.config_search import find_config, is_named, project_folder, read_config, user_folders
+from holdfast.config.config_search import find_config, is_named, project_folder, read_config
 from holdfast.config.definition import (
     Definition,
     Ignored,
@@ -28,6 +28,7 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
 from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
+from holdfast.config.own_folders import user_folders
 from holdfast.config.settings import Settings
 from holdfast.config.spec import Config, HeaderSource, ServerSpec
 from holdfast.config.trust_store import require_trust

@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.config_search import state_folder
 from holdfast.config.json_edit import write_whole
 from holdfast.config.jsonc import parse
+from holdfast.config.own_folders import state_folder
 from holdfast.core import command_line
 from holdfast.errors import ConfigError, HoldfastError, UntrustedConfig
 from holdfast.files import locked, private_folder, replace_file, set_aside

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ServerAction as ServerAction,
         SeveralHubs as SeveralHubs,
         find_hub as find_hub,
+        is_named as is_named,
         registered as registered,
         running_hubs as running_hubs,
     )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         Change as Change,
         FleetView as FleetView,
         HubView as HubView,
+        JoinedClientView as JoinedClientView,
         LogLine as LogLine,
         Server as Server,
         Servers as Servers,

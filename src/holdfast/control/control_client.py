@@ -94,6 +94,8 @@ class RunningHub:
     """The file with the certificate that it serves TLS with; empty without TLS."""
     handover: str = ""
     """The Unix socket at which a successor gets its listening socket; empty if it offers none."""
+    background: bool = False
+    """Whether a client started it in the background; a hub that a person starts takes its place."""
 
 
 def find_hub(
@@ -211,6 +213,7 @@ def _read(file: Path) -> RunningHub | None:
             version=str(read["version"]),
             certificate=str(read.get("certificate", "")),
             handover=str(read.get("handover", "")),
+            background=bool(read.get("background", False)),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -187,6 +187,14 @@ class FleetView(ApiModel):
     replicas: tuple[Replica, ...] = ()
 
 
+class JoinedClientView(ApiModel):
+    """A client that joined the hub by `serve --stdio`."""
+
+    program: str = Field(description="What it calls itself; empty before its handshake")
+    folder: str = Field(description="Where it works; empty if it did not say")
+    pid: int
+
+
 class HubView(ApiModel):
     """The hub itself."""
 
@@ -208,6 +216,7 @@ class HubView(ApiModel):
     identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
     fleet: FleetView | None = Field(default=None, description="None for a hub that is alone")
     notice: str = Field(default="", description="What users should know about the hub itself; empty if nothing")
+    clients: tuple[JoinedClientView, ...] = Field(default=(), description="The clients that joined by `serve --stdio`")
     loop_lag: float | None = Field(
         default=None,
         description="The largest delay of the hub's event loop in the last minute, in seconds; null if not measured",

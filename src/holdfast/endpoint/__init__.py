@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.endpoint.instructions import IDENTITY as IDENTITY
     from holdfast.endpoint.server import McpServer as McpServer
     from holdfast.endpoint.view import (
+        LIST_METHODS as LIST_METHODS,
         TOOLS_MODES as TOOLS_MODES,
         EndpointAddress as EndpointAddress,
         View as View,

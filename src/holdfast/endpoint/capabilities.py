@@ -13,13 +13,13 @@ import mcp_types as types
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
-from holdfast.core import HUB_CAPABILITY, HUB_VERSION
+from holdfast.core import HUB_CAPABILITY, HUB_VERSION, plain
 from holdfast.endpoint.instructions import instructions, stateless_notice
 from holdfast.endpoint.view import View
 from holdfast.hub import warnings_of
 from holdfast.wire import TASKS_EXTENSION, RawObject, dumps
 
-__all__ = ["STAMP", "Handshake", "discover", "initialize", "own_capabilities"]
+__all__ = ["STAMP", "Handshake", "discover", "initialize", "own_capabilities", "program_in"]
 
 _INFO: Final = {"name": "holdfast", "title": "Holdfast", "version": __version__}
 STAMP: Final = dumps({"name": "holdfast", "version": __version__, "title": "Holdfast"})
@@ -33,6 +33,8 @@ class Handshake(NamedTuple):
     version: str
     capabilities: Mapping[str, Any]
     """What the client declares."""
+    program: str
+    """What the client calls itself."""
 
 
 def initialize(view: View, params: Mapping[str, Any]) -> Handshake:
@@ -48,7 +50,17 @@ def initialize(view: View, params: Mapping[str, Any]) -> Handshake:
     if text := instructions(view):
         result["instructions"] = text
     can = init.capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return Handshake(dumps(result), version, can)
+    return Handshake(dumps(result), version, can, program_in(params.get("clientInfo")))
+
+
+LONGEST_PROGRAM: Final = 100
+"""Characters of a name that a client gives itself."""
+
+
+def program_in(info: object) -> str:
+    """What a client calls itself, as it can be shown; empty if it does not."""
+    name = info.get("name") if isinstance(info, dict) else None
+    return plain(name)[:LONGEST_PROGRAM] if isinstance(name, str) else ""
 
 
 def discover(view: View, stateless: Sequence[str]) -> RawObject:

@@ -162,6 +162,8 @@ class Client:
     """What a hub behind this one recognises it by; None if its next request cannot be told from those of others."""
     via: tuple[str, ...] = ()
     """The hubs that its requests pass before this one."""
+    program: str = ""
+    """What it calls itself; empty if it does not say."""
     calls: int = 0
     """How many of its calls are at servers."""
     seen_at: float = 0.0
@@ -210,7 +212,7 @@ class Call:
 
     __slots__ = (
         "_task", "cancelled", "client", "done", "headers", "message", "open", "progress_token", "reply",
-        "server", "task", "version",
+        "sent_before", "server", "task", "version",
     )  # fmt: skip
 
     def __init__(
@@ -221,6 +223,8 @@ class Call:
         self.reply = reply
         self.version = version
         self.headers = headers
+        self.sent_before = False
+        """Whether another hub got it before and gave no answer: a server may have acted on it."""
         self.server = ""
         """The server that it goes to, once that is known."""
         self.open: OpenCall | None = None

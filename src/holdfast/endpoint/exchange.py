@@ -40,6 +40,7 @@ from typing import Any, Final, NamedTuple
 from mcp import MCPError
 from mcp.shared.inbound import NAME_BEARING_METHODS, InboundLadderRejection, classify_inbound_request
 from mcp_types import (
+    CLIENT_INFO_META_KEY,
     INVALID_PARAMS,
     INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
@@ -51,7 +52,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from holdfast.access import LOCAL, ClientKey, Principal, client_key_in
-from holdfast.endpoint.capabilities import initialize
+from holdfast.endpoint.capabilities import initialize, program_in
 from holdfast.endpoint.clients import NO_HEADERS, Call, Client, MessageReply, Outlet, Questions
 from holdfast.endpoint.homes import LivesElsewhere
 from holdfast.endpoint.inbound import Message, error_message, error_of, read_message
@@ -92,7 +93,7 @@ class Exchange:
 
     __slots__ = (
         "_attached", "_by_message", "_clock", "_era", "_keep", "_outlet", "_owner", "_server", "calls", "client",
-        "principal", "questions", "version",
+        "principal", "program", "questions", "version",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - what a transport knows of its client
@@ -122,10 +123,22 @@ class Exchange:
         self.client: Client | None = None
         """The client of the legacy era, from its handshake on."""
         self.version = LATEST_HANDSHAKE_VERSION
+        self.program = ""
+        """What the client calls itself; empty until it has said so."""
         self._attached = False
 
-    async def handle(self, message: Message, reply: MessageReply, headers: Mapping[str, str] = NO_HEADERS) -> None:
-        """Take one message of the client; a request has its answer when this returns."""
+    async def handle(
+        self,
+        message: Message,
+        reply: MessageReply,
+        headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        sent_before: bool = False,
+    ) -> None:
+        """Take one message of the client; a request has its answer when this returns.
+
+        ``sent_before``: another hub got it and gave no answer, so a server may have acted on it already.
+        """
         self._attach()
         if message.method is None:
             self.questions.answered(message)
@@ -138,7 +151,7 @@ class Exchange:
         elif message.method == "initialize" and self._era != "modern":
             self._initialize(message, reply)
         else:
-            await self._request(message, reply, headers)
+            await self._request(message, reply, headers, sent_before=sent_before)
 
     def cancel(self, key: str | int) -> bool:
         """End a request in flight; False if there is none with this id."""
@@ -166,15 +179,17 @@ class Exchange:
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             reply.error(message.id, error_of(exc))
             return
-        self.begin(settled.version, settled.capabilities)
+        self.begin(settled.version, settled.capabilities, program=settled.program)
         reply.result(message.id, settled.result)
 
-    def begin(self, version: str, capabilities: Mapping[str, Any], *, rebuilt: bool = False) -> Client:
+    def begin(
+        self, version: str, capabilities: Mapping[str, Any], *, program: str = "", rebuilt: bool = False
+    ) -> Client:
         """The handshake is done: this is the client. One that shakes hands again declares itself again."""
-        self.version = version
+        self.version, self.program = version, program
         if self.client is None:
             self.client = self._new_client(self._outlet, capabilities, rebuilt=rebuilt)
-        self.client.capabilities = capabilities
+        self.client.capabilities, self.client.program = capabilities, program
         if rebuilt:
             self._attach()
         return self.client
@@ -215,12 +230,15 @@ class Exchange:
 
     # A request.
 
-    async def _request(self, message: Message, reply: MessageReply, headers: Mapping[str, str]) -> None:
+    async def _request(
+        self, message: Message, reply: MessageReply, headers: Mapping[str, str], *, sent_before: bool
+    ) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         assert message.key is not None  # noqa: S101 - as above
         call: Call | None = None
         try:
             call = self.calls[message.key] = self._accepted(message, reply, headers)
+            call.sent_before = sent_before
             result = await self._server.answer(call)
             if message.method in _KEPT and not call.client.modern:
                 await self._keep(message.method)
@@ -276,6 +294,7 @@ class Exchange:
         """A client of one request. Its owner is the pipe, its client key, or nothing that outlives it."""
         key = client_key_in(headers, self.principal, route.meta) if self._owner is None else None
         level = route.meta.get(LOG_LEVEL_META_KEY)
+        self.program = program_in(route.meta.get(CLIENT_INFO_META_KEY))
         return Client(
             view=self._server.view,
             outlet=reply,
@@ -289,6 +308,7 @@ class Exchange:
             key=_key_of(self._owner if self._owner is not None else key),
             via=via_in(headers),
             log_level=level if isinstance(level, str) and level in LOG_LEVELS else None,
+            program=self.program,
         )
 
     def __repr__(self) -> str:

@@ -17,6 +17,8 @@ from holdfast.core import (
     HUB_VERSION,
     STATUS_URI,
     Kind,
+    NetworkFailure,
+    NetworkFault,
     RpcError,
     State,
     Unknown,
@@ -39,6 +41,7 @@ __all__ = [
     "STATUS_URI",
     "error_result",
     "instructions",
+    "outcome_unknown",
     "protocol_error",
     "stateless_notice",
     "status_contents",
@@ -143,6 +146,15 @@ def stateless_notice(servers: Sequence[str]) -> str:
         "This client sends no client key, so each call gets a new connection and nothing is kept between calls. "
         f"{HOW_TO_BE_KNOWN}"
     )
+
+
+def outcome_unknown(server: str) -> ConnectionClosed:
+    """The error of a call that another hub got before and did not answer: it may not be made again (LIFE-16)."""
+    words = (
+        f"the call to `{server}` was cut off: the hub ended during the call. "
+        "Its outcome is uncertain: the server may have acted on it"
+    )
+    return ConnectionClosed(NetworkFailure(fault=NetworkFault.CLOSED, stood=True), words)
 
 
 def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:

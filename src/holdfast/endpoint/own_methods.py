@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import mcp_types as types
 from mcp import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, methods as protocol
 
 from holdfast.config import Config
@@ -115,6 +116,9 @@ class OwnMethods:
 
     async def _listen(self, call: Call) -> RawObject:
         params = types.SubscriptionsListenRequestParams.model_validate(checked_values(call), by_name=False)
+        if call.sent_before:
+            # Its stream ended with the hub before: the result says so, and the client listens again.
+            return RawObject.of({"_meta": {SUBSCRIPTION_ID_META_KEY: call.message.key}})
         for uri in params.notifications.resource_subscriptions or ():
             found = self._view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):

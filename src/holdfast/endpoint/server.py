@@ -42,6 +42,7 @@ from holdfast.endpoint.instructions import (
     STATELESS,
     STATUS_TOOL,
     error_result,
+    outcome_unknown,
     protocol_error,
     restarted_notice,
     stateless_notice,
@@ -234,6 +235,8 @@ class McpServer:
         client, tool = call.client, call.method == "tools/call"
         call.server = server
         try:
+            if call.sent_before and not repeatable:
+                raise outcome_unknown(server)
             result = await self._routed(call, params, repeatable=repeatable)
         except HoldfastError as error:
             if not tool or (isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)):

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import logging
 import os
 import queue
-import re
 import secrets
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Self, TypeAlias
+from functools import partial
+from typing import Any, BinaryIO, Protocol, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -45,10 +44,11 @@ from holdfast.endpoint import (
     read_message,
     result_message,
 )
+from holdfast.front.line_peek import id_in
 from holdfast.hub import Hub
 from holdfast.wire import Bytes, RawObject, dumps, one_line
 
-__all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
+__all__ = ["PipeClient", "PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -68,11 +68,6 @@ CHUNK = 64 * 1024
 
 BLANK_BYTES = 1024
 """A longer line is no blank one that a client writes between messages; it gets an answer."""
-
-_ID = rb'"id"\s*:\s*(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*'
-_FIRST = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*)*' + _ID + rb"[,}]")
-_LAST = re.compile(rb"[{,]\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
-"""The id of the message itself, not of a nested object: it stands before the first nested value, or at the end."""
 
 
 class StdinLines:
@@ -96,7 +91,7 @@ class StdinLines:
                 return line
             head, line = line[:CHUNK], line[-CHUNK:]
             tail = await anyio.to_thread.run_sync(self._skip, line)
-            await self._refuse(_id_in(head, tail))
+            await self._refuse(id_in(head, tail))
 
     def _next(self) -> bytes:
         """The next line that is not blank; blank ones are left out here, where they hold up only this thread."""
@@ -113,15 +108,6 @@ class StdinLines:
                 break
             tail = tail[-CHUNK:] + more
         return tail
-
-
-def _id_in(head: bytes, tail: bytes) -> str | int | None:
-    found = _FIRST.match(head) or _LAST.search(tail)
-    try:
-        known = json.loads(found["id"]) if found is not None else None
-    except ValueError:
-        return None
-    return known if isinstance(known, str | int) else None
 
 
 class StdoutWriter:
@@ -180,6 +166,17 @@ class StdoutWriter:
         self._moved = anyio.Event()
 
 
+class LineWriter(Protocol):
+    """What takes the lines for a client. It never waits."""
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the client has not read."""
+
+    def write(self, line: bytes, *, extra: int = 0) -> bool:
+        """Queue a line; False if too much is unread. ``extra`` bytes are allowed over the limit."""
+
+
 class PipeClient:
     """The client on the pipe: all that goes out to it. The ``MessageReply`` of each of its messages, and its outlet.
 
@@ -189,7 +186,7 @@ class PipeClient:
 
     is_open = True
 
-    def __init__(self, writer: StdoutWriter) -> None:
+    def __init__(self, writer: LineWriter) -> None:
         self._writer = writer
         self._dropped = 0
 
@@ -245,24 +242,32 @@ class PipeClient:
 class PipeServer:
     """Serves the client on the pipe: a task for each of its messages, in one exchange."""
 
-    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup, writer: StdoutWriter, longest: int) -> None:
-        self._server = server
+    def __init__(self, exchange: Exchange, client: PipeClient, tasks: anyio.abc.TaskGroup, longest: int) -> None:
+        self._exchange = exchange
+        self._client = client
         self._tasks = tasks
         self._longest = longest
-        self._client = PipeClient(writer)
-        self._exchange = Exchange(server, self._client, owner=secrets.token_bytes(16))
+
+    @classmethod
+    def of(cls, server: McpServer, tasks: anyio.abc.TaskGroup, writer: LineWriter, longest: int) -> PipeServer:
+        """A pipe whose client nothing is known of."""
+        client = PipeClient(writer)
+        return cls(Exchange(server, client, owner=secrets.token_bytes(16)), client, tasks, longest)
 
     async def serve(self, lines: AsyncIterable[bytes]) -> None:
         """Take messages until the client closes the pipe; what is in line is written."""
         async for line in lines:
-            if not line.strip():
-                continue
-            for message in await self._messages(line):
-                self._tasks.start_soon(self._exchange.handle, message, self._client)
-            # The tasks begin in this turn, in their order: so the handshake is done before the next message is taken.
-            await anyio.lowlevel.checkpoint()
-        self._server.close()
+            await self.take(line)
         self._exchange.close("the client left")
+
+    async def take(self, line: bytes, *, sent_before: bool = False) -> None:
+        """Take the messages of a line; ``sent_before`` if another hub got them and did not answer."""
+        if not line.strip():
+            return
+        for message in await self._messages(line):
+            self._tasks.start_soon(partial(self._exchange.handle, message, self._client, sent_before=sent_before))
+        # The tasks begin in this turn, in their order: so the handshake is done before the next message is taken.
+        await anyio.lowlevel.checkpoint()
 
     async def refuse_long(self, request: str | int | None) -> None:
         """Refuse a line over the bound, under its id if that was found."""
@@ -310,11 +315,12 @@ async def serve_stdio(
     with _own_stdin() as stdin, _own_stdout() as stdout:
         writer = StdoutWriter(stdout)
         async with anyio.create_task_group() as tasks:
-            pipe = PipeServer(mcp_server, tasks, writer, longest)
+            pipe = PipeServer.of(mcp_server, tasks, writer, longest)
             await tasks.start(broker.run)
             broker.announcer.listeners.append(mcp_server.listeners)
             tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
             await pipe.serve(StdinLines(stdin, longest, pipe.refuse_long))
+            mcp_server.close()
             tasks.cancel_scope.cancel()
         if not await writer.close():
             log.warning("%d bytes of answers were not read by the client", writer.unread)

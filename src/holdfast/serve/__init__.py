@@ -12,6 +12,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.serve.isolation import isolate as isolate
+    from holdfast.serve.joiner import JoinOptions as JoinOptions, join_hub as join_hub
     from holdfast.serve.options import (
         DEFAULT_HOST as DEFAULT_HOST,
         DEFAULT_PORT as DEFAULT_PORT,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         local_token_file as local_token_file,
         read_token as read_token,
     )
+    from holdfast.serve.shared_hub import own_file as own_file, runs_in_background as runs_in_background
     from holdfast.serve.start import (
         require_credentials_beyond_loopback as require_credentials_beyond_loopback,
         start_serving as start_serving,

@@ -19,6 +19,7 @@ from holdfast.core import command_line, counted
 from holdfast.files import make_private
 from holdfast.serve.listening_socket import notify_ready
 from holdfast.serve.options import Serving
+from holdfast.serve.shared_hub import runs_in_background
 
 __all__ = ["Announcement", "keep_state_private", "tell_addresses"]
 
@@ -65,6 +66,7 @@ class Announcement:
             config=str(source.absolute()) if source is not None else "",
             version=__version__,
             certificate=str(certificate.absolute()) if certificate is not None else "",
+            background=runs_in_background(os.environ),
         )
         self._stack = ExitStack()
         self._withdrawn = False

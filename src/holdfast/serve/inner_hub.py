@@ -23,12 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from holdfast.config import UNIX, Config, ServerSpec
 from holdfast.core import is_loopback, nearest
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, Problem, UsageError
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig
+from holdfast.serve.program import config_in
 from holdfast.serve.worker_link import WorkerTask
 
 __all__ = ["HubListener", "bind_for_hubs", "require_shared_key", "served_part"]
@@ -53,6 +55,7 @@ def served_part(options: ServeConfig, config: Config, worker: WorkerTask | None 
 
     A worker has the stdio servers behind the process that runs them, and that process has no others.
     """
+    config = without_itself(options, config)
     if options.only:
         if unknown := [one for one in options.only if one not in config.servers]:
             near = nearest(unknown[0], config.servers)
@@ -69,6 +72,47 @@ def served_part(options: ServeConfig, config: Config, worker: WorkerTask | None 
         return config
     servers = {name: replace(one, approvals="off") for name, one in config.servers.items()}
     return replace(config, servers=servers, settings=replace(config.settings, approvals="off"))
+
+
+def without_itself(options: ServeConfig, config: Config) -> Config:
+    """The configuration with each entry that is this very hub unusable, and named: it would start itself for ever.
+
+    ``import`` copies the servers of clients, and one of them may be the hub. Another hub, of another file, is a server
+    like any other.
+    """
+    source = config.source
+    if source is None:
+        return config
+    itself = {
+        name: ServerSpec(
+            id=name, problems=(Problem(message=ITSELF, hint="remove it", file=source),), enabled=one.enabled
+        )
+        for name, one in config.servers.items()
+        if _starts(one, source) or _calls(one, options)
+    }
+    return replace(config, servers={**config.servers, **itself}) if itself else config
+
+
+ITSELF = "this server is Holdfast itself with the same file, so it is left out"
+
+
+def _starts(server: ServerSpec, source: Path) -> bool:
+    """Whether a command starts a hub that serves the same file, or the one that is found."""
+    words = [server.command, *server.args]
+    if Path(server.command).name != "holdfast" and words[1:3] != ["-m", "holdfast"]:
+        return False
+    named = config_in(words)
+    is_same = not named or os.path.realpath(named) == os.path.realpath(source)
+    return is_same and {"serve", "--stdio"} <= set(words) and "--demo" not in words
+
+
+def _calls(server: ServerSpec, options: ServeConfig) -> bool:
+    """Whether a URL is that of this hub."""
+    try:
+        at = urlsplit(server.url)
+        return is_loopback(at.hostname or "") and at.port == options.port != 0 and at.path == "/mcp"
+    except ValueError:
+        return False
 
 
 def _is_stdio(server: ServerSpec) -> bool:

@@ -18,7 +18,7 @@ from holdfast.serve.listening_socket import notify_successor
 
 if TYPE_CHECKING:
     from holdfast.control import ControlServer
-    from holdfast.front import Front
+    from holdfast.front import Front, JoinServer
     from holdfast.hub import Hub
     from holdfast.serve.announcement import Announcement
     from holdfast.serve.options import Serving
@@ -51,7 +51,13 @@ class Leaving:
     """The end of a hub over HTTP, step by step."""
 
     def __init__(
-        self, serving: Serving, server: _Listening, front: Front, admin: ControlServer, note: Announcement
+        self,
+        serving: Serving,
+        server: _Listening,
+        front: Front,
+        admin: ControlServer,
+        note: Announcement,
+        joined: JoinServer | None = None,
     ) -> None:
         self._hub = front.hub
         self._serving = serving
@@ -59,6 +65,7 @@ class Leaving:
         self._front = front
         self._admin = admin
         self._note = note
+        self._joined = joined
         self._starting: anyio.CancelScope | None = None
 
     async def wait_until_ready(self, hub: Hub) -> None:
@@ -100,7 +107,11 @@ class Leaving:
             await anyio.sleep(self._serving.lame_duck)
         self._stop_accepting()
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
-        return await self._front.drain(seconds)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._let_joined_go, seconds)
+            finished = await self._front.drain(seconds)
+            log.debug("the requests over HTTP are done: %s", finished)
+        return finished
 
     async def succeeded(self, pid: int = 0) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
@@ -112,11 +123,18 @@ class Leaving:
         self._stop_accepting()
         self._front.move_streams()
         self._admin.close()
-        with anyio.move_on_after(self._serving.leave_seconds):
-            await self._server.disconnected()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._let_joined_go, self._serving.leave_seconds)
+            with anyio.move_on_after(self._serving.leave_seconds):
+                await self._server.disconnected()
         if not await self._front.drain(self._serving.options.drain):
             log.warning("some calls did not finish within %g s, and are cut", self._serving.options.drain)
         self.end()
+
+    async def _let_joined_go(self, seconds: float) -> None:
+        """Clients that joined go to the next hub when they have their answers."""
+        if self._joined is not None and not await self._joined.leave(seconds):
+            log.warning("some clients that joined had no answer after %g s, and are cut off", seconds)
 
     def _stop_accepting(self) -> None:
         self._server.stop_accepting()

@@ -91,7 +91,13 @@ class ServeConfig:
     port: Annotated[
         int, Option("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for a free one")
     ] = DEFAULT_PORT
-    stdio: Annotated[bool, Option("--stdio", help="Serve one client over stdin and stdout")] = False
+    stdio: Annotated[
+        bool, Option("--stdio", help="Serve one client over stdin and stdout, with the hub that you already run")
+    ] = False
+    own: Annotated[bool, Option("--own", help="With --stdio: a hub for this client alone, which ends with it")] = False
+    folder: Annotated[
+        Path | None, Option("--folder", metavar="FOLDER", help="With --stdio: the folder that the client works in")
+    ] = None
     tools: Annotated[
         ToolsChoice | None,
         Option("--tools", help="With --stdio: list all tools, or with `find` a few that find, describe and call them"),
@@ -318,9 +324,11 @@ class ServeConfig:
             raise UsageError("--gateway-cert-name needs --gateway-mtls", hint="give both, or neither")
         if self.gateway_mtls and self.tls_client_ca is None:
             raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
-        for option, value in (("tools", self.tools), ("profile", self.profile)):
+        for option, value in (("tools", self.tools), ("profile", self.profile), ("folder", self.folder)):
             if value is not None and not self.stdio:
                 raise UsageError(f"--{option} needs --stdio", hint=f"over HTTP the address says it: /mcp?{option}=…")
+        if self.own and not self.stdio:
+            raise UsageError("--own needs --stdio", hint="a hub over HTTP is always one of its own")
         if self.worker_count > 1 and self.stdio:
             raise UsageError("--workers does not go with --stdio", hint="several workers serve over HTTP")
         if self.listen_hubs is not None and (self.worker_count > 1 or self.stdio or self.takeover):

@@ -16,7 +16,7 @@ from holdfast.config import find_config, user_folders
 from holdfast.core import Invocation
 from holdfast.errors import ConfigNotFound
 
-__all__ = ["anywhere", "here", "own_command", "program_stamp", "typed_command"]
+__all__ = ["anywhere", "config_in", "here", "own_command", "program_stamp", "typed_command"]
 
 
 def own_command() -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _path_of_shell(environ: Mapping[str, str]) -> str:
 
 def here(arguments: Sequence[str], environ: Mapping[str, str]) -> Invocation:
     """How commands are typed in this terminal, in this folder: with the file that this command uses."""
-    typed = _config_in(arguments) or environ.get("HOLDFAST_CONFIG", "")
+    typed = config_in(arguments) or environ.get("HOLDFAST_CONFIG", "")
     return Invocation(typed_command(), "" if not typed or _finds(typed, environ) else typed)
 
 
@@ -86,7 +86,7 @@ def _finds(file: str, environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _config_in(arguments: Sequence[str]) -> str:
+def config_in(arguments: Sequence[str]) -> str:
     """The value of ``--config`` on a command line."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for at, word in enumerate(ours):

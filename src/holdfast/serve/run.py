@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Self
 import anyio
 import anyio.abc
 
+from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, TokenPolicy
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
 from holdfast.control import BrowserSessions, ControlServer, HubInfo, MayRead, Worker, WorkerGroup
@@ -36,6 +37,8 @@ from holdfast.errors import UsageError
 from holdfast.fleet import Fleet
 from holdfast.front import (
     Front,
+    JoinedClient,
+    JoinServer,
     ServerTls,
     SessionIds,
     SessionKeys,
@@ -55,6 +58,13 @@ from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.program import anywhere
 from holdfast.serve.replicas import make_fleet, share_sessions
 from holdfast.serve.secret_files import CallerSecrets, SecretFiles
+from holdfast.serve.shared_hub import (
+    IDLE_SECONDS,
+    ClientVariables,
+    SharedPlace,
+    end_when_idle,
+    runs_in_background,
+)
 from holdfast.serve.takeover import handing_over, start_successors
 from holdfast.serve.telemetry import keep_log, log_faults_in_lines
 from holdfast.serve.web_server import HubWebServer
@@ -64,6 +74,9 @@ from holdfast.wire import raise_descriptor_limit, share_receive_room
 __all__ = ["EndableStdin", "allowed_hosts", "run_hub"]
 
 log = logging.getLogger("holdfast.serve")
+
+JOIN_WORKER = 1
+"""The worker of several that serves the clients that join: they need one process that has them."""
 
 
 def run_hub(serving: Serving) -> None:
@@ -100,7 +113,12 @@ async def _run_http(serving: Serving) -> None:
         )
         secrets = CallerSecrets(serving)
         tokens = secrets.policy()
-        admin = _control_server(hub, serving, tokens, fleet, notice=lambda: ids.keys.notice)
+        joined: JoinServer | None = None
+        admin = _control_server(
+            *(hub, serving, tokens, fleet),
+            notice=lambda: ids.keys.notice,
+            clients=lambda: joined.clients if joined is not None else [],
+        )
         ids.keys.on_notice = admin.notice_changed
         web = create_app(
             hub,
@@ -122,12 +140,16 @@ async def _run_http(serving: Serving) -> None:
             for_hubs=_for_hubs(serving, front, identity),
         )
         note = Announcement(serving, config)
-        leaving = Leaving(serving, server, front, admin, note)
+        reloader = _reloader(serving, hub)
+        place = _shared_place(serving)
+        if place is not None and reloader is not None:
+            joined = _join_server(front, place, reloader)
+        leaving = Leaving(serving, server, front, admin, note, joined)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
-            _watch(tasks, serving, hub, files)
+            _watch(tasks, serving, hub, reloader, files)
             tasks.start_soon(files.run)
             tasks.start_soon(end_when_asked, leaving.drain, options.drain, leaving.end, worker)
             tasks.start_soon(admin.run)
@@ -138,8 +160,44 @@ async def _run_http(serving: Serving) -> None:
             await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if worker is None else nullcontext():
+                    if joined is not None and place is not None:
+                        tasks.start_soon(joined.run)
+                        tasks.start_soon(place.follow)
+                    if joined is not None and runs_in_background(os.environ):
+                        tasks.start_soon(_end_background, hub, server, front, joined)
                     await server.serve([serving.listener] if serving.listener is not None else [])
             tasks.cancel_scope.cancel()
+
+
+def _shared_place(serving: Serving) -> SharedPlace | None:
+    """Where clients of this user join this hub; None for one that serves a part of its file, or no file."""
+    options, worker, config = serving.options, serving.worker, serving.config
+    if config is None or config.source is None or serving.is_demo:
+        return None
+    in_part = bool(options.only) or options.listen_hubs is not None
+    if not runs_in_background(os.environ) and (in_part or (worker is not None and worker.task.number != JOIN_WORKER)):
+        return None
+    takes_over = serving.predecessor is not None or worker is not None
+    return SharedPlace.find(config.source, os.environ, takes_over=takes_over)
+
+
+def _join_server(front: Front, place: SharedPlace, reloader: Reloader) -> JoinServer:
+    hub, source = front.hub, front.hub.config.source
+    assert source is not None  # noqa: S101 - a place is of a file
+    findings = front.broker.findings
+    variables = ClientVariables(hub, source, reload=reloader.reload, findings=findings, environ=os.environ)
+    return JoinServer(front, place, variables, version=__version__, background=runs_in_background(os.environ))
+
+
+async def _end_background(hub: Hub, server: HubWebServer, front: Front, joined: JoinServer) -> None:
+    """End a hub that a client started, when nothing needs it any more."""
+
+    def busy() -> bool:
+        return bool(joined.clients or server.held or front.broker.attribution.calls)
+
+    await end_when_idle(hub.registry.clock, lambda: server.server_state.total_requests, busy)
+    log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
+    signal.raise_signal(signal.SIGTERM)
 
 
 @asynccontextmanager
@@ -223,7 +281,13 @@ def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:
 
 
 def _control_server(
-    hub: Hub, serving: Serving, callers: TokenPolicy | None, fleet: Fleet | None, *, notice: Callable[[], str]
+    hub: Hub,
+    serving: Serving,
+    callers: TokenPolicy | None,
+    fleet: Fleet | None,
+    *,
+    notice: Callable[[], str],
+    clients: Callable[[], Sequence[JoinedClient]],
 ) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
@@ -235,6 +299,7 @@ def _control_server(
         identity=IDENTITY,
         program=invocation().program,
         notice=notice,
+        clients=clients,
         pid=worker.supervisor if worker is not None else 0,
         started=worker.started if worker is not None else 0.0,
     )
@@ -277,7 +342,7 @@ async def _run_stdio(serving: Serving) -> None:
         with EndableStdin() as stdin:
             keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
-                _watch(tasks, serving, hub)
+                _watch(tasks, serving, hub, _reloader(serving, hub))
                 tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
                 tools, profile = serving.options.tools, serving.options.profile
                 _check_profile(config, profile)
@@ -339,12 +404,22 @@ def _approvals(options: ServeConfig, host: str) -> ApprovalMode | ApprovalsLock:
     return "warn" if is_loopback(host) else "hold"
 
 
-def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, files: SecretFiles | None = None) -> None:
+def _reloader(serving: Serving, hub: Hub) -> Reloader | None:
+    source = hub.config.source
+    return Reloader(hub, source, part=partial(_part, serving)) if source is not None else None
+
+
+def _watch(
+    tasks: anyio.abc.TaskGroup,
+    serving: Serving,
+    hub: Hub,
+    reloader: Reloader | None,
+    files: SecretFiles | None = None,
+) -> None:
     """Follow the configuration, and SIGHUP where it does not mean that the terminal closed."""
     tasks.start_soon(keep_log, hub)
-    if hub.config.source is None:
+    if reloader is None:
         return
-    reloader = Reloader(hub, hub.config.source, part=partial(_part, serving))
     if not on_terminal():
         tasks.start_soon(_reload_on_signal, reloader, files)
     if serving.options.watch:

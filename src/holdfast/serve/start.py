@@ -6,7 +6,9 @@ and the MCP client are imported: they take a second, and a mistake is reported w
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from contextlib import closing
@@ -16,11 +18,12 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.config import Config, load_config
 from holdfast.core import command_line, is_loopback
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve.inner_hub import bind_for_hubs, served_part
 from holdfast.serve.listening_socket import bind, inherited_socket
 from holdfast.serve.options import ServeConfig, Serving, endpoint_url
 from holdfast.serve.secret_files import caller_token, control_token, local_token, read_token, uid_of
+from holdfast.serve.shared_hub import runs_in_background
 from holdfast.serve.takeover import Predecessor, find_predecessor
 from holdfast.serve.worker_link import WorkerLink
 
@@ -51,11 +54,11 @@ def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLin
             if worker.task.runs_stdio:
                 return _run(replace(serving, hub_listener=connections))
             return _run(replace(serving, listener=connections))
-    given = serving.predecessor.listener if serving.predecessor is not None else inherited_socket(os.environ)
+    given = _handed_over(serving) or inherited_socket(os.environ)
     host = given.getsockname()[0] if given is not None else options.host
     require_credentials_beyond_loopback(host, can_verify=serving.can_verify)
     serving = replace(_known_local_callers(serving), host=host)
-    with closing(given or bind(options.host, options.port)) as listener, bind_for_hubs(options.listen_hubs) as hubs:
+    with closing(given or _bound(options)) as listener, bind_for_hubs(options.listen_hubs) as hubs:
         return _run(replace(serving, listener=listener, port=listener.getsockname()[1], hub_listener=hubs))
 
 
@@ -102,9 +105,47 @@ def _gateway_secret(file: Path | None) -> str | None:
     return read_token(file, "the gateway's secret") if file is not None else None
 
 
-def _predecessor(options: ServeConfig, config: Config | None, worker: WorkerLink | None) -> Predecessor | None:
-    if not options.takeover or worker is not None:
+def _bound(options: ServeConfig) -> socket.socket:
+    """The listening socket. A hub in the background takes another port if that one is in use: no one named it."""
+    try:
+        return bind(options.host, options.port)
+    except HoldfastError as exc:
+        in_use = isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.EADDRINUSE
+        if not in_use or not runs_in_background(os.environ):
+            raise
+    return bind(options.host, 0)
+
+
+def _handed_over(serving: Serving) -> socket.socket | None:
+    """The socket of the hub before this one. One that was not asked for is used only if its address is the same."""
+    if serving.predecessor is None:
         return None
+    listener, options = serving.predecessor.listener, serving.options
+    if options.takeover or listener.getsockname()[:2] == (options.host, options.port):
+        return listener
+    listener.close()
+    return None
+
+
+def _of_background(config: Config | None, options: ServeConfig) -> Predecessor | None:
+    """The hub that a client started in the background for this file: a hub that a person starts takes its place."""
+    if config is None or config.source is None or runs_in_background(os.environ) or options.listen_hubs:
+        return None
+    try:
+        found = find_predecessor(config.source, "", background=True)
+    except HoldfastError as exc:
+        _say(f"a hub runs in the background and cannot be taken over: {exc.message}")
+        return None
+    if found is not None:
+        _say(f"this hub takes over from the one in the background (process {found.pid})")
+    return found
+
+
+def _predecessor(options: ServeConfig, config: Config | None, worker: WorkerLink | None) -> Predecessor | None:
+    if worker is not None:
+        return None
+    if not options.takeover:
+        return _of_background(config, options)
     if config is None or config.source is None:
         raise UsageError("--takeover needs an mcp.json: the demo servers end with their hub", hint="use --config FILE")
     found = find_predecessor(config.source, endpoint_url(options.host, options.port, "", tls=options.speaks_tls))

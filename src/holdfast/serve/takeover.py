@@ -14,14 +14,12 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -30,6 +28,7 @@ from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
 from holdfast.files import private_folder
 from holdfast.serve.isolation import hidden_environment
+from holdfast.serve.join_address import SocketPeer, peer_of
 from holdfast.serve.program import own_command
 
 __all__ = ["Predecessor", "find_predecessor", "handing_over", "start_successors"]
@@ -99,7 +98,7 @@ async def _offer(
                     await stream.send(b'{"error": "another hub is taking over already"}\n')
                 return
             async with busy:
-                peer = _peer(stream.extra(anyio.abc.SocketAttribute.raw_socket))  # noqa: S610 - of anyio
+                peer = peer_of(stream.extra(anyio.abc.SocketAttribute.raw_socket))  # noqa: S610 - of anyio
                 if peer is None or not await _hand_over(stream, listener, peer):
                     return
                 taken.set()
@@ -108,7 +107,7 @@ async def _offer(
     await offered.serve(serve)
 
 
-async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket, peer: _Peer) -> bool:
+async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket, peer: SocketPeer) -> bool:
     """Give the socket to one successor; whether it accepts connections now."""
     if peer.uid != os.getuid():
         log.warning("a process of another user asked for the listening socket, and was refused")
@@ -171,10 +170,14 @@ class Predecessor:
         self._connection.close()
 
 
-def find_predecessor(config: Path | None, url: str) -> Predecessor | None:
-    """Take the socket of the hub that serves a configuration; None if none runs. Raises if it does not hand over."""
+def find_predecessor(config: Path | None, url: str, *, background: bool = False) -> Predecessor | None:
+    """Take the socket of the hub that serves a configuration; None if none runs. Raises if it does not hand over.
+
+    With ``background`` only a hub that a client started is meant.
+    """
     file = str(config.absolute()) if config is not None else ""
     hubs = [hub for hub in running_hubs() if config is not None and hub.config == file and hub.handover]
+    hubs = [hub for hub in hubs if hub.background or not background]
     if len(hubs) > 1:
         hubs = [hub for hub in hubs if hub.url == url] or hubs
     if len(hubs) > 1:
@@ -188,7 +191,7 @@ def _connect(hub: RunningHub) -> Predecessor:
     try:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(hub.handover)
-        if (peer := _peer(connection)) is None or peer.uid != os.getuid():
+        if (peer := peer_of(connection)) is None or peer.uid != os.getuid():
             raise HoldfastError(f"the hub with process id {hub.pid} runs as another user")
         connection.sendall(_HELLO)
         said, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
@@ -212,23 +215,3 @@ def _reason(said: bytes) -> str:
         return str(json.loads(said)["error"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-class _Peer(NamedTuple):
-    """The process at the other end of a Unix socket."""
-
-    pid: int
-    uid: int
-
-
-def _peer(connection: socket.socket) -> _Peer | None:
-    """Who is connected; None if the system does not say. macOS does not say the process id: it is 0."""
-    try:
-        if sys.platform == "darwin":
-            local_peercred = 1
-            return _Peer(0, int(struct.unpack_from("=II", connection.getsockopt(0, local_peercred, 128))[1]))
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", found)
-        return _Peer(pid, uid)
-    except (OSError, struct.error):
-        return None

@@ -69,7 +69,7 @@ async def visit(program: Program, way: str, folder: Path) -> dict[str, Any]:
             await hub.end(signal.SIGTERM)  # it has served once: the next one knows its tools
             env = {**environment(folder / "home"), "HOLDFAST_CONFIG": str(file)}
             command = str(Path(sys.executable).with_name("holdfast"))
-            target = {"command": command, "args": ["serve", "--stdio"], "env": env}
+            target = {"command": command, "args": ["serve", "--stdio", "--own"], "env": env}
         with ScriptedModel(TOOL, steps) as model:
             run = Run(home, model.url, target)
             ran = await anyio.to_thread.run_sync(lambda: _run(program, run))

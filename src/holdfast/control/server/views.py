@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import anyio.lowlevel
 
@@ -31,6 +31,7 @@ from holdfast.control.models import (
     Clash,
     FleetView,
     HubView,
+    JoinedClientView,
     LastError,
     Replica,
     Server,
@@ -74,6 +75,22 @@ LONGEST_DESCRIPTION = 1_000
 """Characters; a client's list has the whole description."""
 
 
+class ShownClient(Protocol):
+    """A client that joined this hub, as far as people are shown it."""
+
+    @property
+    def program(self) -> str:
+        """What it calls itself."""
+
+    @property
+    def folder(self) -> str:
+        """Where it works."""
+
+    @property
+    def pid(self) -> int:
+        """The process that it started."""
+
+
 @dataclass(kw_only=True)
 class HubInfo:
     """What only the serving process knows about the hub."""
@@ -92,6 +109,8 @@ class HubInfo:
     """When the supervisor began, if there is one."""
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
+    clients: Callable[[], Sequence[ShownClient]] = tuple
+    """Returns the clients that joined."""
 
 
 class Views:
@@ -135,6 +154,9 @@ class Views:
             catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
+            clients=tuple(
+                JoinedClientView(program=one.program, folder=one.folder, pid=one.pid) for one in about.clients()
+            ),
             loop_lag=self._loop_lag(),
             fleet=self._fleet(),
         )

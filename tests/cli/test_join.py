@@ -1,0 +1,186 @@
+"""``serve --stdio`` joins the hub of its user: one hub and one process of each server, whatever happens to the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.config import load_config
+from holdfast.serve.inner_hub import served_part
+from holdfast.serve.joiner import JoinOptions
+from holdfast.serve.options import ServeConfig
+from tests.cli.serve_process import COMMAND, spawned
+from tests.harness.joined import JoinHome, join_home, text_in
+from tests.harness.waiting import PATIENCE, came_true, gone
+
+pytestmark = pytest.mark.anyio
+
+REAL_PYTHON = os.path.realpath(sys.executable)
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[JoinHome]:
+    async with join_home(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.requirement("DX-8", "PERF-10")
+async def test_ten_clients_that_start_in_one_moment_share_one_hub_and_one_process_of_a_server(home: JoinHome) -> None:
+    seen: list[str] = []
+
+    async def visit(number: int) -> None:
+        async with home.client(modern=bool(number % 2)) as client:
+            seen.append(await client.call("s__pid"))
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(visit, number)
+    assert len(seen) == 10
+    assert len(set(seen)) == 1
+    assert home.starts == 1
+    assert len(home.hubs) == 1
+
+
+@pytest.mark.requirement("DX-8", "LIFE-16")
+async def test_clients_of_both_eras_outlive_a_hub_that_is_killed_during_their_calls(home: JoinHome) -> None:
+    async with home.client() as legacy, home.client(modern=True) as modern:
+        assert await legacy.call("s__pid") == await modern.call("s__pid")
+        await legacy.ask("tools/list")
+        await legacy.ask("resources/subscribe", uri="note://one")
+        uncertain = await legacy.request("tools/call", name="s__hang", arguments={})
+        safe = await modern.request("tools/call", name="s__look", arguments={})
+        listening = await modern.request("subscriptions/listen", notifications={"toolsListChanged": True})
+        await modern.told("notifications/subscriptions/acknowledged")
+        await came_true(lambda: home.notes.exists() and sorted(home.notes.read_text().split()) == ["hang", "look"])
+        await home.kill_hub()
+        cut = (await legacy.answer(uncertain))["result"]
+        assert cut["isError"] is True
+        assert "outcome is uncertain" in cut["content"][0]["text"]
+        assert text_in(await modern.answer(safe)) == "seen", "a tool that only reads is asked again"
+        closed = (await modern.answer(listening))["result"]["_meta"]
+        assert closed["io.modelcontextprotocol/subscriptionId"] == listening
+        await legacy.told("notifications/tools/list_changed")
+        assert await legacy.call("s__pid") == await modern.call("s__pid")
+        assert home.notes.read_text().split().count("hang") == 1
+        assert len(home.hubs) == 1
+
+
+@pytest.mark.requirement("DX-8")
+async def test_stop_ends_the_hub_and_the_next_request_starts_another(home: JoinHome) -> None:
+    async with home.client() as client:
+        first = await client.call("s__pid")
+        hub = await home.one_hub()
+        assert hub.background
+        shown = await anyio.to_thread.run_sync(home.run, "status")
+        assert f"test in {home.folder}" in shown.stdout
+        stopped = await anyio.to_thread.run_sync(home.run, "stop")
+        assert stopped.returncode == 0, stopped.stderr
+        assert f"process id {hub.pid} has ended" in stopped.stdout
+        await gone(int(first))
+        assert home.hubs == []
+        assert await client.call("s__pid") != first
+    again = await anyio.to_thread.run_sync(home.run, "stop")
+    assert again.returncode == 0
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_hub_that_a_person_starts_takes_the_place_of_the_one_in_the_background(home: JoinHome) -> None:
+    async with home.client() as client:
+        await client.call("s__pid")
+        before = await home.one_hub()
+        command = [*COMMAND, "serve", "--config", str(home.config), "--port", "0"]
+        runtime = home.environ["XDG_RUNTIME_DIR"]
+        async with spawned(command, home.folder, home.folder, XDG_RUNTIME_DIR=runtime) as served:
+            await served.said("ready when:")
+            await gone(before.pid)
+            (after,) = home.hubs
+            assert not after.background
+            assert await client.call("s__pid")
+            served.send(signal.SIGTERM)
+            await served.ended()
+        assert await client.call("s__pid"), "its next request starts a hub in the background"
+        assert (await home.one_hub()).background
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_client_brings_the_path_and_the_variables_that_the_hub_does_not_have(home: JoinHome) -> None:
+    tools = home.folder / "bin"
+    tools.mkdir()
+    (tools / "own-python").symlink_to(REAL_PYTHON)
+    home.write(s=home.server(command="own-python", env={"KEY": "${env:HF_KEY}"}))
+    bare = {**home.environ, "PATH": "/usr/bin:/bin"}
+    async with home.client(environ=bare) as desktop:
+        listed = await desktop.ask("tools/call", name="holdfast_status", arguments={})
+        assert "HF_KEY" in text_in(listed)
+        shell = {**home.environ, "PATH": f"{tools}:/usr/bin:/bin", "HF_KEY": "from the shell"}
+        async with home.client(environ=shell) as terminal:
+            assert await terminal.call("s__add") == "from the shell"
+            async with home.client(environ={**shell, "HF_KEY": "another"}, cwd=tools) as third:
+                assert await third.call("s__add") == "from the shell", "a value is never replaced"
+                status = text_in(await third.ask("tools/call", name="holdfast_status", arguments={}))
+                assert f"`HF_KEY` has another value in the client in {tools}" in status
+                assert f"than in the client in {home.folder}" in status
+    assert len(home.hubs) == 1
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_file_that_is_named_has_a_hub_of_its_own_that_all_who_name_it_share(home: JoinHome) -> None:
+    other = home.folder / "other.json"
+    home.write(other, t=home.server())
+    named = ("--config", str(other))
+    async with home.client() as own, home.client(*named) as first, home.client(*named, modern=True) as second:
+        assert await first.call("t__pid") == await second.call("t__pid")
+        assert await own.call("s__pid") != await first.call("t__pid")
+        tools = (await own.ask("tools/list"))["result"]["tools"]
+        assert not [tool for tool in tools if tool["name"].startswith("t__")]
+    assert {Path(hub.config) for hub in home.hubs} == {home.config, other}
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_hub_that_cannot_start_is_told_on_stderr_and_to_the_client(home: JoinHome) -> None:
+    home.config.write_text('{"mcpServers": {}, "nonsense": 1}')
+    async with home.client(begin=False) as client:
+        answer = await client.begin()
+        assert "the hub could not be started" in answer["error"]["message"]
+        assert "nonsense" in answer["error"]["message"]
+        with anyio.fail_after(PATIENCE):
+            assert await client.process.wait() == 1
+        assert client.process.stderr is not None
+        assert b"nonsense" in await client.process.stderr.receive()
+    assert home.hubs == []
+
+
+@pytest.mark.requirement("DX-8")
+@pytest.mark.parametrize(
+    ("entry", "is_itself"),
+    [
+        ({"command": "holdfast", "args": ["serve", "--stdio"]}, True),
+        ({"command": "/opt/bin/holdfast", "args": ["serve", "--stdio", "--own", "--config", "{file}"]}, True),
+        ({"command": "python", "args": ["-m", "holdfast", "serve", "--stdio"]}, True),
+        ({"url": "http://127.0.0.1:4653/mcp"}, True),
+        ({"command": "holdfast", "args": ["serve", "--stdio", "--config", "/another.json"]}, False),
+        ({"url": "http://127.0.0.1:4000/mcp"}, False),
+        ({"command": "holdfast-notes", "args": ["serve", "--stdio"]}, False),
+    ],
+)
+async def test_an_entry_that_is_the_hub_itself_is_left_out_and_named(
+    entry: dict[str, object], is_itself: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": entry}}).replace("{file}", str(file)))
+    spec = served_part(ServeConfig(), load_config(file)).servers["one"]
+    assert bool(spec.problems) is is_itself
+    assert not is_itself or "Holdfast itself" in spec.problems[0].message
+
+
+async def test_a_holdfast_that_a_hub_started_is_a_hub_of_its_own() -> None:
+    assert JoinOptions.read(["--stdio"], {"HOLDFAST_CHILD": "1", "HOME": "/"}) is None
+    assert JoinOptions.read(["--stdio"], {"HOME": "/"}) is not None
