@@ -135,6 +135,28 @@ class CallOutput(Versioned):
     structuredContent: NotRequired[Any]
 
 
+class CheckedRequirement(TypedDict):
+    """A server or a tool that is required, and what became of it."""
+
+    require: str
+    server: str
+    tool: str | None
+    verdict: Literal["ready", "missing", "denied", "held", "permanent", "not_ready"]
+    reason: str | None
+    hint: str | None
+    retry_in: float | None
+    tools: int
+
+
+class CheckOutput(Versioned):
+    """`holdfast check`."""
+
+    ok: bool
+    code: Literal[0, 10, 11, 12]
+    hub: str | None
+    requirements: list[CheckedRequirement]
+
+
 class ValueOrigin(TypedDict):
     kind: str
     place: str
@@ -395,6 +417,7 @@ OUTPUTS: Mapping[str, Any] = {
     "approve": ApprovalsOutput | ApprovedOutput,
     "auth status": AuthOutput,
     "call": CallOutput,
+    "check": CheckOutput,
     "config show": ConfigOutput,
     "disable": ActedOutput,
     "doctor": None,

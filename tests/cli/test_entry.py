@@ -85,6 +85,7 @@ def test_every_wrong_usage_has_one_style(inside: Inside, arguments: tuple[str, .
 JSON = {
     "tools": ("tools", "one"),
     "find": ("find", "say it again"),
+    "check": ("check", "--wait", "0s"),
     "call": ("call", "one", "echo"),
     "auth status": ("auth", "status"),
     "config show": ("config", "show"),
@@ -126,8 +127,10 @@ def test_every_json_output_has_a_version(inside: Inside, tmp_path: Path) -> None
         trusted(config(tmp_path / "mcp.json", one=one.definition))
         hub.answers["GET /api/servers/notes/logs"] = (200, {"server": "notes", "lines": [line]})
         hub.answers["GET /api/approvals"] = (200, {"approvals": []})
+        hub.answers["GET /api/catalog"] = (200, {"version": 1})
         for name, arguments in JSON.items():
-            ran = inside(*arguments, "--json", *AFTER.get(name, ()), environment=hub.environment)
+            at_hub = {} if name in ("tools", "find", "call") else hub.environment  # those would be its MCP clients
+            ran = inside(*arguments, "--json", *AFTER.get(name, ()), environment=at_hub)
             assert isinstance(json.loads(ran.out)["version"], int), f"{name}: {ran.out}{ran.err}"
 
 

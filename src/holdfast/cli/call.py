@@ -11,13 +11,16 @@ import anyio
 import typer
 from rich.text import Text
 
+from holdfast.cli.hub_client import call_at_hub, speaks_mcp
 from holdfast.cli.output import data_console, json_text, print_error, print_json, working
+from holdfast.cli.running_hub import Url, serving_hub
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.core import plain
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
+    from holdfast.control import RunningHub
     from holdfast.types import CallResult
 
 __all__ = ["parse_arguments"]
@@ -34,15 +37,21 @@ def call(
         str | None, typer.Option("--args", metavar="JSON", help="Its arguments, as one JSON object")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    url: Url = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON")] = False,
 ) -> None:
     """Call one tool of one server, and show its result.
 
+    The call goes through the running hub that serves the mcp.json; without one it connects to the server itself.
     A value is converted to the type in the tool's schema: a=1 is a number if the tool expects one.
     Exit code 0: a result. 1: the tool reported an error, or the call failed.
     """
     parse_arguments(pairs or [], args, {})
-    result = anyio.run(_call, load_trusted(config), server, tool, pairs or [], args)
+    hub = serving_hub(url, config)
+    if hub is not None and not speaks_mcp(hub):
+        hub = None
+    found = load_trusted(config) if hub is None else None
+    result = anyio.run(_call, hub, found, server, tool, pairs or [], args)
     if as_json:
         print_json(_as_json(result))
     else:
@@ -52,7 +61,9 @@ def call(
     raise typer.Exit(1 if result.is_error else 0)
 
 
-async def _call(config: Config, server: str, tool: str, pairs: list[str], args: str | None) -> CallResult:
+async def _call(
+    hub: RunningHub | None, config: Config | None, server: str, tool: str, pairs: list[str], args: str | None
+) -> CallResult:
     from holdfast.hub import Loader  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     def arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,6 +74,9 @@ async def _call(config: Config, server: str, tool: str, pairs: list[str], args: 
         moving.update(f"{server}: {tool}: {share} {plain(message or '')}")
 
     with working(f"calling {tool} at {server}") as moving:
+        if hub is not None:
+            return await call_at_hub(hub, server, tool, arguments, on_progress=on_progress)
+        assert config is not None  # noqa: S101 - a hub or a configuration
         return await Loader(config).call(server, tool, arguments, on_progress=on_progress)
 
 

@@ -7,19 +7,20 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import anyio
 import typer
 from rich.text import Text
 
 from holdfast.cli.output import GAP, data_console, print_error, print_json, working
-from holdfast.cli.status_view import STYLES, mark, one_line, state_words
-from holdfast.config import find_config
-from holdfast.control import ControlClient, RunningHub, Server, ServerAction, find_hub
+from holdfast.config import find_config, state_folder
 from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
 
-__all__ = ["AsJson", "Config", "HubName", "Url", "act_on", "ask", "chosen", "found_hub", "near"]
+if TYPE_CHECKING:
+    from holdfast.control import ControlClient, RunningHub, Server, ServerAction
+
+__all__ = ["AsJson", "Config", "HubName", "Url", "act_on", "ask", "chosen", "found_hub", "near", "serving_hub"]
 
 Url: TypeAlias = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="The address of the hub [default: found automatically]")
@@ -41,6 +42,8 @@ _Result = TypeVar("_Result")
 
 def found_hub(url: str | None, config: Path | None, name: str | None = None) -> RunningHub:
     """The hub to use: the named one, the only one that runs, or the one that serves the found mcp.json."""
+    from holdfast.control import find_hub  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
+
     if name is not None and (url is not None or config is not None):
         raise UsageError("--hub cannot be combined with --url or --config", hint="each of them chooses the hub")
     try:
@@ -50,8 +53,28 @@ def found_hub(url: str | None, config: Path | None, name: str | None = None) -> 
     return find_hub(url=url, config=file, name=name)
 
 
+def serving_hub(url: str | None, config: Path | None) -> RunningHub | None:
+    """The running hub that serves what a command is about; None if the command has to load the servers itself.
+
+    A hub that is named by its address is meant. Else it is the hub of the file that the command would load: another
+    hub has other servers. Where there is no file, the only hub of this user is meant.
+    """
+    if url is None and not os.environ.get("HOLDFAST_URL") and not any((state_folder(os.environ) / "hubs").glob("*")):
+        return None  # no hub of this user has told its address, and the client of hubs is slow to import
+    from holdfast.control import URL_VARIABLE, running_hubs  # noqa: PLC0415 - as above
+
+    if url is not None or (config is None and os.environ.get(URL_VARIABLE)):
+        return found_hub(url, config)
+    try:
+        file = str(find_config(config, environ=os.environ, cwd=Path.cwd()).absolute())
+    except ConfigNotFound:
+        return found_hub(None, None) if config is None and running_hubs() else None
+    return next((hub for hub in running_hubs() if hub.config == file), None)
+
+
 def ask(found: RunningHub, do: Callable[[ControlClient], Awaitable[_Result]]) -> _Result:
     """Run ``do`` with a client of the hub, and return its result."""
+    from holdfast.control import ControlClient  # noqa: PLC0415 - as above
 
     async def asked() -> _Result:
         async with ControlClient(found) as control:
@@ -129,6 +152,13 @@ def _as_data(done: _Done) -> dict[str, Any]:
 
 
 def _show(done: _Done) -> None:
+    from holdfast.cli.status_view import (  # noqa: PLC0415 - only the commands that act on servers need it
+        STYLES,
+        mark,
+        one_line,
+        state_words,
+    )
+
     if done.error is not None:
         print_error(f"{one_line(done.name)}: {one_line(done.error.message)}", one_line(done.error.hint))
         return

@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.hub_client import load_from_hub, speaks_mcp
 from holdfast.cli.output import counted, data_console, print_json, side_console, working
+from holdfast.cli.running_hub import AsJson, Url, serving_hub
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.core import command_line, plain
@@ -29,18 +31,27 @@ COLOURS = {"available": "green", "transient": "yellow", "permanent": "red", "den
 def tools(
     servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers")] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the tools of every server, and why a server has none.
 
+    It asks the running hub that serves the mcp.json; without one it connects to the servers itself.
     Exit code 0: every server is available. 1: at least one is not.
     """
-    found = load_trusted(config)
-    result = anyio.run(_load, found, servers or [])
+    hub = serving_hub(url, config)
+    if hub is not None and speaks_mcp(hub):
+        with working(f"asking the hub at {hub.url}"):
+            result = anyio.run(load_from_hub, hub, servers or [])
+        source = hub.config or "the hub"
+    else:
+        found = load_trusted(config)
+        result = anyio.run(_load, found, servers or [])
+        source = str(found.source)
     if as_json:
         print_json({"servers": [_as_json(outcome) for outcome in result.outcomes]})
     else:
-        _show(result, found)
+        _show(result, source)
     raise typer.Exit(0 if len(result.available) == len(result.outcomes) else 1)
 
 
@@ -96,13 +107,13 @@ def _tool_as_json(tool: Tool) -> dict[str, Any]:
     return {key: value for key, value in described.items() if value is not None}
 
 
-def _show(result: LoadResult, config: Config) -> None:
+def _show(result: LoadResult, source: str) -> None:
     console = data_console()
     for outcome in result.outcomes:
         _show_outcome(console, outcome)
     side = side_console()
     if not result.outcomes:
-        side.print(f"{config.source} has no servers")
+        side.print(f"{source} has no servers")
         return
     servers = counted(len(result.outcomes), "server")
     counts = f"{len(result.available)} of {servers} available, {counted(len(result.tools), 'tool')}"

@@ -9,6 +9,7 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.control.control_client import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
+        URL_VARIABLE as URL_VARIABLE,
         ControlClient as ControlClient,
         RunningHub as RunningHub,
         ServerAction as ServerAction,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Activity as Activity,
         Approval as Approval,
         BreakerView as BreakerView,
+        CatalogItem as CatalogItem,
         Change as Change,
         FleetView as FleetView,
         HubView as HubView,
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
         TargetsView as TargetsView,
     )
     from holdfast.control.server import ControlServer as ControlServer, MayRead as MayRead
+    from holdfast.control.server.history import History as History
     from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,
         JsonFormatter as JsonFormatter,
         LogHandler as LogHandler,
     )
     from holdfast.control.server.sign_ins import BrowserSessions as BrowserSessions
-    from holdfast.control.server.views import HubInfo as HubInfo
+    from holdfast.control.server.views import HubInfo as HubInfo, Views as Views
     from holdfast.control.server.workers import Worker as Worker, WorkerGroup as WorkerGroup
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from holdfast.serve.program import here as here, own_command as own_command, typed_command as typed_command
     from holdfast.serve.secret_files import (
+        TOKEN_VARIABLE as TOKEN_VARIABLE,
         local_token as local_token,
         local_token_file as local_token_file,
         read_token as read_token,

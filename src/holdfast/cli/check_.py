@@ -1,0 +1,430 @@
+"""``holdfast check``: are the servers and tools that a job needs ready? For CI jobs, agents and scripts.
+
+It asks the running hub that serves the configuration. Where there is none, it opens a hub of its own for the length of
+the check, so both have the same states, retries and words. It never changes anything.
+
+A requirement has a verdict. Waiting helps against one of them alone (``not_ready``), so every other bad verdict ends
+the check at once. The exit code is that of the worst verdict: what is missing is a mistake of the job itself and comes
+first, then a decision of somebody (denied, held), then a server that is down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
+
+import anyio
+import typer
+from rich.text import Text
+
+from holdfast.cli.output import counted, data_console, print_json, side_console, working
+from holdfast.cli.running_hub import AsJson, Url, near, serving_hub
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config as ServersConfig, InvalidValue, parse_duration
+from holdfast.core import command_line, next_try, plain
+from holdfast.errors import HoldfastError, NoHub, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.control import CatalogItem, ControlClient, RunningHub, Server, Views
+    from holdfast.hub import Hub
+
+__all__ = ["ReadinessResult", "Requirement", "Row", "app", "check_servers", "exit_code", "judge", "print_row"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+Verdict: TypeAlias = Literal["ready", "missing", "denied", "held", "permanent", "not_ready"]
+
+MISSING, NOT_READY, REFUSED = 10, 11, 12
+_CODES: Mapping[Verdict, int] = {
+    "ready": 0,
+    "missing": MISSING,
+    "denied": REFUSED,
+    "held": REFUSED,
+    "permanent": NOT_READY,
+    "not_ready": NOT_READY,
+}
+_WORST_FIRST = (MISSING, REFUSED, NOT_READY)
+_WORDS: Mapping[Verdict, tuple[str, str]] = {
+    "ready": ("ready", "green"),
+    "missing": ("missing", "red"),
+    "denied": ("denied", "magenta"),
+    "held": ("held", "magenta"),
+    "permanent": ("failed", "red"),
+    "not_ready": ("not ready", "yellow"),
+}
+
+RETRY_SECONDS = 0.5
+"""How long after a lost connection to the hub the check looks for it again: it may be restarting."""
+
+OTHERS_SECONDS = 2.0
+"""After a verdict that waiting cannot change: how long servers at their first connection may take to have one too.
+Else the exit code would depend on which of two servers failed first."""
+
+_CHANGES = frozenset({"hello", "server", "gone", "published", "tool_approved", "tool_changed", "missed"})
+"""The events of a hub after which a verdict may be another."""
+
+
+@app.command()
+def check(
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require",
+            metavar="SERVER[/TOOL],…",
+            help="What must be ready; repeat it or use commas [default: every enabled server]",
+        ),
+    ] = None,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="TIME", help="How long to wait for it: 500ms, 30s, 2m")
+    ] = "30s",
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that servers and tools are ready, and wait for those that are starting.
+
+    It asks the running hub that serves the mcp.json; without one it connects to the servers itself, once.
+
+    Exit code 0: all are ready. 10: one is not configured, is disabled, or has no such tool. 12: access is denied, or a
+    tool is held until its change is approved. 11: one was not ready in time, or failed for good; the reason and the
+    next try are shown. 2: wrong usage.
+    """
+    seconds = _seconds(wait)
+    wanted = [name for text in require or () for one in text.split(",") if (name := one.strip())]
+    if require and not wanted:
+        raise UsageError("--require names nothing", hint="for example --require github,files/read_file")
+    hub = serving_hub(url, config)
+    servers = load_trusted(config) if hub is None else None
+    with working(f"waiting for {', '.join(wanted[:3]) or 'the servers'}") as progress:
+        result = anyio.run(check_servers, hub, servers, wanted, seconds, lambda rows: progress.update(_waiting(rows)))
+    if as_json:
+        print_json(result.as_data())
+    else:
+        _show(result)
+    raise typer.Exit(exit_code(result.rows))
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A server, or one tool of it."""
+
+    server: str
+    tool: str | None = None
+
+    def __str__(self) -> str:
+        return self.server if self.tool is None else f"{self.server}/{self.tool}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What became of one requirement."""
+
+    require: str
+    server: str
+    tool: str | None
+    verdict: Verdict
+    reason: str = ""
+    hint: str = ""
+    retry_in: float | None = None
+    tools: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadinessResult:
+    """The verdicts, and the hub that gave them."""
+
+    rows: Sequence[Row]
+    hub: str = ""
+    """The address of the running hub; empty if there was none."""
+
+    def as_data(self) -> dict[str, object]:
+        """The result as JSON data."""
+        rows = [{**asdict(row), "reason": row.reason or None, "hint": row.hint or None} for row in self.rows]
+        code = exit_code(self.rows)
+        return {"ok": code == 0, "code": code, "hub": self.hub or None, "requirements": rows}
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """The exit code of the worst verdict."""
+    codes = {_CODES[row.verdict] for row in rows}
+    return next((code for code in _WORST_FIRST if code in codes), 0)
+
+
+def judge(wanted: Sequence[str], servers: Sequence[Server], tools: Sequence[CatalogItem]) -> list[Row]:
+    """The verdict on each requirement; on every enabled server if none is named."""
+    by_name = {server.id: server for server in servers}
+    names = wanted or [server.id for server in servers if server.status != "disabled"]
+    listed: dict[str, dict[str, bool]] = {}
+    for item in tools:
+        listed.setdefault(item.server, {})[item.original] = item.held
+    requirements = (_requirement(name, by_name) for name in dict.fromkeys(names))
+    return [_row(one, by_name, listed.get(one.server, {})) for one in requirements]
+
+
+def _requirement(text: str, servers: Mapping[str, Server]) -> Requirement:
+    """``SERVER`` or ``SERVER/TOOL``; both names may have a slash in them."""
+    if text in servers or "/" not in text:
+        return Requirement(text)
+    parts = text.split("/")
+    splits = [("/".join(parts[:at]), "/".join(parts[at:])) for at in range(1, len(parts))]
+    server, tool = next((split for split in splits if split[0] in servers), splits[0])
+    return Requirement(server, tool or None)
+
+
+def _row(one: Requirement, servers: Mapping[str, Server], tools: Mapping[str, bool]) -> Row:
+    verdict, reason, hint = _verdict(one, servers, tools)
+    server = servers.get(one.server)
+    return Row(
+        require=str(one),
+        server=one.server,
+        tool=one.tool,
+        verdict=verdict,
+        reason=reason,
+        hint=hint,
+        retry_in=server.retry_in if server is not None and verdict not in ("ready", "missing", "held") else None,
+        tools=len(tools),
+    )
+
+
+def _verdict(one: Requirement, servers: Mapping[str, Server], tools: Mapping[str, bool]) -> tuple[Verdict, str, str]:
+    server = servers.get(one.server)
+    if server is None:
+        return "missing", "no such server is configured", near(one.server, list(servers), "no server is configured")
+    said = _said(server)
+    if server.status == "disabled":
+        return "missing", "it is disabled, and lists no tools", said[1] or command_line("enable", server=server.id)
+    if server.status == "denied":
+        return "denied", *said
+    held = [name for name in ([one.tool] if one.tool else tools) if tools.get(name)]
+    if held:
+        review = f"`{command_line('approve', server=server.id)}` shows the change and approves it"
+        return "held", f"{', '.join(map(plain, held))}: changed since first seen, and held", review
+    is_up = server.status in ("available", "idle")
+    if one.tool and one.tool not in tools and is_up:
+        lists = f"`{command_line('tools', server=server.id)}` lists its tools"
+        return "missing", "the server has no such tool", near(one.tool, list(tools), lists)
+    if is_up:
+        return "ready", "", ""
+    return ("permanent" if server.status == "permanent" else "not_ready"), *said
+
+
+def _said(server: Server) -> tuple[str, str]:
+    """Why a server is not ready, and what to do, in the words of `holdfast status`."""
+    return server.reason or server.summary, " ".join(
+        filter(None, (server.action, f"`{server.command}`" if server.command else ""))
+    )
+
+
+# Where the states come from
+
+
+Look: TypeAlias = "tuple[Sequence[Server], Sequence[CatalogItem]]"
+OnRows: TypeAlias = Callable[[Sequence[Row]], None]
+
+
+class States(Protocol):
+    """The states of servers: of a running hub, or of a hub of our own."""
+
+    async def look(self) -> Look:
+        """The servers and their tools now."""
+
+    def changes(self) -> AsyncGenerator[None, None]:
+        """Yields after each change. Raises ``NoHub`` if the hub is gone."""
+
+
+class _LiveHub:
+    """The states of a running hub."""
+
+    def __init__(self, control: ControlClient) -> None:
+        self._control = control
+
+    async def look(self) -> Look:
+        return (await self._control.servers()).servers, (await self._control.catalog()).tools
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        async with aclosing(self._control.events()) as events:
+            async for event in events:
+                if event.name in _CHANGES:
+                    yield
+
+
+class _OwnHub:
+    """The states of a hub that this command opened."""
+
+    def __init__(self, hub: Hub, views: Views) -> None:
+        self._hub = hub
+        self._views = views
+
+    async def look(self) -> Look:
+        return (await self._views.servers()).servers, (await self._views.catalog()).tools
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        async for _ in self._hub.events():
+            yield
+
+
+@asynccontextmanager
+async def _states(hub: RunningHub | None, config: ServersConfig | None) -> AsyncIterator[States]:
+    if hub is not None:
+        from holdfast.control import ControlClient  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
+
+        async with ControlClient(hub) as control:
+            yield _LiveHub(control)
+        return
+    from holdfast.control import History, HubInfo, Views  # noqa: PLC0415 - slow to import, and not always needed
+    from holdfast.hub import Hub  # noqa: PLC0415 - as above
+
+    async with Hub.from_config(config) as own:
+        yield _OwnHub(own, Views(own, History(), HubInfo(endpoint="")))
+
+
+async def check_servers(
+    hub: RunningHub | None,
+    config: ServersConfig | None,
+    wanted: Sequence[str],
+    seconds: float,
+    on_rows: OnRows,
+) -> ReadinessResult:
+    """Wait until all is ready, until waiting cannot help, or until the time is over.
+
+    A running hub may be replaced meanwhile. So it is looked for again until the time is over.
+    """
+    deadline = anyio.current_time() + seconds
+    while True:
+        try:
+            async with _states(hub, config) as states:
+                rows = await _Watch(states, wanted, on_rows).until(deadline)
+            return ReadinessResult(rows=rows, hub=hub.url if hub is not None else "")
+        except NoHub as gone:
+            if hub is None or anyio.current_time() + RETRY_SECONDS >= deadline:
+                rows = [_unknown(name, gone) for name in wanted or ["all servers"]]
+                return ReadinessResult(rows=rows, hub=hub.url if hub is not None else "")
+        await anyio.sleep(RETRY_SECONDS)
+        hub = _successor(hub)
+
+
+def _successor(hub: RunningHub) -> RunningHub:
+    """The hub that serves the same file now; the same one where there is no other."""
+    from holdfast.control import running_hubs  # noqa: PLC0415 - slow to import, and not always needed
+
+    return next((one for one in running_hubs() if hub.config and one.config == hub.config), hub)
+
+
+def _unknown(require: str, gone: NoHub) -> Row:
+    server, _, tool = require.partition("/")
+    return Row(
+        require=require, server=server, tool=tool or None, verdict="not_ready", reason=gone.message, hint=gone.hint
+    )
+
+
+class _Watch:
+    """Judges again after each change, and once for many changes that come together."""
+
+    def __init__(self, states: States, wanted: Sequence[str], on_rows: OnRows) -> None:
+        self._states = states
+        self._wanted = wanted
+        self._on_rows = on_rows
+        self._changed = anyio.Event()
+        self._gone: HoldfastError | None = None
+
+    async def until(self, deadline: float) -> list[Row]:
+        """The rows when they are settled, or at the deadline."""
+        rows: list[Row] = []
+        refused: HoldfastError | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow)
+            try:
+                rows = await self._settled(deadline)
+            except HoldfastError as exc:  # a task group would wrap it; it is raised below
+                refused = exc
+            tasks.cancel_scope.cancel()
+        if refused is not None:
+            raise refused
+        return rows
+
+    async def _settled(self, deadline: float) -> list[Row]:
+        rows, others_connect = await self._rows()
+        hopeless = False
+        while any(row.verdict != "ready" for row in rows):
+            if not hopeless and any(row.verdict not in ("ready", "not_ready") for row in rows):
+                hopeless = True
+                deadline = min(deadline, anyio.current_time() + OTHERS_SECONDS)
+            if hopeless and not others_connect:
+                break
+            with anyio.move_on_at(deadline) as waited:
+                await self._changed.wait()
+            rows, others_connect = await self._rows()
+            if waited.cancelled_caught:
+                break
+        return rows
+
+    async def _rows(self) -> tuple[list[Row], bool]:
+        """The verdicts, and whether one of the servers is still at its first connection."""
+        self._changed = anyio.Event()
+        if self._gone is not None:
+            raise self._gone
+        servers, tools = await self._states.look()
+        rows = judge(self._wanted, servers, tools)
+        self._on_rows(rows)
+        states = {server.id: server.state for server in servers}
+        return rows, any(row.verdict == "not_ready" and states.get(row.server) == "connecting" for row in rows)
+
+    async def _follow(self) -> None:
+        try:
+            async with aclosing(self._states.changes()) as changes:
+                async for _ in changes:
+                    self._changed.set()
+            raise NoHub("the hub ended during the check", hint=f"start it with `{command_line('serve')}`")
+        except HoldfastError as exc:
+            self._gone = exc
+            self._changed.set()
+
+
+# Words
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except InvalidValue as exc:
+        raise UsageError(f"--wait {exc.message}", hint=exc.hint) from None
+
+
+def _waiting(rows: Sequence[Row]) -> str:
+    left = [row.require for row in rows if row.verdict == "not_ready"]
+    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    return f"{len(rows) - len(left)} of {len(rows)} ready; waiting for {', '.join(left[:3])}{more}"
+
+
+def _show(result: ReadinessResult) -> None:
+    width = max((len(plain(row.require)) for row in result.rows), default=0)
+    for row in result.rows:
+        print_row(row, width)
+    ready = sum(row.verdict == "ready" for row in result.rows)
+    side = side_console()
+    if not result.rows:
+        side.print("no servers are configured, so nothing is required")
+        return
+    where = f", says the hub at {result.hub}" if result.hub else "; no hub runs, so the servers were tried directly"
+    count = Text(f"{ready} of {len(result.rows)} ready", style="bold")
+    side.print(count.append(where, style="not bold"), soft_wrap=True)
+
+
+def print_row(row: Row, width: int = 0) -> None:
+    """Print one verdict: a line, and for one that is not ready the reason, the next try and what to do."""
+    out = data_console()
+    word, colour = _WORDS[row.verdict]
+    line = Text.assemble((f"{plain(row.require):<{width}}", "bold"), "  ", (word, colour))
+    if row.verdict == "ready":
+        if row.tool is None:
+            line.append(f"  {counted(row.tools, 'tool')}", style="dim")
+        out.print(line, soft_wrap=True)
+        return
+    when = next_try(row.retry_in)
+    line.append(f"  {plain(row.reason).rstrip('.')}" + (f"; next try {when}" if when else ""))
+    out.print(line, soft_wrap=True)
+    if row.hint:
+        out.print(Text.assemble(("  hint: ", "cyan"), plain(row.hint)), soft_wrap=True)
