@@ -151,6 +151,14 @@ PANELS = (
         {"{{kind}}": f"sum by (kind) (increase(holdfast_access_refused_total{{{OF_HUB}}}[$__rate_interval]))"},
     ),
     Panel(
+        "Audit",
+        {
+            "records": f"sum(increase(holdfast_audit_records_total{{{OF_HUB}}}[$__rate_interval]))",
+            "lost": f"sum(increase(holdfast_audit_lost_total{{{OF_HUB}}}[$__rate_interval]))",
+            "hubs that cannot write": f"sum(holdfast_audit_failing{{{OF_HUB}}})",
+        },
+    ),
+    Panel(
         "Fleet: replicas, and whether their store answers",
         {
             "replicas, {{instance}}": f"holdfast_fleet_replicas{{{OF_HUB}}}",

@@ -412,9 +412,47 @@ class TrustedFiles(Versioned):
     files: list[str]
 
 
+class AuditOutput(Versioned):
+    """One record of `holdfast audit`, on a line of its own. What does not apply is left out."""
+
+    n: int
+    time: str
+    event: str
+    principal: NotRequired[str]
+    program: NotRequired[str]
+    source: NotRequired[str]
+    server: NotRequired[str]
+    method: NotRequired[str]
+    tool: NotRequired[str]
+    outcome: NotRequired[str]
+    ms: NotRequired[float]
+    trace: NotRequired[str]
+    rule: NotRequired[str]
+    reason: NotRequired[str]
+    argument_bytes: NotRequired[int]
+    result_bytes: NotRequired[int]
+    argument_hash: NotRequired[str]
+    arguments: NotRequired[Any]
+    count: NotRequired[int]
+
+
+class AuditVerified(Versioned):
+    """`holdfast audit verify`."""
+
+    path: str
+    intact: bool
+    files: int
+    records: int
+    problems: list[str]
+    warnings: list[str]
+    unproven: list[str]
+
+
 OUTPUTS: Mapping[str, Any] = {
     "add": AddOutput | UndoneOutput,
     "approve": ApprovalsOutput | ApprovedOutput,
+    "audit": AuditOutput,
+    "audit verify": AuditVerified,
     "auth status": AuthOutput,
     "call": CallOutput,
     "check": CheckOutput,

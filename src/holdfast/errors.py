@@ -14,6 +14,7 @@
     ├── NoHub                          no running hub was found
     ├── HubRefused                     a running hub refused the request; .status
     ├── ToolHeld                       the tool changed since it was first seen, and is held
+    ├── NotAudited                     the call was not made: the audit is required and cannot be written
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is disabled
     │   ├── ServerDenied               loading it was denied
@@ -58,6 +59,7 @@ __all__ = [
     "LoadFailed",
     "LoginFailed",
     "NoHub",
+    "NotAudited",
     "Problem",
     "ServerBusy",
     "ServerDenied",
@@ -184,6 +186,10 @@ class LoginFailed(HoldfastError):
 
 class ToolHeld(HoldfastError):
     """The tool changed since it was first seen, and waits for an approval."""
+
+
+class NotAudited(HoldfastError):
+    """The call was not made, because no record of it could be written, and the operator requires one."""
 
 
 class ServerUnavailable(HoldfastError):

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from holdfast import __version__
+from holdfast.access.audit_files import AuditFiles, read_key
 from holdfast.cli.entry import COMMANDS
 from holdfast.testing import StdioServer
 from tests.cli.command import HOLDFAST, Cli
@@ -104,6 +105,7 @@ JSON = {
     "disable": ("disable", "notes"),
     "approve": ("approve",),
     "logs": ("logs", "notes"),
+    "audit verify": ("audit", "verify", "audit", "--key-file", "audit.key"),
 }
 """A run of every command that has ``--json``."""
 
@@ -125,6 +127,7 @@ def test_every_json_output_has_a_version(inside: Inside, tmp_path: Path) -> None
     line = {"at": NOW, "source": "stderr", "level": "", "text": "here"}
     with StdioServer({"echo": "says it again"}) as one, hub_peer(*fleet()) as hub:
         trusted(config(tmp_path / "mcp.json", one=one.definition))
+        AuditFiles(tmp_path / "audit", read_key(tmp_path / "audit.key", make=True)).write([])
         hub.answers["GET /api/servers/notes/logs"] = (200, {"server": "notes", "lines": [line]})
         hub.answers["GET /api/approvals"] = (200, {"approvals": []})
         hub.answers["GET /api/catalog"] = (200, {"version": 1})

@@ -35,7 +35,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
         (10, "needs a unit", 'write "10s" for seconds or "10ms"'),
         (0.25, "needs a unit", 'write "0.25s"'),
         ("10", "needs a unit", 'write "10s"'),
-        ("10 minutes", "unit that is not known", "ms, s, m and h"),
+        ("10 minutes", "unit that is not known", "ms, s, m, h and d"),
         ("-1s", "must be a duration", "units"),
         ("1h30m", "must be a duration", "units"),
         ("", "must be a duration", "units"),

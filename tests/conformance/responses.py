@@ -17,6 +17,7 @@ class Answering:
     counted_by = None
     client_key = None
     via = ()
+    trace_id = ""
 
     @property
     def era(self) -> None:

@@ -31,6 +31,7 @@ class Client:
     counted_by = None
     client_key = None
     via = ()
+    trace_id = ""
 
     def __init__(self, era: Literal["modern", "legacy"], *, can_be_asked: bool = True) -> None:
         self.era = era

@@ -23,6 +23,7 @@ class OneClient:
     counted_by = None
     client_key = None
     via = ()
+    trace_id = ""
     principal = ""
 
     def __init__(self, capabilities: dict[str, Any], era: Era = "modern") -> None:

@@ -7,6 +7,22 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from holdfast.access.audit_check import (
+        AuditFilter as AuditFilter,
+        AuditReader as AuditReader,
+        Verified as Verified,
+        checkpoints_in as checkpoints_in,
+        latest_records as latest_records,
+        verify as verify,
+    )
+    from holdfast.access.audit_files import (
+        AuditFiles as AuditFiles,
+        AuditKey as AuditKey,
+        AuditRecord as AuditRecord,
+        audit_places as audit_places,
+        read_key as read_key,
+    )
+    from holdfast.access.audit_trail import AuditTrail as AuditTrail, send_checkpoints as send_checkpoints
     from holdfast.access.connections import (
         Admission as Admission,
         ClientPeer as ClientPeer,

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.config.secret_texts import looks_secret as looks_secret
     from holdfast.config.settings import (
         ApprovalMode as ApprovalMode,
+        AuditSettings as AuditSettings,
         CallPolicy as CallPolicy,
         LargeResultSettings as LargeResultSettings,
         Limits as Limits,

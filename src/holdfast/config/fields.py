@@ -23,6 +23,7 @@ __all__ = [
     "SIZE_PATTERN",
     "TRANSPORTS",
     "ApprovalName",
+    "AuditArguments",
     "CallTimeout",
     "Count",
     "Duration",
@@ -57,7 +58,7 @@ __all__ = [
     "read_transport",
 ]
 
-DURATION_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(ms|s|m|h)$"
+DURATION_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(B|KB|KiB|MB|MiB|GB|GiB)$"
 
 LONGEST = 365 * 24 * 3600.0
@@ -66,7 +67,7 @@ LONGEST = 365 * 24 * 3600.0
 LARGEST = 1 << 40
 """Bytes; a size over a tebibyte is a typing error."""
 
-_SECONDS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Mapping[str, int] = {
     "b": 1,
     "kb": 10**3,
@@ -92,13 +93,15 @@ def parse_duration(value: object) -> float:
     """Seconds; ``InvalidValue`` says what to write instead."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise _without_unit(value)
-    amount, unit = _split(value, 'must be a duration such as "10s"', "the units are ms, s, m and h")
+    amount, unit = _split(value, 'must be a duration such as "10s"', "the units are ms, s, m, h and d")
     if not unit:
         raise _without_unit(amount)
     if unit not in _SECONDS:
-        raise InvalidValue("has a unit that is not known", hint='the units are ms, s, m and h, as in "250ms" or "5m"')
+        raise InvalidValue(
+            "has a unit that is not known", hint='the units are ms, s, m, h and d, as in "250ms" or "5m"'
+        )
     if amount * _SECONDS[unit] > LONGEST:
-        raise InvalidValue("is longer than a year", hint="the units are ms, s, m and h")
+        raise InvalidValue("is longer than a year", hint="the units are ms, s, m, h and d")
     return amount * _SECONDS[unit]
 
 
@@ -120,7 +123,7 @@ def format_duration(seconds: float) -> str:
     """A short spelling that ``parse_duration`` reads back as the same time."""
     if seconds < 1:
         return f"{_decimal(seconds * 1000)}ms" if seconds else "0s"
-    unit = next((unit for unit in ("h", "m") if seconds % _SECONDS[unit] == 0), "s")
+    unit = next((unit for unit in ("d", "h", "m") if seconds % _SECONDS[unit] == 0), "s")
     return f"{_decimal(seconds / _SECONDS[unit])}{unit}"
 
 
@@ -177,6 +180,7 @@ SHARINGS = ("shared", "per-client")
 PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
 TOOLS_MODES = ("all", "find")
+AUDIT_ARGUMENTS = ("hash", "masked")
 ERAS = ("auto", "legacy", "modern")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
@@ -350,6 +354,12 @@ def _tools_mode(value: object) -> str:
     raise InvalidValue("must be `all` or `find`", hint='write "find" to list a few tools that find the others')
 
 
+def _audit_arguments(value: object) -> str:
+    if value in AUDIT_ARGUMENTS:
+        return str(value)
+    raise InvalidValue("must be `hash` or `masked`", hint='write "masked" to have the arguments without their secrets')
+
+
 def _tool_patterns(value: object) -> list[str]:
     hint = 'write ["github/create_issue"]: the server, a slash, and the tool, where `*` stands for any text'
     if not isinstance(value, list):
@@ -521,6 +531,9 @@ Size: TypeAlias = Annotated[
 ]
 ApprovalName: TypeAlias = Annotated[str, BeforeValidator(_approval), _schema({"enum": list(APPROVALS)}, _EXPANDS)]
 ToolsModeName: TypeAlias = Annotated[str, BeforeValidator(_tools_mode), _schema({"enum": list(TOOLS_MODES)}, _EXPANDS)]
+AuditArguments: TypeAlias = Annotated[
+    str, BeforeValidator(_audit_arguments), _schema({"enum": list(AUDIT_ARGUMENTS)}, _EXPANDS)
+]
 ToolPatterns: TypeAlias = Annotated[
     tuple[str, ...],
     BeforeValidator(_tool_patterns),

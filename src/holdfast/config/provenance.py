@@ -260,12 +260,24 @@ def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:
     return _written((_HOLDFAST, *path), reading.settings_expansion, reading.context.source_map)
 
 
+_LEFT_OUT = {
+    "approvals": "warn; hold beyond loopback",
+    "enabled": "beyond loopback, or with audit.path",
+    "key_file": "audit.key in the state folder",
+    "path": "audit in the state folder",
+    "syslog": "/dev/log, where there is one",
+}
+"""What it means that a setting is left out, where that is more than `off`."""
+
+
 def _spelled(name: str, value: object) -> str | tuple[str, ...]:
     match value:
-        case None if name == "approvals":
-            return "warn; hold beyond loopback"
+        case None if name in _LEFT_OUT:
+            return _LEFT_OUT[name]
         case None:
             return "off"
+        case bool():
+            return str(value).lower()
         case tuple() if name == "profiles":
             return tuple(f"{profile}: {', '.join(patterns)}" for profile, patterns in value)
         case tuple():

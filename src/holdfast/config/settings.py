@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApprovalMode",
+    "AuditSettings",
     "BreakerSettings",
     "CallPolicy",
     "LargeResultSettings",
@@ -299,6 +300,63 @@ class LargeResultSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """Who did what: a file of records that shows whether it was changed."""
+
+    path: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Text",
+            "The folder of its files. Default: `audit` in the state folder. A path that is not absolute starts at the "
+            "folder of this file.",
+        ),
+    )
+    enabled: bool | None = field(
+        default=None,
+        metadata=in_file(
+            "Flag",
+            "Whether it is written. Left out, it is for a hub beyond loopback, and where `path` is set.",
+        ),
+    )
+    arguments: Literal["hash", "masked"] = field(
+        default="hash",
+        metadata=in_file(
+            "AuditArguments",
+            "What a record has of the arguments of a call: a keyed `hash`, or with `masked` also the arguments "
+            "without what looks like a secret.",
+        ),
+    )
+    required: bool = field(
+        default=False,
+        metadata=in_file("Flag", "Whether calls are refused while the audit cannot be written."),
+    )
+    key_file: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Text",
+            "The file with the secret of its chain, which only the hub's user may read. Default: `audit.key` in the "
+            "state folder, which is made where there is none.",
+        ),
+    )
+    keep: float | None = field(
+        default=90 * 86400.0,
+        metadata=in_file("Period", "How long an old file is kept; `off` for always."),
+    )
+    max_bytes: int = field(
+        default=1024 * 1024 * 1024,
+        metadata=in_file("Size", "How much all its files may have together; the oldest are removed first."),
+    )
+    syslog: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Text",
+            "Where its checkpoints go: a socket such as `/dev/log`, or `HOST:PORT` for UDP; `off` for nowhere. "
+            "Default: `/dev/log`, where there is one.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings; all optional."""
 
@@ -310,6 +368,7 @@ class Settings:
     per_client: PerClientSettings = PerClientSettings()
     quotas: QuotaSettings = QuotaSettings()
     large_results: LargeResultSettings = LargeResultSettings()
+    audit: AuditSettings = AuditSettings()
     refresh: float | None = field(
         default=60.0,
         metadata=in_file(

@@ -163,6 +163,7 @@ if TYPE_CHECKING:
         has_secret_shape as has_secret_shape,
         mask_url as mask_url,
         masked as masked,
+        masked_data as masked_data,
         plain as plain,
         secrets_in_url as secrets_in_url,
     )

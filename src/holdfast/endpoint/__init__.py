@@ -8,7 +8,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.endpoint.broker import Broker as Broker
-    from holdfast.endpoint.capabilities import initialize as initialize
+    from holdfast.endpoint.capabilities import initialize as initialize, program_in as program_in
     from holdfast.endpoint.clients import Call as Call, Client as Client, MessageReply as MessageReply, Outlet as Outlet
     from holdfast.endpoint.exchange import (
         CHANGES_CLIENT as CHANGES_CLIENT,

@@ -42,6 +42,7 @@ class IdleCaller:
 
     client_key: str | None = None
     via: tuple[str, ...] = ()
+    trace_id: str = ""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -23,8 +23,10 @@ import anyio.abc
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST
 
+from holdfast.access import AuditTrail
 from holdfast.endpoint.announcements import Announcer
 from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, notify
+from holdfast.endpoint.call_audit import CallAudit
 from holdfast.endpoint.client_servers import ClientServers
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.homes import RequestHomes
@@ -40,10 +42,16 @@ class Broker:
     """The clients of a hub, and their calls."""
 
     def __init__(
-        self, hub: Hub, homes: RequestHomes | None = None, *, keys: Callable[[], KeyRing] | None = None
+        self,
+        hub: Hub,
+        homes: RequestHomes | None = None,
+        *,
+        keys: Callable[[], KeyRing] | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         """``keys`` sign the ids of tasks, where replicas share them."""
         self.hub = hub
+        self.audit = CallAudit(audit) if audit is not None else None
         self.homes = homes
         """Finds requests that belong to another replica; None without others."""
         self.pending = PendingCalls(self.homes, self.start)

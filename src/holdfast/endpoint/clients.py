@@ -24,6 +24,7 @@ from holdfast.access import LOCAL
 from holdfast.endpoint.inbound import Message, request_message, settle
 from holdfast.endpoint.tasks import with_related_task
 from holdfast.endpoint.view import View
+from holdfast.errors import HoldfastError
 from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedObject, RawObject, dumps, text_of
 
 if TYPE_CHECKING:
@@ -211,8 +212,8 @@ class Call:
     """
 
     __slots__ = (
-        "_task", "cancelled", "client", "done", "headers", "message", "open", "progress_token", "reply",
-        "sent_before", "server", "task", "version",
+        "_task", "cancelled", "client", "done", "failed", "headers", "message", "open", "progress_token", "reply",
+        "sent", "sent_before", "server", "task", "trace_id", "version",
     )  # fmt: skip
 
     def __init__(
@@ -227,6 +228,12 @@ class Call:
         """Whether another hub got it before and gave no answer: a server may have acted on it."""
         self.server = ""
         """The server that it goes to, once that is known."""
+        self.sent: Fields | None = None
+        """Its parameters for that server."""
+        self.failed: HoldfastError | None = None
+        """Why it failed, where its result says that to a model."""
+        self.trace_id = ""
+        """The id of its trace, where the hub makes one."""
         self.open: OpenCall | None = None
         """Takes the questions of a legacy server to a modern client, over several requests of that client."""
         self.task = text_of(message.params.get("taskId")) if message.method in TASK_METHODS else None

@@ -114,7 +114,8 @@ class McpServer:
         else:
             handler = unknown_method if call.method in protocol.SPEC_CLIENT_METHODS else self._forward_unknown
         try:
-            result = await handler(call)
+            audit = self.broker.audit
+            result = await (handler(call) if audit is None else audit.answer(call, handler))
         except HoldfastError as error:
             raise protocol_error(error, modern=modern) from None
         if result.is_large:
@@ -233,7 +234,7 @@ class McpServer:
     async def _forward(self, call: Call, server: str, params: Fields, *, repeatable: bool) -> RawObject:
         """The result of any request; of a tool's call that failed, an error result that says why."""
         client, tool = call.client, call.method == "tools/call"
-        call.server = server
+        call.server, call.sent = server, params
         try:
             if call.sent_before and not repeatable:
                 raise outcome_unknown(server)
@@ -241,6 +242,7 @@ class McpServer:
         except HoldfastError as error:
             if not tool or (isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)):
                 raise
+            call.failed = error
             return RawObject.of(error_result(error))
         if client.modern and not is_input_required(result) and self.broker.servers.is_stateless(client, server):
             return with_notice(result, STATELESS, stateless_notice([server]), tool=tool)

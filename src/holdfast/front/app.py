@@ -30,6 +30,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.access import (
     LOOPBACK_HOSTS,
     AccessRules,
+    AuditTrail,
     ClientKey,
     ClientPeer,
     Guard,
@@ -86,6 +87,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     ids: SessionIds | None = None,
     workers: int = 1,
     fleet: Fleet | None = None,
+    audit: AuditTrail | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -109,7 +111,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     rules = AccessRules(
         tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
     )
-    front = Front(hub, ids, quotas, workers=workers, fleet=fleet)
+    front = Front(hub, ids, quotas, workers=workers, fleet=fleet, audit=audit)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -218,13 +220,14 @@ class Front:
         *,
         workers: int = 1,
         fleet: Fleet | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         self.hub = hub
         self._fleet = fleet
         self.quotas = quotas or Quotas()
         self._ids = ids or SessionIds()
         homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
-        self.broker = Broker(hub, homes, keys=lambda: self._ids.keys.ring)
+        self.broker = Broker(hub, homes, keys=lambda: self._ids.keys.ring, audit=audit)
         self.endpoints = Endpoints(hub, self._ids, self._opened)
         self.accepted = False
         """Whether this hub was ready once, or took the place of another one: clients may be sent to it."""

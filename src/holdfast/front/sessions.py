@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from holdfast.access import Principal, QuotaExceeded, Quotas
 from holdfast.core import question_number
-from holdfast.endpoint import CHANGES_CLIENT, Client, Exchange, McpServer
+from holdfast.endpoint import CHANGES_CLIENT, Client, Exchange, McpServer, program_in
 from holdfast.front.peer_requests import PeerRequests
 from holdfast.front.session_id import SessionIds, SessionTicket
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
@@ -260,7 +260,9 @@ class HttpSessions:
     ) -> HttpSession:
         session = self._new_session(session_id, ticket, self._server, principal=principal)
         session.rebuilt = rebuilt
-        session.exchange.begin(ticket.version, ticket.capabilities, rebuilt=rebuilt).home = ticket.home
+        program = program_in(ticket.client)
+        client = session.exchange.begin(ticket.version, ticket.capabilities, program=program, rebuilt=rebuilt)
+        client.home = ticket.home
         self._sessions[session_id] = self._by_ticket[ticket.id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import Slot as Slot, record_of as record_of, remedy_for as remedy_for
-    from holdfast.hub.slot_call import read_result as read_result
+    from holdfast.hub.slot_call import outcome_of as outcome_of, read_result as read_result
     from holdfast.hub.state_store import (
         default_state_file as default_state_file,
         fingerprint as fingerprint,

@@ -41,6 +41,11 @@ class Trace:
         self._context = trace.set_span_in_context(call)
         self._stage: Span | None = None
 
+    @property
+    def id(self) -> str:
+        """The id of the trace, as other programs write it."""
+        return trace.format_trace_id(self._call.get_span_context().trace_id)
+
     def enter(self, stage: Stage) -> None:
         """End the span of the stage before, and start the span of this one."""
         self._leave()

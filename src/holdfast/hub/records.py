@@ -248,6 +248,8 @@ def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
     """The settings that the endpoint reads once, when it is opened."""
     if before.limits.message_bytes != after.limits.message_bytes:
         yield "holdfast.limits.messageBytes, for what clients send"
+    if before.audit != after.audit:
+        yield "holdfast.audit"
 
 
 def event_name(kind: type[HubRecord]) -> str:

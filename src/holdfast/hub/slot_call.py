@@ -90,7 +90,7 @@ from holdfast.wire import BadJson, Caller, Connection, Fields, RawObject, descri
 if TYPE_CHECKING:
     from holdfast.hub.slot import Slot, SlotContext
 
-__all__ = ["SlotCall", "read_result"]
+__all__ = ["SlotCall", "outcome_of", "read_result"]
 
 
 class SlotCall:
@@ -129,6 +129,8 @@ class SlotCall:
         self._on_progress = on_progress
         self._timer = _Timer()
         self._trace = tracing.begin(slot.id, method, params, principal=self._principal)
+        if self._trace is not None and caller is not None:
+            caller.trace_id = self._trace.id
         self._asked_at: float | None = None
         """When it was first admitted; the wait for a server that comes up is counted from there."""
 
@@ -157,7 +159,7 @@ class SlotCall:
                     repeated = True
                     self._timer.stop()
         except BaseException as exc:
-            self._record(_outcome(exc), exc)
+            self._record(outcome_of(exc), exc)
             raise
         failed = result.get("isError")
         self._record("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
@@ -422,7 +424,7 @@ class _Attempt:
         return masked(seen, (self._lease or self._slot).redactor)
 
 
-def _outcome(exc: BaseException) -> CallOutcome:
+def outcome_of(exc: BaseException) -> CallOutcome:
     """The outcome of a call without a result. An exception that is no ``Exception`` is a cancellation."""
     match exc:
         case ServerUnavailable() | ToolHeld():

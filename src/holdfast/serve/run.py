@@ -27,7 +27,7 @@ import anyio
 import anyio.abc
 
 from holdfast._version import __version__
-from holdfast.access import LOOPBACK_HOSTS, TokenPolicy
+from holdfast.access import LOOPBACK_HOSTS, AuditTrail, TokenPolicy
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
 from holdfast.control import BrowserSessions, ControlServer, HubInfo, MayRead, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
@@ -51,6 +51,7 @@ from holdfast.front import (
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
+from holdfast.serve.audit_start import audited, record_other_events
 from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part
 from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
 from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
@@ -85,13 +86,15 @@ def run_hub(serving: Serving) -> None:
     begin_collections()
     keep_freed_memory()
     fast = importlib.util.find_spec("uvloop") is not None
-    anyio.run(_run_stdio if serving.options.stdio else _run_http, serving, backend_options={"use_uvloop": fast})
+    run = _run_stdio if serving.options.stdio else _run_http
+    with audited(serving) as audit:
+        anyio.run(run, serving, audit, backend_options={"use_uvloop": fast})
 
 
 # Over HTTP
 
 
-async def _run_http(serving: Serving) -> None:
+async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
     log_faults_in_lines()
     options, worker = serving.options, serving.worker
     share_receive_room(options.worker_count)
@@ -111,11 +114,13 @@ async def _run_http(serving: Serving) -> None:
             fleet=fleet,
             hub_tls=identity.client,
         )
+        record_other_events(audit, hub)
         secrets = CallerSecrets(serving)
         tokens = secrets.policy()
         joined: JoinServer | None = None
         admin = _control_server(
             *(hub, serving, tokens, fleet),
+            audit=audit,
             notice=lambda: ids.keys.notice,
             clients=lambda: joined.clients if joined is not None else [],
         )
@@ -130,6 +135,7 @@ async def _run_http(serving: Serving) -> None:
             uids={os.geteuid(), *serving.uids} if tokens is None else None,
             client_certificates=tls is not None and tls.wants_client_certificate,
             workers=options.worker_count,
+            audit=audit,
         )
         front: Front = web.state.front
         server = HubWebServer(
@@ -286,6 +292,7 @@ def _control_server(
     callers: TokenPolicy | None,
     fleet: Fleet | None,
     *,
+    audit: AuditTrail | None,
     notice: Callable[[], str],
     clients: Callable[[], Sequence[JoinedClient]],
 ) -> ControlServer:
@@ -314,6 +321,7 @@ def _control_server(
         metrics_for=known_to(callers) if callers is not None else None,
         workers=_group(serving.worker) if serving.worker is not None else None,
         fleet=fleet,
+        audit=audit,
     )
 
 
@@ -334,11 +342,12 @@ def known_to(callers: TokenPolicy) -> MayRead:
 # Over stdio
 
 
-async def _run_stdio(serving: Serving) -> None:
+async def _run_stdio(serving: Serving, audit: AuditTrail | None) -> None:
     log_faults_in_lines()
     async with _found_servers(serving) as (config, state_file):
         hub = Hub(config, state_file=state_file, approvals=_approvals(serving.options, "localhost"))
-        broker = Broker(hub)
+        broker = Broker(hub, audit=audit)
+        record_other_events(audit, hub)
         with EndableStdin() as stdin:
             keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:

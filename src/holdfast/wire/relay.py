@@ -67,6 +67,9 @@ class Caller(Protocol):
     def via(self) -> tuple[str, ...]:
         """The hubs that its request has passed before this one."""
 
+    trace_id: str
+    """The id of the trace that the hub makes of it; empty if it makes none."""
+
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Its answer to the server's request; raises ``MCPError`` where it gives none."""
 

@@ -10,6 +10,7 @@ Each operation of the API is one function in ``HANDLERS``. ``openapi`` says how 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -26,6 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from holdfast.access import AuditTrail
 from holdfast.control.models import (
     ApiError,
     ApiModel,
@@ -72,6 +74,19 @@ ITEMS_IN_A_TURN = 25
 """How many items of an answer are written in one step of the event loop."""
 
 
+_AUDITED = {
+    "enable": "switch",
+    "disable": "switch",
+    "reconnect": "reconnect",
+    "approve": "approval",
+    "login": "login",
+    "answer_login": "login",
+    "new_code": "sign-in",
+    "sign_in": "sign-in",
+}
+"""The operations that leave a record in the audit, and what it is called there."""
+
+
 class ApiRefused(Exception):
     """A refused request; ``ControlApi`` turns it into an answer."""
 
@@ -102,6 +117,20 @@ class ApiRequest:
         self._request = request
 
     @property
+    def operator(self) -> str:
+        """Who asks: the holder of the control token, or one page that signed in, by a mark of its token."""
+        token = self._request.headers.get("authorization", "").partition(" ")[2].strip()
+        if self.until is None:
+            return "control" if token else ""
+        return page_name(token)
+
+    @property
+    def source(self) -> str:
+        """Where it comes from: an address, and the user if it is on this machine."""
+        admission = (self._request.scope.get("extensions") or {}).get("holdfast.admission")
+        return admission.peer.name if admission is not None else ""
+
+    @property
     def sign_in(self) -> str:
         """The command that signs a browser in, for the one who asks."""
         return sign_in_command(self._request)
@@ -127,10 +156,16 @@ class ApiContext:
     logs: LogBuffer
     reconnect: Callable[[str], Awaitable[None]]
     """Reconnects a server, in every worker."""
+    audit: AuditTrail | None = None
     logins: PendingLogins = field(default_factory=PendingLogins)
 
 
 Handler: TypeAlias = Callable[[ApiContext, ApiRequest], Awaitable[ApiModel | Response]]
+
+
+def page_name(token: str) -> str:
+    """What the audit calls a page that signed in: a mark of its token."""
+    return f"page:{hashlib.sha256(token.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
 
 
 class ControlApi:
@@ -163,10 +198,31 @@ class ControlApi:
         _check_origin(request)
         until = self._check_token(found.operation, request)
         body = await _body(found.operation, request)
-        result = await self._handlers[found.operation.name](
-            self._context, ApiRequest(found.operation, found.parameters, request, body, until=until)
-        )
+        asked = ApiRequest(found.operation, found.parameters, request, body, until=until)
+        try:
+            result = await self._handlers[found.operation.name](self._context, asked)
+        except (ApiRefused, HoldfastError) as error:
+            self._record(asked, "refused", str(error))
+            raise
+        self._record(asked, "done", signed_in=result.token if isinstance(result, Session) else "")
         return result if isinstance(result, Response) else await _json_in_turns(result)
+
+    def _record(self, asked: ApiRequest, outcome: str, reason: str = "", *, signed_in: str = "") -> None:
+        """Record what an operator did. What only reads leaves no record."""
+        event = _AUDITED.get(asked.operation.name)
+        if self._context.audit is None or event is None:
+            return
+        named = getattr(asked.body, "tool", None) or ""
+        self._context.audit.event(
+            event,
+            principal=page_name(signed_in) if signed_in else asked.operator,
+            source=asked.source,
+            server=asked.server,
+            method=asked.operation.name,
+            tool=named,
+            outcome=outcome,
+            reason=reason,
+        )
 
     def _check_token(self, operation: Operation, request: Request) -> float | None:
         """Check the access of a request; returns when it ends, for the token of a page."""

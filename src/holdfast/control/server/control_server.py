@@ -13,6 +13,7 @@ from urllib.parse import quote
 import anyio
 from starlette.routing import BaseRoute, Mount
 
+from holdfast.access import AuditTrail
 from holdfast.config import UNIX
 from holdfast.control.models import FleetView
 from holdfast.control.server.api import HANDLERS, ApiContext, ControlApi
@@ -54,6 +55,7 @@ class ControlServer:
         metrics_for: MayRead | None = None,
         workers: WorkerGroup | None = None,
         fleet: Fleet | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         self._hub = hub
         self._fleet = fleet
@@ -61,10 +63,10 @@ class ControlServer:
         self._history = History()
         self._logs = LogBuffer()
         self.sessions = sessions
-        self._metrics = Metrics(hub, fleet)
+        self._metrics = Metrics(hub, fleet, audit)
         self.views = Views(hub, self._history, about, fleet, loop_lag=self._loop_lag)
         self._events = EventStream(self.views, wall=time.time)
-        context = ApiContext(hub, self.views, sessions, self._events, self._logs, self._reconnect)
+        context = ApiContext(hub, self.views, sessions, self._events, self._logs, self._reconnect, audit)
         self._api = ControlApi(context, HANDLERS)
         self._metrics_for = metrics_for
         self._workers = workers

@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from holdfast._version import __version__
-from holdfast.access import RefusalKind
+from holdfast.access import AuditTrail, RefusalKind
 from holdfast.control.server.workers import WorkerGroup, is_from_worker
 from holdfast.core import BreakerState, State, Tripped
 from holdfast.fleet import Fleet
@@ -137,6 +137,9 @@ METRICS: dict[str, Metric] = {
         Metric("holdfast_fleet_clock_ahead_seconds", "gauge", (), "Seconds that this clock is ahead of the fleet's"),
         Metric("holdfast_fleet_configs", "gauge", (), "Different configurations of replicas, once that stays; else 1"),
         Metric("holdfast_fleet_events_lost", "counter", (), "Events of sessions that other replicas cannot resume"),
+        Metric("holdfast_audit_records", "counter", (), "Records of the audit that were written"),
+        Metric("holdfast_audit_lost", "counter", (), "Records of the audit that could not be written"),
+        Metric("holdfast_audit_failing", "gauge", (), "1 while the audit cannot be written, else 0"),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
         Metric("holdfast_build_info", "gauge", ("version", "python"), "1, with the running version"),
     )
@@ -224,6 +227,22 @@ class FleetSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuditSample:
+    """The audit of this process."""
+
+    written: int = 0
+    lost: int = 0
+    failing: bool = False
+
+    @classmethod
+    def of(cls, audit: AuditTrail | None) -> AuditSample:
+        """That of an audit; without one, nothing is written and nothing lost."""
+        if audit is None:
+            return cls()
+        return cls(written=audit.written, lost=audit.lost, failing=bool(audit.failing))
+
+
+@dataclass(frozen=True, kw_only=True)
 class HubSample:
     """A whole hub at one moment, immutable."""
 
@@ -235,6 +254,7 @@ class HubSample:
     loop_lag: float
     catalog_version: int
     fleet: FleetSample
+    audit: AuditSample
 
 
 def metrics_text(sample: HubSample, process: ProcessCollector) -> bytes:
@@ -318,6 +338,9 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _gauge("holdfast_fleet_clock_ahead_seconds", [((), fleet.ahead)])
     yield _gauge("holdfast_fleet_configs", [((), fleet.configs)])
     yield _counter("holdfast_fleet_events_lost", [((), fleet.events_lost)])
+    yield _counter("holdfast_audit_records", [((), sample.audit.written)])
+    yield _counter("holdfast_audit_lost", [((), sample.audit.lost)])
+    yield _gauge("holdfast_audit_failing", [((), sample.audit.failing)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
 
 
@@ -401,8 +424,9 @@ LAG_WINDOW_SECONDS = 30.0
 class Metrics:
     """Counts records. Create it before the hub is entered, so that it misses none."""
 
-    def __init__(self, hub: Hub, fleet: Fleet | None = None) -> None:
+    def __init__(self, hub: Hub, fleet: Fleet | None = None, audit: AuditTrail | None = None) -> None:
         self._hub = hub
+        self._audit = audit
         self._replicas = fleet
         self._servers: dict[str, Counts] = {}
         self._configs: Counter[str] = Counter(applied=0, refused=0)
@@ -463,6 +487,7 @@ class Metrics:
             loop_lag=self.loop.largest,
             catalog_version=self._hub.registry.catalog.version,
             fleet=self._fleet(),
+            audit=AuditSample.of(self._audit),
         )
 
     def _fleet(self) -> FleetSample:

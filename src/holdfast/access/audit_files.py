@@ -1,0 +1,468 @@
+"""The files of the audit: records in a chain, and a manifest that names all files (SEC-15).
+
+Theory of operation. Each process writes a file of its own, so no call waits for another process. A file is JSON lines.
+A line ends with its *link*::
+
+    {"n":7,"time":"…","event":"call",…,"link":"9f0c…"}
+
+    link of record n  =  HMAC(key, link of record n-1  +  the record without its link)
+
+A link depends on all that was written before it. Without the key no link can be made, so a record cannot be changed,
+removed or moved without a trace. A plain hash chain could be computed again by anyone.
+
+The first record of a file (``opened``) repeats the last link of the file before: of this process after a rotation, else
+of the file that was opened before it, by any process. The last record (``closed``) says that the writer ended well.
+``manifest.jsonl`` is such a chain too, shared by all processes: it says which files were opened, where a closed file
+ends, and which files were removed because they were too old. So a missing file is found, and a cut end of a closed
+file.
+
+What must never happen:
+
+- A record is written after a part of another. A write that the disk cut short is continued, not repeated: the rest of
+  the bytes waits in ``_unwritten``, and nothing else is written before it.
+- Two processes write the manifest at once. It is appended under a lock, and its lines are short.
+- A file is removed without an entry in the manifest.
+
+What it cannot do: who has the key can write another history. And the end of a file that was not closed (the hub still
+writes it, or crashed) can be cut off. Checkpoints that leave the machine are for both: see ``Checkpoint``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.config import AuditSettings, state_folder
+from holdfast.errors import UsageError
+from holdfast.files import PRIVATE_FILE, NotPrivate, locked, private_folder, read_secret, replace_file
+from holdfast.keys import SHORTEST_SECRET, Mac, derive
+
+__all__ = [
+    "MANIFEST",
+    "AuditFiles",
+    "AuditKey",
+    "AuditRecord",
+    "Checkpoint",
+    "Line",
+    "ManifestEntry",
+    "audit_places",
+    "last_line",
+    "link_of",
+    "read_key",
+    "read_line",
+]
+
+MANIFEST: Final = "manifest.jsonl"
+
+LINK_DIGITS: Final = 32
+"""Of HMAC with SHA-256, its first 128 bits: a forger needs 2**128 guesses, and the key is in no file."""
+
+START: Final = b"0" * LINK_DIGITS
+"""The link before the first record of all."""
+
+ROTATE_BYTES: Final = 64 * 1024 * 1024
+ROTATE_SECONDS: Final = 24 * 3600.0
+"""A file is closed at this size, or after this time, and the next one is opened."""
+
+ALL_BYTES: Final = 1024 * 1024 * 1024
+"""How much all files of a folder may have."""
+
+BUSY_SECONDS: Final = 300.0
+"""A file that was written so short a time ago is not removed to make room."""
+
+LONGEST_LINE: Final = 256 * 1024
+"""Bytes; what a writer makes is shorter (``audit_trail.LARGEST_SHOWN``)."""
+
+_LINK: Final = re.compile(rb'(?P<body>\{"n":(?P<n>[0-9]{1,18}).*),"link":"(?P<link>[0-9a-f]{32})"\}')
+_encoded: Final = msgspec.json.Encoder().encode
+
+
+class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of a file. What does not apply is left out."""
+
+    n: int = 0
+    """Its number in the chain of its process, from 1 on; the writer gives it."""
+    time: datetime
+    event: str
+    """call, refusal, login, approval, switch, reconnect, reload, sign-in; opened, closed and lost are of the writer."""
+    principal: str = ""
+    """Who did it; ``local`` where the hub asks for no credentials."""
+    program: str = ""
+    """What the client calls itself: its name and version."""
+    source: str = ""
+    """Where it came from: an address, and the user if it is on this machine."""
+    server: str = ""
+    method: str = ""
+    tool: str = ""
+    """The original name at the server: of a tool or a prompt, or the URI of a resource."""
+    outcome: str = ""
+    ms: float = 0.0
+    """How long it took."""
+    trace: str = ""
+    """The id of its trace."""
+    rule: str = ""
+    """The rule that decided it."""
+    reason: str = ""
+    argument_bytes: int = 0
+    result_bytes: int = 0
+    argument_hash: str = ""
+    """HMAC of the arguments as they came: equal arguments of one hub have equal hashes, and no one can guess them."""
+    arguments: msgspec.Raw = msgspec.Raw()
+    """The arguments without secrets, where the operator asked for that."""
+    file: str = ""
+    key: str = ""
+    after: str = ""
+    """In ``opened``: the file before, and the number and the link of its last record then."""
+    count: int = 0
+    """In ``lost``: how many records could not be written."""
+
+
+class ManifestEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of the manifest: a file was opened, closed, or removed because it was too old."""
+
+    n: int = 0
+    time: datetime
+    event: str
+    file: str
+    key: str = ""
+    last: int = 0
+    """The number of the last record of a closed file, and its link."""
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class AuditKey:
+    """The keys of an audit, from the secret in a file that only the hub's user can read."""
+
+    chain: Mac
+    arguments: Mac
+    name: str
+    """Tells two keys apart, and nothing more."""
+
+    @classmethod
+    def of(cls, secret: bytes) -> AuditKey:
+        """The keys of a secret."""
+        chain = Mac(derive(secret, "audit chain"))
+        return cls(chain, Mac(derive(secret, "audit arguments")), chain.digest(b"name").hex()[:8])
+
+
+def audit_places(settings: AuditSettings, source: Path | None, environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """The folder of the files, and the file with the key. Paths in the settings start at the folder of their file."""
+    start = source.absolute().parent if source is not None else Path.cwd()
+    own = state_folder(environ)
+    folder = start / Path(settings.path).expanduser() if settings.path is not None else own / "audit"
+    return folder, start / Path(settings.key_file).expanduser() if settings.key_file is not None else own / "audit.key"
+
+
+def read_key(file: Path, *, make: bool) -> AuditKey:
+    """The keys in a file. Where there is none it is made, if that is wanted. Raises ``UsageError``."""
+    try:
+        if make and not file.exists():
+            with locked(file.with_name(f"{file.name}.lock")):
+                if not file.exists():
+                    replace_file(file, f"{secrets.token_hex(SHORTEST_SECRET)}\n")
+        secret = read_secret(file).strip()
+    except NotPrivate as exc:
+        raise UsageError(f"the key of the audit is not private: {exc}", hint=f"run: {exc.command}") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"the key of the audit cannot be used: {exc}", hint="`audit.keyFile` names it") from exc
+    if len(secret) < SHORTEST_SECRET:
+        raise UsageError(f"the key of the audit in {file} has fewer than {SHORTEST_SECRET} characters")
+    return AuditKey.of(secret.encode())
+
+
+def link_of(key: AuditKey, before: bytes, body: bytes) -> bytes:
+    """The link of a record whose line without the link is ``body``."""
+    return key.chain.digest(before, body).hex()[:LINK_DIGITS].encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file, split into what is signed and its link."""
+
+    n: int
+    body: bytes
+    link: bytes
+
+
+def read_line(line: bytes) -> Line | None:
+    """The parts of a line without its line end; None if it is not one of an audit."""
+    found = _LINK.fullmatch(line)
+    return Line(int(found["n"]), found["body"] + b"}", found["link"]) if found is not None else None
+
+
+def last_line(file: Path) -> Line | None:
+    """The last whole line of a file; None if it has none."""
+    with file.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 2 * LONGEST_LINE))
+        whole = stream.read().rpartition(b"\n")[0]
+    return read_line(whole.rpartition(b"\n")[2])
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a chain was at one moment. One that is kept elsewhere proves that nothing before it was cut off."""
+
+    file: str
+    n: int
+    link: str
+
+    def __str__(self) -> str:
+        return f"holdfast audit checkpoint file={self.file} record={self.n} link={self.link}"
+
+
+class _Chain:
+    """The state of one chain: the number and the link of its last record."""
+
+    def __init__(self, key: AuditKey, n: int = 0, link: bytes = START) -> None:
+        self._key = key
+        self.n = n
+        self.link = link
+
+    def added(self, record: AuditRecord | ManifestEntry) -> bytes:
+        """The line of the next record."""
+        record.n = self.n + 1
+        body = _encoded(record)
+        self.link = link_of(self._key, self.link, body)
+        self.n = record.n
+        return b'%b,"link":"%b"}\n' % (body[:-1], self.link)
+
+
+class AuditFiles:
+    """Writes the records of one process. It blocks, so it belongs to a thread. All its methods may raise ``OSError``.
+
+    After an error the records that were taken wait for the next ``flush``; none is lost or written twice.
+    """
+
+    def __init__(  # noqa: PLR0913 - what an operator decides, and what tests shorten
+        self,
+        folder: Path,
+        key: AuditKey,
+        *,
+        keep: float | None = None,
+        max_bytes: int = ALL_BYTES,
+        rotate_bytes: int = ROTATE_BYTES,
+        rotate_seconds: float = ROTATE_SECONDS,
+        wall: Callable[[], float] = time.time,
+        checkpoint: Callable[[Checkpoint], None] = lambda _: None,
+    ) -> None:
+        """``keep``: how many seconds an old file is kept; None for always. ``max_bytes``: the bound of all files."""
+        self.folder = folder
+        self._key = key
+        self._keep = keep
+        self._max_bytes = max_bytes
+        self._rotate_bytes = rotate_bytes
+        self._rotate_seconds = rotate_seconds
+        self._wall = wall
+        self._checkpoint = checkpoint
+        self._chain = _Chain(key)
+        # Process ids are used again, and pods of one name have the same ones: the last part is by chance.
+        begun = datetime.fromtimestamp(wall(), UTC)
+        self._process = f"{begun:%Y%m%dT%H%M%S}-{_host()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._open: _OpenFile | None = None
+        self._number = 0
+        self._marked = 0
+
+    def __repr__(self) -> str:
+        at = self._open.name if self._open is not None else "no file"
+        return f"<AuditFiles {at} n={self._chain.n} of {self.folder}>"
+
+    def write(self, records: Iterable[AuditRecord]) -> None:
+        """Append records. They are safe from a crash of this process when this returns."""
+        file = self._file()
+        file.unwritten += b"".join(map(self._chain.added, records))
+        file.flush()
+
+    def flush(self) -> None:
+        """Write what an error held back."""
+        self._file().flush()
+
+    def sync(self) -> None:
+        """Make what was written safe from a crash of the machine. A file that someone removed is given up here."""
+        if self._open is not None:
+            self._open.flush()
+            os.fdatasync(self._open.descriptor)
+            if os.fstat(self._open.descriptor).st_nlink == 0:
+                name, self._open = self._open.close(), None
+                raise FileNotFoundError(f"{name} was removed; the next record opens another file")
+
+    def mark(self) -> None:
+        """Give a checkpoint, if there is something new to prove."""
+        if self._open is not None and self._marked != self._chain.n:
+            self._marked = self._chain.n
+            self._checkpoint(Checkpoint(self._open.name, self._chain.n, self._chain.link.decode()))
+
+    def close(self) -> None:
+        """End the file well, with a record that says so, here and in the manifest."""
+        if (file := self._open) is None:
+            return
+        file.unwritten += self._chain.added(AuditRecord(time=self._now(), event="closed"))
+        file.flush()
+        os.fdatasync(file.descriptor)
+        self.mark()
+        self._open = None
+        name = file.close()
+        with self._manifest() as manifest:
+            ended = ManifestEntry(time=self._now(), event="closed", file=name)
+            ended.last, ended.end = self._chain.n, self._chain.link.decode()
+            manifest.append(ended)
+
+    def _file(self) -> _OpenFile:
+        """The file to write to: opened now, or the next one where this one is full or old."""
+        file = self._open
+        if file is None:
+            return self._opened()
+        if file.written >= self._rotate_bytes or not 0 <= self._wall() - file.opened < self._rotate_seconds:
+            self.close()
+            return self._opened()
+        return file
+
+    def _opened(self) -> _OpenFile:
+        private_folder(self.folder)
+        with self._manifest() as manifest:
+            before = self._before(manifest)
+            name = self._name(self._number + 1)
+            file = _OpenFile(self.folder / name, self._wall())
+            try:
+                manifest.append(ManifestEntry(time=self._now(), event="opened", file=name, key=self._key.name))
+            except OSError:
+                os.unlink(self.folder / name)  # noqa: PTH108 - it is empty, and no entry names it
+                file.close()
+                raise
+            self._number += 1
+            self._open = file
+            first = AuditRecord(time=self._now(), event="opened", file=name, key=self._key.name)
+            if before is not None:
+                first.after = f"{before.file} {before.n} {before.link}"
+                self._chain.link = before.link.encode()
+            file.unwritten += self._chain.added(first)
+            self._remove_old(manifest)
+        return file
+
+    def _before(self, manifest: _Manifest) -> Checkpoint | None:
+        """Where the file before ends now: that of this process, else the one that was opened last."""
+        name = manifest.last_opened()
+        if self._number:
+            return Checkpoint(self._name(self._number), self._chain.n, self._chain.link.decode())
+        if name is None:
+            return None
+        with suppress(OSError):
+            if (end := last_line(self.folder / name)) is not None:
+                return Checkpoint(name, end.n, end.link.decode())
+        return None  # it is gone, or empty: the manifest names it, so that is found
+
+    def _remove_old(self, manifest: _Manifest) -> None:
+        """Remove files that are too old, and the oldest of too many. The manifest says so first.
+
+        A file that a process may still write is younger than ``BUSY_SECONDS``, or the latest of all: it stays.
+        """
+        found: list[tuple[float, int, Path]] = []
+        for file in self.folder.glob("audit-*.jsonl"):
+            with suppress(OSError):
+                state = file.stat()
+                found.append((state.st_mtime, state.st_size, file))
+        total = sum(size for _, size, _ in found)
+        for changed, size, file in sorted(found):
+            age = self._wall() - changed
+            expired = self._keep is not None and age > self._keep
+            if not expired and (total <= self._max_bytes or age < BUSY_SECONDS):
+                continue
+            manifest.append(ManifestEntry(time=self._now(), event="removed", file=file.name))
+            with suppress(FileNotFoundError):
+                file.unlink()
+            total -= size
+
+    def _name(self, number: int) -> str:
+        return f"audit-{self._process}-{number:04}.jsonl"
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall(), UTC)
+
+    @contextmanager
+    def _manifest(self) -> Iterator[_Manifest]:
+        with locked(self.folder / ".manifest.lock"):
+            yield _Manifest(self.folder / MANIFEST, self._key)
+
+
+class _OpenFile:
+    """A file that records are appended to."""
+
+    def __init__(self, path: Path, opened: float) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.name = path.name
+        self.descriptor = os.open(path, flags, PRIVATE_FILE)
+        self.opened = opened
+        self.written = 0
+        self.unwritten = b""
+
+    def flush(self) -> None:
+        while self.unwritten:
+            count = os.write(self.descriptor, self.unwritten)
+            self.written += count
+            self.unwritten = self.unwritten[count:]
+
+    def close(self) -> str:
+        os.close(self.descriptor)
+        return self.name
+
+
+class _Manifest:
+    """The list of all files, while its lock is held."""
+
+    def __init__(self, file: Path, key: AuditKey) -> None:
+        self._file = file
+        self._key = key
+
+    def append(self, entry: ManifestEntry) -> None:
+        """Add an entry, and make it safe from a crash."""
+        descriptor = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            end = last_line(self._file)
+            chain = _Chain(self._key, end.n, end.link) if end is not None else _Chain(self._key)
+            whole = _whole_lines(self._file)
+            if whole != os.fstat(descriptor).st_size:
+                os.ftruncate(descriptor, whole)  # a crash left a part of an entry
+            line = chain.added(entry)
+            if os.write(descriptor, line) != len(line):
+                os.ftruncate(descriptor, whole)
+                raise OSError(f"{self._file} has no room for an entry")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def last_opened(self) -> str | None:
+        """The file that was opened last and is not removed."""
+        with suppress(FileNotFoundError):
+            for line in reversed(self._file.read_bytes().splitlines()):
+                with suppress(msgspec.DecodeError):
+                    entry = _entry(line)
+                    if entry.event == "opened":
+                        return entry.file
+        return None
+
+
+_entry: Final = msgspec.json.Decoder(ManifestEntry).decode
+
+
+def _whole_lines(file: Path) -> int:
+    """The bytes of the whole lines of a file."""
+    with file.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        start = stream.seek(max(0, size - LONGEST_LINE))
+        return start + stream.read().rfind(b"\n") + 1
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())[:64] or "host"

@@ -1,0 +1,478 @@
+"""The audit: records in a chain that shows every change, written by a thread that no call waits for."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from holdfast.access import audit_trail
+from holdfast.access.audit_check import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
+from holdfast.access.audit_files import AuditFiles, AuditKey, AuditRecord, Checkpoint, read_key
+from holdfast.access.audit_trail import AuditTrail, send_checkpoints
+from holdfast.core import Redactor
+from holdfast.errors import UsageError
+from holdfast.keys import Mac
+from tests.harness.waiting import PATIENCE
+
+pytestmark = pytest.mark.requirement("SEC-15")
+
+KEY = AuditKey.of(b"k" * 32)
+NOW = datetime(2026, 11, 18, tzinfo=UTC)
+
+
+def called(tool: str = "get", principal: str = "bob") -> AuditRecord:
+    return AuditRecord(time=NOW, event="call", principal=principal, server="jira", tool=tool, outcome="completed")
+
+
+def write(folder: Path, *tools: str, close: bool = True, **options: object) -> Path:
+    """The audit of one process; without ``close`` it was killed."""
+    files = AuditFiles(folder, KEY, **options)  # type: ignore[arg-type]  # those of the constructor
+    files.write(map(called, tools))
+    if close:
+        files.close()
+    return max(folder.glob("audit-*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+
+
+def lines(file: Path) -> list[bytes]:
+    return file.read_bytes().splitlines(keepends=True)
+
+
+def rewrite(file: Path, content: Iterable[bytes]) -> None:
+    file.write_bytes(b"".join(content))
+
+
+def test_a_mac_is_the_hmac_of_the_standard() -> None:
+    for size in (0, 1, 63, 64, 65, 1000):
+        key, content = secrets.token_bytes(32), secrets.token_bytes(size)
+        assert Mac(key).digest(content[:7], content[7:]) == hmac.digest(key, content, hashlib.sha256)
+
+
+# What a check finds, and what it cannot find.
+
+
+def _change(file: Path) -> None:
+    rewrite(
+        file, (line.replace(b'"bob"', b'"eve"', 1) if number == 2 else line for number, line in enumerate(lines(file)))
+    )
+
+
+def _remove(file: Path) -> None:
+    rewrite(file, (line for number, line in enumerate(lines(file)) if number != 2))
+
+
+def _swap(file: Path) -> None:
+    first, second, third, *rest = lines(file)
+    rewrite(file, [first, third, second, *rest])
+
+
+def _repeat(file: Path) -> None:
+    first, second, *rest = lines(file)
+    rewrite(file, [first, second, second, *rest])
+
+
+def _cut_end(file: Path) -> None:
+    rewrite(file, lines(file)[:-2])
+
+
+def _cut_start(file: Path) -> None:
+    rewrite(file, lines(file)[1:])
+
+
+def _renumber(file: Path) -> None:
+    """Remove a record, and let the numbers hide it."""
+    kept = [line for number, line in enumerate(lines(file)) if number != 2]
+    rewrite(file, (re.sub(rb'"n":\d+', b'"n":%d' % (number + 1), line) for number, line in enumerate(kept)))
+
+
+def _other_key(file: Path) -> None:
+    """Write the same history again, with a key that an intruder made."""
+    forged = AuditFiles(file.parent / "forged", AuditKey.of(b"e" * 32))
+    forged.write(map(called, "abc"))
+    forged.close()
+    rewrite(file, lines(next((file.parent / "forged").glob("audit-*.jsonl"))))
+    shutil.rmtree(file.parent / "forged")
+
+
+def _no_link(file: Path) -> None:
+    rewrite(file, (re.sub(rb',"link":"[0-9a-f]+"', b"", line) if b'"c"' in line else line for line in lines(file)))
+
+
+def _add(file: Path) -> None:
+    rewrite(file, [*lines(file), b'{"n":7,"event":"call","link":"' + b"0" * 32 + b'"}\n'])
+
+
+def _tear_closed(file: Path) -> None:
+    rewrite(file, [*lines(file)[:-1], lines(file)[-1][:10]])
+
+
+def _delete(file: Path) -> None:
+    file.unlink()
+
+
+def _rename(file: Path) -> None:
+    file.rename(file.with_name(file.name.replace("-0001", "-0009")))
+
+
+def _copy(file: Path) -> None:
+    shutil.copy(file, file.with_name(file.name.replace("-0001", "-0002")))
+
+
+def _delete_manifest(file: Path) -> None:
+    (file.parent / "manifest.jsonl").unlink()
+
+
+def _forget_in_manifest(file: Path) -> None:
+    """Remove a file, and the entries that name it."""
+    manifest = file.parent / "manifest.jsonl"
+    rewrite(manifest, (line for line in lines(manifest) if file.name.encode() not in line))
+    file.unlink()
+
+
+MANIPULATIONS: dict[Callable[[Path], None], str] = {
+    _change: "record 3 does not fit its link",
+    _remove: "records are missing before it",
+    _swap: "record 3 follows 1",
+    _repeat: "it is in another place, or twice",
+    _cut_end: "its end was cut off: it was closed after record 5",
+    _cut_start: "its first record is missing",
+    _renumber: "does not fit its link",
+    _other_key: "written with another key",
+    _no_link: "is not a record",
+    _add: "it goes on after record 5",
+    _tear_closed: "its end was cut off",
+    _delete: "the file is missing",
+    _rename: "it was written as",
+    _copy: "the manifest does not name this file",
+    _delete_manifest: "manifest.jsonl: the file is missing",
+    _forget_in_manifest: "manifest.jsonl: record",
+}
+
+
+@pytest.mark.parametrize("manipulate", MANIPULATIONS, ids=lambda one: one.__name__.strip("_"))
+def test_a_manipulation_of_the_files_is_found(tmp_path: Path, manipulate: Callable[[Path], None]) -> None:
+    first = write(tmp_path, "a", "b", "c")
+    write(tmp_path, "d")
+    assert verify(tmp_path, KEY).count == 0
+    manipulate(first)
+    found = verify(tmp_path, KEY)
+    assert found.count > 0
+    assert any(MANIPULATIONS[manipulate] in problem for problem in found.problems), found.problems
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_edit_of_a_line_is_found(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("audit")
+    file = write(folder, *"abcdef")
+    before = lines(file)
+    after = [*before]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(after) - 1))
+        match data.draw(st.sampled_from(["drop", "swap", "twice", "byte"])):
+            case "drop" if len(after) > 1:
+                del after[at]
+            case "swap":
+                other = data.draw(st.integers(0, len(after) - 1))
+                after[at], after[other] = after[other], after[at]
+            case "twice":
+                after.insert(at, after[data.draw(st.integers(0, len(after) - 1))])
+            case _:
+                place = data.draw(st.integers(0, len(after[at]) - 2))
+                changed = bytes([data.draw(st.integers(32, 126))])
+                after[at] = after[at][:place] + changed + after[at][place + 1 :]
+    rewrite(file, after)
+    assert (verify(folder, KEY).count > 0) == (after != before)
+
+
+def test_the_end_of_a_file_that_was_not_closed_is_proven_only_from_outside(tmp_path: Path) -> None:
+    points: list[Checkpoint] = []
+    files = AuditFiles(tmp_path, KEY, checkpoint=points.append)
+    files.write(map(called, "abc"))
+    files.mark()
+    files.write(map(called, "de"))
+    file = next(tmp_path.glob("audit-*.jsonl"))
+    rewrite(file, lines(file)[:3])
+
+    silent = verify(tmp_path, KEY)
+    assert (silent.count, len(silent.unproven)) == (0, 1)
+    assert "nothing proves its end" in silent.unproven[0]
+    told = checkpoints_in(f"Nov 18 09:00:01 host holdfast: {points[0]}\nand more")
+    assert told == points
+    assert "its end was cut off" in verify(tmp_path, KEY, told).problems[0]
+
+
+def test_the_next_process_repeats_where_the_one_before_was(tmp_path: Path) -> None:
+    killed = write(tmp_path, "a", "b", "c", close=False)
+    write(tmp_path, "d")
+    assert (verify(tmp_path, KEY).count, verify(tmp_path, KEY).unproven) == (0, [])
+    rewrite(killed, lines(killed)[:-1])
+    assert "its end was cut off" in verify(tmp_path, KEY).problems[0]
+
+
+def test_half_a_line_at_the_end_is_what_a_crash_leaves(tmp_path: Path) -> None:
+    killed = write(tmp_path, "a", "b", close=False)
+    killed.write_bytes(killed.read_bytes() + b'{"n":4,"time":"20')
+    found = verify(tmp_path, KEY)
+    assert found.count == 0
+    assert "a part of a record" in found.warnings[0]
+    write(tmp_path, "c")  # the next process begins where the whole lines end
+    assert verify(tmp_path, KEY).count == 0
+
+
+def test_one_file_alone_can_be_checked(tmp_path: Path) -> None:
+    file = write(tmp_path, "a", "b")
+    assert verify(file, KEY).count == 0
+    assert verify(file, AuditKey.of(b"o" * 32)).count > 0
+
+
+def test_a_file_is_continued_in_the_next_one(tmp_path: Path) -> None:
+    files = AuditFiles(tmp_path, KEY, rotate_bytes=300)
+    for tool in "abcdef":
+        files.write([called(tool)])
+    files.close()
+    found = verify(tmp_path, KEY)
+    assert (found.count, found.files > 2, found.unproven) == (0, True, [])
+    second = sorted(tmp_path.glob("audit-*.jsonl"))[1]
+    second.unlink()
+    assert any("the file is missing" in problem for problem in verify(tmp_path, KEY).problems)
+
+
+def test_an_old_file_is_removed_with_an_entry_that_says_so(tmp_path: Path) -> None:
+    old = write(tmp_path, "a")
+    os.utime(old, (0, 0))
+    write(tmp_path, "b", keep=3600.0)
+    assert not old.exists()
+    assert verify(tmp_path, KEY).count == 0
+
+
+def test_the_oldest_files_give_way_where_all_of_them_are_too_large(tmp_path: Path) -> None:
+    old, older, fresh = (write(tmp_path, *"abc") for _ in range(3))
+    os.utime(older, (1, 1))
+    os.utime(old, (2, 2))
+    write(tmp_path, "d", max_bytes=fresh.stat().st_size * 5 // 2)
+    assert (older.exists(), old.exists(), fresh.exists()) == (False, True, True)
+    assert verify(tmp_path, KEY).count == 0
+
+
+def test_two_writers_at_once_share_one_manifest(tmp_path: Path) -> None:
+    def run() -> None:
+        files = AuditFiles(tmp_path, KEY, rotate_bytes=200)
+        for tool in "abcdefgh":
+            files.write([called(tool)])
+        files.close()
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    found = verify(tmp_path, KEY)
+    assert (found.problems, found.unproven) == ([], [])
+
+
+def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "audit.key"
+    made = read_key(file, make=True)
+    assert read_key(file, make=False).name == made.name
+    assert file.stat().st_mode & 0o077 == 0
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="not private"):
+        read_key(file, make=False)
+    with pytest.raises(UsageError, match="cannot be used"):
+        read_key(tmp_path / "none", make=False)
+
+
+# The thread.
+
+
+class Disk(AuditFiles):
+    """Files on a disk that can be full, or hang."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, KEY)
+        self.full = False
+        self.hangs = threading.Event()
+        self.hangs.set()
+
+    def write(self, records: Iterable[AuditRecord]) -> None:
+        self.hangs.wait(PATIENCE)
+        self._check()
+        super().write(records)
+
+    def flush(self) -> None:
+        self._check()
+        super().flush()
+
+    def _check(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps in shorter times."""
+    monkeypatch.setattr(audit_trail, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(audit_trail, "GATHER_SECONDS", 0.001)
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    tick = threading.Event()
+    for _ in range(int(PATIENCE / 0.005)):
+        if happened():
+            return
+        tick.wait(0.005)
+    raise TimeoutError
+
+
+def tools_in(folder: Path) -> list[str]:
+    return [record.tool for record in AuditReader(folder, AuditFilter()).read() if record.event == "call"]
+
+
+def test_a_full_disk_is_an_alarm_and_nothing_is_lost_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(tmp_path)
+    trail = AuditTrail(disk, KEY)
+    trail.start()
+    trail.add(called("before"))
+    wait_for(lambda: trail.written == 1)
+    disk.full = True
+    trail.add(called("meanwhile"))
+    wait_for(lambda: trail.failing != "")
+    assert trail.failing == "No space left on device"
+    assert trail.refusal() == ""  # it is not required
+    assert "the audit cannot be written" in caplog.text
+    disk.full = False
+    wait_for(lambda: trail.failing == "")
+    trail.close()
+    assert tools_in(tmp_path) == ["before", "meanwhile"]
+    assert (verify(tmp_path, KEY).problems, trail.lost) == ([], 0)
+
+
+def test_calls_are_refused_while_a_required_audit_cannot_be_written(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    trail = AuditTrail(disk, KEY, required=True, most_records=3)
+    trail.start()
+    assert trail.refusal() == ""
+    disk.full = True
+    trail.add(called("a"))
+    wait_for(lambda: "No space left" in trail.refusal())
+    disk.full = False
+    wait_for(lambda: trail.refusal() == "")
+    disk.hangs.clear()  # the disk does not answer: the queue fills up
+    trail.add(called("taken"))
+    wait_for(lambda: not trail._queue)
+    for tool in "bcd":
+        trail.add(called(tool))
+    assert "too many records wait" in trail.refusal()
+    trail.add(called("lost"))
+    assert trail.lost == 1
+    disk.hangs.set()
+    wait_for(lambda: trail.refusal() == "")
+    trail.close()
+    records = list(AuditReader(tmp_path, AuditFilter()).read())
+    assert [record.count for record in records if record.event == "lost"] == [1]
+    assert "lost" not in [record.tool for record in records]
+
+
+def test_a_required_audit_that_cannot_begin_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    nowhere = AuditFiles(tmp_path / "file" / "folder", KEY)
+    with pytest.raises(OSError, match="Not a directory"):
+        AuditTrail(nowhere, KEY, required=True).start()
+    trail = AuditTrail(nowhere, KEY)
+    trail.start()
+    assert trail.failing == "Not a directory"
+    trail.close()
+
+
+def test_a_write_that_the_disk_cut_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = AuditFiles(tmp_path, KEY)
+    files.write([called("a")])
+    real, answers = os.write, iter([30, None])
+
+    def short(descriptor: int, data: bytes) -> int:
+        most = next(answers)
+        if most is None:
+            raise OSError(errno.ENOSPC, "full")
+        return real(descriptor, data[:most])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", short)
+        with pytest.raises(OSError, match="full"):
+            files.write([called("b")])
+    assert verify(tmp_path, KEY).warnings != []  # half a line, until there is room
+    files.flush()
+    files.close()
+    assert (verify(tmp_path, KEY).problems, tools_in(tmp_path)) == ([], ["a", "b"])
+
+
+def test_a_file_that_someone_removed_while_it_is_written_is_an_alarm(tmp_path: Path) -> None:
+    file = write(tmp_path, "a", close=False)
+    files = AuditFiles(tmp_path, KEY)
+    files.write([called("b")])
+    next(one for one in tmp_path.glob("audit-*.jsonl") if one != file).unlink()
+    with pytest.raises(FileNotFoundError, match="was removed"):
+        files.sync()
+    files.write([called("c")])
+    files.close()
+    assert sorted(tools_in(tmp_path)) == ["a", "c"]
+    assert any("the file is missing" in problem for problem in verify(tmp_path, KEY).problems)
+
+
+def test_arguments_are_hashed_and_shown_without_secrets_only_if_asked_for(tmp_path: Path) -> None:
+    arguments = json.dumps({"path": "x", "password": "hunter2hunter2", "note": "see s3cr3t-of-the-config"}).encode()
+    for mode in ("hash", "masked"):
+        files = AuditFiles(tmp_path / mode, KEY)
+        trail = AuditTrail(files, KEY, arguments=mode, redactor=lambda: Redactor(["s3cr3t-of-the-config"]))
+        trail.start()
+        trail.add(called(), arguments)
+        trail.add(called(), arguments)
+        trail.close()
+        first, second = AuditReader(tmp_path / mode, AuditFilter()).read()
+        assert first.argument_hash == second.argument_hash == hash_of(arguments)
+        text = next((tmp_path / mode).glob("audit-*.jsonl")).read_text()
+        assert "hunter2" not in text
+        assert "s3cr3t" not in text
+        assert ('"path":"x"' in text) == (mode == "masked")
+
+
+def hash_of(arguments: bytes) -> str:
+    """What a holder of the key computes."""
+    return KEY.arguments.digest(arguments).hex()[:32]
+
+
+def test_checkpoints_go_to_syslog(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(tmp_path / "log"))
+        log.settimeout(PATIENCE)
+        files = AuditFiles(tmp_path / "audit", KEY, checkpoint=send_checkpoints(str(tmp_path / "log")))
+        files.write(map(called, "ab"))
+        files.close()
+        told = checkpoints_in(log.recv(4096).decode())
+    assert [(one.n, one.file) for one in told] == [(4, next((tmp_path / "audit").glob("audit-*")).name)]
+    assert verify(tmp_path / "audit", KEY, told).count == 0
+
+
+def test_the_latest_records_of_one_principal_are_found_in_all_files(tmp_path: Path) -> None:
+    for principal, tools in (("bob", "ab"), ("eve", "cd"), ("bob", "e")):
+        files = AuditFiles(tmp_path, KEY)
+        files.write(called(tool, principal) for tool in tools)
+        files.close()
+    found = latest_records(tmp_path, AuditFilter(principal="bob"), 10)
+    assert sorted(record.tool for record in found) == ["a", "b", "e"]
+    assert len(latest_records(tmp_path, AuditFilter(), 2)) == 2

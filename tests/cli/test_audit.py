@@ -1,0 +1,177 @@
+"""``holdfast audit`` and the records of a hub that runs: who called what, what was refused, who switched what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx2
+import pytest
+
+from holdfast.access.audit_check import AuditFilter, AuditReader
+from holdfast.access.audit_files import AuditFiles, AuditRecord
+from holdfast.testing import StdioServer
+from tests.access.test_audit import KEY, called
+from tests.cli.in_process import Inside
+from tests.cli.serve_process import Served, run, served
+from tests.harness.raw_session import Session
+from tests.harness.waiting import PATIENCE
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-15")]
+
+BOB, EVE = "token-of-bob-0123456789", "token-of-eve-0123456789"
+
+
+def with_audit(file: Path, servers: Mapping[str, object], **audit: object) -> Path:
+    content = {"mcpServers": servers, "holdfast": {"audit": {"path": "audit", **audit}}}
+    file.write_text(json.dumps(content))
+    return file
+
+
+def tokens(file: Path, **holders: str) -> Path:
+    made = [{"name": name, "sha256": hashlib.sha256(token.encode()).hexdigest()} for name, token in holders.items()]
+    file.write_text(json.dumps({"tokens": made}))
+    file.chmod(0o600)
+    return file
+
+
+def records(folder: Path) -> list[AuditRecord]:
+    return list(AuditReader(folder, AuditFilter()).read())
+
+
+async def until_recorded(folder: Path, wanted: Mapping[str, str], *, times: int = 1) -> list[AuditRecord]:
+    """Wait until records with these values are in the files."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            found = [one for one in records(folder) if all(getattr(one, k) == v for k, v in wanted.items())]
+            if len(found) >= times:
+                return found
+            await anyio.sleep(0.02)
+
+
+async def call(hub: Served, token: str, tool: str, arguments: dict[str, Any] | None = None) -> bool:
+    loader = hub.loader(authorization=f"Bearer {token}")
+    with anyio.fail_after(PATIENCE):
+        return (await loader.call("hub", tool, arguments or {})).is_error
+
+
+@pytest.fixture
+def one() -> Iterator[StdioServer]:
+    with StdioServer({"echo": "done"}) as server:
+        yield server
+
+
+async def test_every_call_refusal_and_switch_of_a_hub_leaves_a_record(tmp_path: Path, one: StdioServer) -> None:
+    file = with_audit(tmp_path / "mcp.json", {"files": one.definition})
+    holders = tokens(tmp_path / "tokens.json", bob=BOB, eve=EVE)
+    audit = tmp_path / "audit"
+    async with served(tmp_path, "--config", str(file), "--tokens-file", str(holders)) as hub:
+        await hub.said("files: connected")
+        assert not await call(hub, BOB, "files__echo", {"text": "a secret thing"})
+        assert not await call(hub, EVE, "files__echo", {"text": "b"})
+        await hub.tools(authorization="Bearer wrong-token-0123456789")
+        disabled = await anyio.to_thread.run_sync(lambda: run("disable", "files", "--config", str(file), home=tmp_path))
+        assert disabled.returncode == 0, disabled.stderr
+        assert await call(hub, BOB, "files__echo", {"text": "c"})
+        with_audit(file, {"files": one.definition, "more": {**one.definition, "enabled": False}})
+        await until_recorded(audit, {"event": "reload"})
+        await until_recorded(audit, {"event": "login", "outcome": "refused"})
+        by_bob = await until_recorded(audit, {"event": "call", "principal": "bob"}, times=2)
+        hub.send(signal.SIGTERM)
+        await hub.ended()
+
+    assert [(one.server, one.tool, one.outcome) for one in by_bob] == [
+        ("files", "echo", "completed"),
+        ("files", "echo", "refused"),
+    ]
+    assert by_bob[0].program.startswith("holdfast")
+    assert by_bob[0].argument_bytes > 0
+    assert by_bob[0].result_bytes > 0
+    assert len(by_bob[0].argument_hash) == 32
+    assert "disabled" in by_bob[1].reason
+    switch = next(one for one in records(audit) if one.event == "switch")
+    assert (switch.principal, switch.method, switch.server) == ("control", "disable", "files")
+    assert "127.0.0.1" in switch.source
+    assert next(one for one in records(audit) if one.event == "reload").reason == "added: more"
+    assert "a secret thing" not in "".join(one.read_text() for one in audit.iterdir())
+    checked = run("audit", "verify", "--config", str(file), "--json", home=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    assert json.loads(checked.stdout)["unproven"] == []
+
+
+async def test_a_killed_hub_loses_at_most_the_calls_of_its_last_second(tmp_path: Path, one: StdioServer) -> None:
+    file = with_audit(tmp_path / "mcp.json", {"files": one.definition})
+    answered: list[float] = []
+    async with served(tmp_path, "--config", str(file)) as hub, httpx2.AsyncClient(trust_env=False) as http:
+        await hub.said("files: connected")
+
+        async def keep_calling() -> None:
+            session = Session(http, hub.url)
+            await session.begin()
+            while True:
+                async with session.call("files__echo", {"text": "a"}) as events:
+                    answered.extend([anyio.current_time() async for _ in events])
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as callers:
+                for _ in range(3):
+                    callers.start_soon(keep_calling)
+                while len(answered) < 50 or answered[-1] - answered[0] < 1.5:  # noqa: ASYNC110 - others append to it
+                    await anyio.sleep(0.01)
+                hub.send(signal.SIGKILL)
+                killed = anyio.current_time()
+                callers.cancel_scope.cancel()
+        await hub.ended()
+
+    safe = sum(when < killed - 1.0 for when in answered)
+    assert safe > 0
+    assert sum(one.outcome == "completed" for one in records(tmp_path / "audit")) >= safe
+    checked = run("audit", "verify", "--config", str(file), home=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    assert "was not closed" in checked.stdout
+
+
+async def test_a_hub_whose_audit_is_required_calls_nothing_while_it_cannot_be_written(
+    tmp_path: Path, one: StdioServer
+) -> None:
+    file = with_audit(tmp_path / "mcp.json", {"files": one.definition}, required=True)
+    async with served(tmp_path, "--config", str(file)) as hub:
+        await hub.said("files: connected")
+        assert not (await hub.call("files__echo")).is_error
+        for old in (tmp_path / "audit").glob("audit-*.jsonl"):
+            old.unlink()
+        (tmp_path / "audit").rename(tmp_path / "moved")
+        (tmp_path / "audit").write_text("in its place")
+        await hub.said("the audit cannot be written")
+        refused = await hub.call("files__echo")
+        assert refused.is_error
+        assert "not called: the audit cannot be written" in refused.text
+        (tmp_path / "audit").unlink()
+        await hub.said("the audit is written again")
+        assert not (await hub.call("files__echo")).is_error
+
+
+def test_a_hub_on_loopback_writes_no_audit_by_default(inside: Inside) -> None:
+    ran = inside("audit")
+    assert ran.code == 2
+    assert "there is no audit in" in ran.err
+
+
+def test_records_are_shown_by_user_server_tool_and_outcome(inside: Inside, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    files = AuditFiles(folder, KEY)
+    files.write([called("get"), called("set", "eve\x1b[2J")])
+    files.close()
+    everything = inside("audit", "--path", str(folder), "--since", "2026-01-01")
+    assert (everything.code, everything.out.count("\n")) == (0, 2)
+    assert "\x1b" not in everything.out
+    only = inside("audit", "--path", str(folder), "--since", "2026-01-01", "--user", "bob", "--tool", "get", "--json")
+    assert json.loads(only.out)["principal"] == "bob"
+    assert inside("audit", "--path", str(folder), "--since", "2026-01-01", "--outcome", "failed").out == ""
+    assert inside("audit", "--path", str(folder), "--since", "yesterday").code == 2
