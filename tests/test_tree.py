@@ -27,10 +27,8 @@ LARGE_CLASSES = frozenset(
         "Acceptor",
         "Bridge",
         "Connection",
-        "Fleet",
         "FleetMember",
         "HttpServer",
-        "PeerRequests",
         "Reply",
     }
 )
@@ -55,11 +53,8 @@ TEXTUAL_DECISIONS = frozenset[str]()
 
 LATE_CALLBACKS = frozenset(
     {
-        "events_lost",
-        "look_again",
         "on_gone",
         "on_stream",
-        "tell_use",
     }
 )
 """Callbacks that an object gets after it is made. The list only gets shorter: a constructor takes its collaborators."""

@@ -121,7 +121,7 @@ async def test_a_wrong_clock_of_a_replica_is_in_the_api_and_in_the_doctor(clinic
     async with anyio.create_task_group() as tasks:
         await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
         async with steered({"off": OFF}, fleet=fleet) as hub:
-            fleet.clock.note(1.8e9, {"one": 0, "two": 90_000, "three": 1}, 0.0)
+            fleet.state.clock.agreed.note(1.8e9, {"one": 0, "two": 90_000, "three": 1}, 0.0)
 
             async def is_told() -> bool:
                 return bool((await hub.control.hub()).notice)

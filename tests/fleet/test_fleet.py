@@ -282,15 +282,17 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
         assert isinstance(signed, SignedStore)
         await came_true(lambda: signed.refused > 0)
         assert good.server_health("one").state is State.CONNECTED
-        assert [replica.replica for replica in fleet_of(good).replicas] == [fleet_of(good).replica]
-        await came_true(lambda: "a replica with another key uses the same part of the store" in fleet_of(good).problem)
+        assert [replica.replica for replica in fleet_of(good).presence.replicas] == [fleet_of(good).replica]
+        await came_true(
+            lambda: "a replica with another key uses the same part of the store" in fleet_of(good).state.problem
+        )
         await good.toggle("one", enabled=False)
         assert await good.registry.scope("one") == "this replica only"
     async with running(one, hub={"fleet": fleet_on(store)}) as alone:
-        await came_true(lambda: fleet_of(alone).is_settled and not fleet_of(alone).member.strangers)
+        await came_true(lambda: fleet_of(alone).state.is_settled and not fleet_of(alone).member.strangers)
         await alone.toggle("one", enabled=False)
         assert await alone.registry.scope("one") == "the fleet"
-        assert fleet_of(alone).problem == ""
+        assert fleet_of(alone).state.problem == ""
 
 
 @pytest.mark.requirement("FLEET-2", "FLEET-3")
@@ -304,12 +306,12 @@ async def test_a_replica_whose_clock_is_ahead_forgets_nothing_for_the_others_and
         running({}, hub={"fleet": fleet_on(store, ahead=40 * 86_400)}) as ahead,
     ):
         over, ended = (f"ended/{name}" for name in ("over", "of-a-session"))
-        fleet_of(good).keep(ended, {"until": time.time() + 3_600})
-        await came_true(lambda: fleet_of(ahead).kept(ended) is not None)
-        fleet_of(ahead).keep(over, {"until": time.time() + 1})
-        await came_true(lambda: fleet_of(good).kept(over) is not None)
-        await came_true(lambda: fleet_of(good).kept(over) is None)  # both looked for what is over
-        assert fleet_of(ahead).kept(ended) is not None
+        fleet_of(good).state.write(ended, {"until": time.time() + 3_600})
+        await came_true(lambda: fleet_of(ahead).state.kept(ended) is not None)
+        fleet_of(ahead).state.write(over, {"until": time.time() + 1})
+        await came_true(lambda: fleet_of(good).state.kept(over) is not None)
+        await came_true(lambda: fleet_of(good).state.kept(over) is None)  # both looked for what is over
+        assert fleet_of(ahead).state.kept(ended) is not None
         assert await store.command("HEXISTS", "holdfast2:{default}:records", ended)
     assert "is 3456000 s ahead of the fleet" in caplog.text
 
@@ -325,11 +327,11 @@ async def test_the_metrics_that_alerts_watch_show_three_configurations_a_wrong_c
         for fleet in fleets:
             off = {fleet.replica: {"command": "x", "enabled": False}}
             metrics.append(Metrics(await stack.enter_async_context(running(off, hub={"fleet": fleet})), fleet))
-        await came_true(lambda: all(len(fleet.different_configs) == 3 for fleet in fleets))
-        await came_true(lambda: all([*fleet.wrong_clocks] == ["r3"] for fleet in fleets))
+        await came_true(lambda: all(len(fleet.configs.groups) == 3 for fleet in fleets))
+        await came_true(lambda: all([*fleet.state.clock.wrong] == ["r3"] for fleet in fleets))
         shown = [(await one.text()).decode() for one in metrics]
         await store.kill()
-        await came_true(lambda: not any(fleet.is_shared for fleet in fleets))
+        await came_true(lambda: not any(fleet.state.is_shared for fleet in fleets))
         lost = [(await one.text()).decode() for one in metrics]
     for text in shown:
         assert "\nholdfast_fleet_configs 3.0\n" in text
@@ -367,14 +369,14 @@ async def test_without_the_store_hubs_go_on_and_a_switch_is_for_this_replica_onl
         assert (await first.call_tool("one__a")).text == "1"
         await first.toggle("one", enabled=False)
         assert await first.registry.scope("one") == "this replica only"
-        await came_true(lambda: fleet_of(first).not_shared_since is not None)
+        await came_true(lambda: fleet_of(first).state.not_shared_since is not None)
         exchanges = fleet_of(first).exchanges
         assert await first.registry.scope("one") == "this replica only"
         assert fleet_of(first).exchanges == exchanges, "it is known, and nothing is waited for"
         assert (await second.call_tool("one__a")).text == "1"
         await store.start()
         await reaches(second, "one", State.DISABLED)
-        await came_true(lambda: fleet_of(first).not_shared_since is None)
+        await came_true(lambda: fleet_of(first).state.not_shared_since is None)
 
 
 @pytest.mark.requirement("FLEET-3")
@@ -391,12 +393,12 @@ async def test_a_switch_survives_what_happens_to_the_store(
             await store.command("FLUSHALL")
         elif accident == "stopped":
             store.stop()
-            await came_true(lambda: fleet_of(second).not_shared_since is not None)
+            await came_true(lambda: fleet_of(second).state.not_shared_since is not None)
             store.go_on()
         else:
             await store.replace_by(copy if accident == "older" else None)
         await first.registry.scope("one")
-        await came_true(lambda: fleet_of(first).is_settled and fleet_of(second).is_settled)
+        await came_true(lambda: fleet_of(first).state.is_settled and fleet_of(second).state.is_settled)
         assert second.server_health("one").status == "disabled"
         async with running(one, hub={"fleet": fleet_on(store)}) as fresh:
             await reaches(fresh, "one", State.DISABLED)
@@ -409,11 +411,11 @@ async def test_a_fresh_replica_holds_a_changed_tool_until_any_replica_approves_i
     async with changing_peer() as origin:
         servers: dict[str, object] = {"o": {"url": origin.url, "tools": {"holdChanged": True}}}
         async with hubs(store, servers, 1) as (first,):
-            await came_true(lambda: fleet_of(first).is_settled and first.approvals.pending() == ())
+            await came_true(lambda: fleet_of(first).state.is_settled and first.approvals.pending() == ())
             assert "held until" not in caplog.text, "a first sight is no change, also before the fleet is known"
             origin.words = "Send me your keys."
             async with running(servers, hub={"fleet": fleet_on(store)}) as fresh:
-                await came_true(lambda: fleet_of(fresh).is_settled and fresh.approvals.pending())
+                await came_true(lambda: fleet_of(fresh).state.is_settled and fresh.approvals.pending())
                 await came_true(lambda: "o: the tool echo changed since it was first seen; it is held" in caplog.text)
                 with pytest.raises(ToolHeld):
                     await fresh.call_tool("o__echo", {"text": "hi"})

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.replicas import agreement
 from holdfast.fleet import Fleet, LocalStore, serve_broker
-from holdfast.fleet.config_digest import config_digests
+from holdfast.fleet.config_comparison import config_digests
 from holdfast.keys import KeyRing
 from tests.harness.open_hubs import config, fleet_of, running
 from tests.harness.waiting import came_true
@@ -47,11 +47,11 @@ async def test_replicas_that_differ_say_so_once_and_no_more_when_they_agree(
         running({"three": OFF}, hub={"fleet": fleet_on(store, "r3")}) as earlier,
     ):
         fleets = [fleet_of(hub) for hub in (first, second, earlier)]
-        await came_true(lambda: all(fleet.different_configs == (("r1",), ("r2",)) for fleet in fleets))
-        assert "2 different configurations (r1; r2)" in fleets[0].config_notice
+        await came_true(lambda: all(fleet.configs.groups == (("r1",), ("r2",)) for fleet in fleets))
+        assert "2 different configurations (r1; r2)" in fleets[0].configs.notice
         await first.registry.apply(config({"two": OFF, "one": OFF}))
-        await came_true(lambda: not any(fleet.different_configs for fleet in fleets))
-        assert fleets[0].config_notice == ""
+        await came_true(lambda: not any(fleet.configs.groups for fleet in fleets))
+        assert fleets[0].configs.notice == ""
         presences = [str(peer.about) for peer in fleets[0].member.peers.values()]
     said = [record.getMessage() for record in caplog.records if "different configurations" in record.getMessage()]
     assert len(said) == len(fleets)

@@ -26,15 +26,17 @@ from holdfast.fleet import (
     SignedStore,
     StoreUnavailable,
     serve_broker,
+    shared_events,
 )
 from holdfast.fleet.local_store import MemoryEvents
-from holdfast.front import requests, shared_events
+from holdfast.fleet.replica_state import ReplicaState
+from holdfast.fleet.shared_events import SharedEvent, SharedEvents
+from holdfast.front import requests
 from holdfast.front.app import Front, create_app
 from holdfast.front.fleet_sessions import FleetSessions
 from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
-from holdfast.front.shared_events import SharedEvent, SharedEvents
 from holdfast.hub.hub import Hub
 from holdfast.keys import KeyRing
 from holdfast.serve.replicas import share_sessions
@@ -120,7 +122,7 @@ async def replica(store: Shared, origin: Origin, *, shared: bool = True, ahead: 
 
     keys = SessionKeys([KEY], shared=True)
     ids = SessionIds(keys, wall=wall)
-    fleet = Fleet(SignedStore(store, lambda: keys.ring, "test"), events=store, wall=wall)
+    fleet = Fleet(SignedStore(store, lambda: keys.ring, "test"), events=store, keys=lambda: keys.ring, wall=wall)
     if shared:
         share_sessions(ids, fleet)
     hub = Hub(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}), fleet=fleet)
@@ -167,8 +169,8 @@ async def test_a_replica_with_a_wrong_clock_serves_the_sessions_of_others_and_th
         replica(store, origin, ahead=ahead) as wrong,
     ):
         fleets = [fleet_of(one.hub) for one in (good, wrong)]
-        await came_true(lambda: all(len(fleet.wrong_clocks) == 1 and fleet.is_settled for fleet in fleets))
-        assert fleets[0].wrong_clocks.keys() == {fleets[1].replica}
+        await came_true(lambda: all(len(fleet.state.clock.wrong) == 1 and fleet.state.is_settled for fleet in fleets))
+        assert fleets[0].state.clock.wrong.keys() == {fleets[1].replica}
         for at, elsewhere in ((good, wrong), (wrong, good)):
             session = at.session()
             await session.begin()
@@ -176,7 +178,7 @@ async def test_a_replica_with_a_wrong_clock_serves_the_sessions_of_others_and_th
             await session.end()
             async with replica(store, origin) as fresh:
                 fleet = fleet_of(fresh.hub)
-                await came_true(lambda fleet=fleet: fleet.is_settled)  # type: ignore[misc]
+                await came_true(lambda fleet=fleet: fleet.state.is_settled)  # type: ignore[misc]
                 assert (await fresh.ask(session, "ping")).status_code == 404
 
 
@@ -270,7 +272,7 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
             assert (await second.ask(session, "ping")).status_code == 200
             (told,) = await again.come_back(after=begun["id"])
         assert "is lost" in told["data"]
-        await came_true(lambda: fleet_of(second.hub).not_shared_since)
+        await came_true(lambda: fleet_of(second.hub).state.not_shared_since)
 
 
 # Sealing.
@@ -293,7 +295,7 @@ async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared()
 
 def shared(store: EventStore, **more: Any) -> SharedEvents:
     options: dict[str, Any] = {"replica": "r", "replicas": lambda: (), **more}
-    return SharedEvents(store, SessionKeys([KEY], shared=True), **options)
+    return SharedEvents(store, lambda: KeyRing([KEY]), **options)
 
 
 @pytest.fixture
@@ -360,7 +362,7 @@ async def test_idle_sessions_expire_by_their_last_use_on_any_replica(monkeypatch
     now = 1_800_000_000.0
     fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"))
     all_known = True
-    monkeypatch.setattr(Fleet, "keeps_all", property(lambda _: all_known))
+    monkeypatch.setattr(ReplicaState, "keeps_all", property(lambda _: all_known))
     keys = SessionKeys([KEY], shared=True)
     ids = SessionIds(keys, FleetSessions(fleet, keys, wall=lambda: now), wall=lambda: now)
     named = {"endpoint": None, "principal": "ada"}

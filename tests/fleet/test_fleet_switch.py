@@ -21,12 +21,12 @@ def test_a_later_switch_wins_though_it_changed_nothing_where_it_was_made() -> No
     """The replica that was cut off brings its earlier switch: the later one was acknowledged, and stays."""
     time, store = [1000.0], object()
     cut_off, other = (Fleet(store_of(store), replica=name, wall=lambda: time[0]) for name in ("r0", "r1"))
-    other.note_switch("s", disabled=False)
+    other.decisions.note_switch("s", disabled=False)
     cut_off.member.book.merge(record_of(other))
     time[0] += 10
-    cut_off.note_switch("s", disabled=True)
+    cut_off.decisions.note_switch("s", disabled=True)
     time[0] += 10
-    other.note_switch("s", disabled=False)
+    other.decisions.note_switch("s", disabled=False)
     assert cut_off.member.book.merge(record_of(other))
     assert not other.member.book.merge(record_of(cut_off))
     assert record_of(other).value == '{"off":false}'

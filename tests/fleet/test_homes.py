@@ -630,7 +630,7 @@ async def test_what_a_principal_used_at_one_replica_counts_at_the_others() -> No
             return [(await http.post(at.url, json=ping, headers=client.headers)).status_code for _ in range(count)]
 
         def is_told() -> bool:
-            use: Any = b.fleet.uses_elsewhere().get("r0") or {}
+            use: Any = b.fleet.presence.others.get("r0", {}).get("use") or {}
             return any(calls >= 4 for _, _, calls in use.values())
 
         assert await pings(a, "the token of ada is long", 4) == [200] * 4

@@ -84,17 +84,25 @@ class Fleet:
     """Peers that know each other's addresses."""
 
     def __init__(self) -> None:
-        self.addresses: dict[str, str] = {}
+        self.known: dict[str, str] = {}
+        self.joined: dict[str, str] = {}
+        """Replicas that are known after a second look."""
         self.hubs: dict[str, Endpoints] = {}
         self.listeners: dict[str, PeerListener] = {}
         self.stack = AsyncExitStack()
+
+    def addresses(self) -> dict[str, str]:
+        return self.known
+
+    async def look_again(self) -> None:
+        self.known |= self.joined
 
     async def add(
         self, name: str, *, keys: Callable[[], KeyRing] = lambda: KeyRing([KEY]), at: PeerAddress | None = LOCAL
     ) -> Peers:
         peers = Peers(FleetIdentity(keys, name), advertise=at)
-        peers.join(lambda: self.addresses)
-        self.addresses[name] = peers.address
+        peers.join(self)
+        self.known[name] = peers.address
         tasks = await self.stack.enter_async_context(anyio.create_task_group())
         self.stack.callback(tasks.cancel_scope.cancel)
         hub = self.hubs[name] = Endpoints()
@@ -172,7 +180,7 @@ async def test_an_address_that_another_replica_took_over_gets_nothing(fleet: Fle
     a = await fleet.add("a")
     await fleet.add("c")
     await fleet.add("d", at=PeerAddress.parse(f"unix:{tmp_path}/d"))
-    fleet.addresses |= {"b": fleet.addresses["c"], "e": fleet.addresses["d"]}
+    fleet.known |= {"b": fleet.known["c"], "e": fleet.known["d"]}
     with pytest.raises(PeerUnreachable, match="another replica answers there: c"):
         await send(a, "b")
     with pytest.raises(PeerRefused, match="another replica has this address now"):
@@ -206,12 +214,7 @@ async def test_what_cannot_be_done_is_refused_with_its_reason(fleet: Fleet) -> N
 async def test_a_replica_that_joined_a_moment_ago_is_looked_for_before_it_counts_as_gone(fleet: Fleet) -> None:
     a = await fleet.add("a")
     await fleet.add("b")
-    address = fleet.addresses.pop("b")
-
-    async def look() -> None:
-        fleet.addresses["b"] = address
-
-    a.look_again = look
+    fleet.joined["b"] = fleet.known.pop("b")
     assert await send(a, "b") == b"echo hello"
 
 

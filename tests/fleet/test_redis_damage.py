@@ -126,12 +126,12 @@ async def test_a_record_that_another_program_wrote_ends_no_hub(redis: RedisPeer)
     address = RedisAddress.parse(f"{redis.url}?fleet=foreign")
     fleet = Fleet(signed := SignedStore(RedisStore(address), lambda: KeyRing([b"k" * 32]), "test"), replica="r1")
     async with running({}, hub={"fleet": fleet}):
-        await came_true(lambda: fleet.is_shared)
+        await came_true(lambda: fleet.state.is_shared)
         stranger = RedisStore(address)
         await stranger.exchange(FleetExchange(replica="x", presence="é.", records=(replace(OFF, value="é.off"),)))
         await stranger.close()
         await came_true(lambda: signed.refused >= 2 and fleet.member.strangers == 1)
-        assert fleet.is_shared
+        assert fleet.state.is_shared
 
 
 class Held:

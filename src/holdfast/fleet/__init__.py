@@ -34,12 +34,17 @@ if TYPE_CHECKING:
         said_in as said_in,
         written as written,
     )
+    from holdfast.fleet.presence import ReplicaView as ReplicaView
     from holdfast.fleet.redis_store import (
         RedisAddress as RedisAddress,
         RedisEvents as RedisEvents,
         RedisStore as RedisStore,
     )
-    from holdfast.fleet.replica_view import ReplicaView as ReplicaView
+    from holdfast.fleet.shared_events import (
+        SESSION_PURPOSE as SESSION_PURPOSE,
+        SharedEvent as SharedEvent,
+        SharedEvents as SharedEvents,
+    )
     from holdfast.fleet.stores import (
         EventStore as EventStore,
         LogWrite as LogWrite,

@@ -32,7 +32,7 @@ class ClientHomeFinder:
         self._before: frozenset[str] = frozenset()
         """The replicas that could have homes, before the last one came or left."""
         self._now: frozenset[str] = frozenset()
-        fleet.watch_peers(self._review)
+        fleet.presence.watch(self._review)
 
     @property
     def tag(self) -> str:
@@ -47,7 +47,7 @@ class ClientHomeFinder:
     async def replica_of(self, tag: str) -> str | None:
         """The other replica with this tag, if it is present; its first, should two have the same."""
         if tag != self.tag and not replicas_with_tag(tag, self._fleet.member.peers):
-            await self._fleet.look_again()
+            await self._fleet.presence.look_again()
         found = replicas_with_tag(tag, self._fleet.member.peers)
         return next((name for name in found if name != self._fleet.replica), None)
 
@@ -69,7 +69,7 @@ class ClientHomeFinder:
         if home != self._fleet.replica:
 
             async def moves() -> bool:
-                await self._fleet.look_again()
+                await self._fleet.presence.look_again()
                 return self._home(client.owner, client.home) != home
 
             raise LivesElsewhere(home, moves=moves)
@@ -92,15 +92,15 @@ class ClientHomeFinder:
         return home_of(_key_of(client.owner), "", before) != self._fleet.replica
 
     def _home(self, owner: Hashable, named: str) -> str:
-        replicas = self._fleet.possible_homes
+        replicas = self._fleet.presence.possible_homes
         by_name = {home_name(replica): replica for replica in replicas}
         return home_of(_key_of(owner), by_name.get(named, ""), replicas)
 
     def _review(self) -> None:
         """Replicas may have come or left: close the connections of clients whose home is another one now."""
-        if self._fleet.possible_homes == self._now or self._fleet.member.about.get("leaving") is True:
+        if self._fleet.presence.possible_homes == self._now or self._fleet.member.about.get("leaving") is True:
             return  # of a replica that leaves, connections in use stay to the end
-        self._before, self._now = self._now, self._fleet.possible_homes
+        self._before, self._now = self._now, self._fleet.presence.possible_homes
         for owner, named in list(self._owners.items()):
             here = self._home(owner, named) == self._fleet.replica
             if not here:

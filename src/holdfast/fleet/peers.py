@@ -25,9 +25,9 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote
 
 import anyio
@@ -44,6 +44,7 @@ __all__ = [
     "REFUSED_HEADER",
     "SENDER_HEADER",
     "TARGET_HEADER",
+    "PeerDirectory",
     "PeerFailed",
     "PeerLeaves",
     "PeerRefused",
@@ -102,6 +103,26 @@ class PeerLeaves(PeerRefused):
     """The replica is shutting down, and did nothing for the request."""
 
 
+class PeerDirectory(Protocol):
+    """Who is present."""
+
+    def addresses(self) -> Mapping[str, str]:
+        """The addresses of the replicas by their names; an empty one cannot be reached."""
+
+    async def look_again(self) -> None:
+        """Learn of replicas that joined a moment ago."""
+
+
+class _NoReplicas:
+    """A directory without entries."""
+
+    def addresses(self) -> Mapping[str, str]:
+        return {}
+
+    async def look_again(self) -> None:
+        return
+
+
 class Peers:
     """The other replicas, for the parts of a hub that ask them something, and the socket on which they reach this one.
 
@@ -117,9 +138,8 @@ class Peers:
         if advertise is not None:
             self.listener, bound = bind_peer(advertise)
             self.address = str(bound)
-        self._addresses: Callable[[], Mapping[str, str]] = dict
-        self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
-        """Learns of replicas that joined a moment ago."""
+        self.directory: PeerDirectory = _NoReplicas()
+        """Who is present, by signed presence."""
         self._pools: dict[str, tuple[str, Pool]] = {}
         self._leaves: dict[str, float] = {}
         """The replicas that said that they leave, and until when that counts."""
@@ -130,19 +150,19 @@ class Peers:
         """The name of this replica."""
         return self.identity.name
 
-    def join(self, addresses: Callable[[], Mapping[str, str]]) -> None:
-        """The addresses of the others by their names, from their signed presence."""
-        self._addresses = addresses
+    def join(self, directory: PeerDirectory) -> None:
+        """Know the others by their signed presence; before that there are none."""
+        self.directory = directory
 
     @property
     def present(self) -> tuple[str, ...]:
         """The other replicas that are present, also those that cannot be asked."""
-        return tuple(sorted(name for name in self._addresses() if name != self.replica))
+        return tuple(sorted(name for name in self.directory.addresses() if name != self.replica))
 
     @property
     def others(self) -> tuple[str, ...]:
         """The other replicas that are present and can be reached."""
-        return tuple(sorted(name for name, at in self._addresses().items() if at and name != self.replica))
+        return tuple(sorted(name for name, at in self.directory.addresses().items() if at and name != self.replica))
 
     @property
     def leaving(self) -> frozenset[str]:
@@ -153,7 +173,7 @@ class Peers:
     def note_leaving(self, replicas: Iterable[str]) -> None:
         """These replicas said that they leave, to this replica or to another one."""
         until = anyio.current_time() + LEAVES_SECONDS
-        present = self._addresses()
+        present = self.directory.addresses()
         self._leaves.update((name, until) for name in replicas if name in present and name not in self.leaving)
 
     @asynccontextmanager
@@ -220,7 +240,7 @@ class Peers:
             while True:
                 await anyio.sleep(WATCH_SECONDS)
                 now = self.identity.authorities()
-                gone = [name for name in self._pools if name not in self._addresses()]
+                gone = [name for name in self._pools if name not in self.directory.addresses()]
                 lost = [*self._pools] if not set(known) <= set(now) else gone
                 known = now
                 for replica in lost:  # of replicas that left, or after a key was removed: they are made again
@@ -234,9 +254,9 @@ class Peers:
                 self.listener.close()
 
     async def _pool(self, replica: str) -> Pool:
-        if replica not in self._addresses():
-            await self.look_again()
-        address = self._addresses().get(replica)
+        if replica not in self.directory.addresses():
+            await self.directory.look_again()
+        address = self.directory.addresses().get(replica)
         if address is None:
             raise PeerUnreachable(f"the replica {replica} is not present")
         if not address:

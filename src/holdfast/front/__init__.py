@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         SessionStore as SessionStore,
         SqliteSessions as SqliteSessions,
     )
-    from holdfast.front.shared_events import SharedEvents as SharedEvents
     from holdfast.front.stdio import serve_stdio as serve_stdio
     from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles
 

@@ -248,8 +248,10 @@ class Front:
         self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
         if fleet is not None:
             self.quotas.share(self._ids.keys.label)
-            fleet.tell_use = self._tell_use
-            fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))
+            fleet.presence.tell("use", self._tell_use)
+            fleet.presence.watch(
+                lambda: self.quotas.follow({name: about.get("use") for name, about in fleet.presence.others.items()})
+            )
         self._tasks: anyio.abc.TaskGroup | None = None
         peers = fleet.peers if fleet is not None else None
         self._peers = PeerRequests(peers) if peers is not None else None
@@ -306,7 +308,7 @@ class Front:
         self.retire()
         self.refusing = True
         if self._fleet is not None:
-            self._fleet.describe(leaving=True)  # the homes of clients move to other replicas
+            self._fleet.presence.describe(leaving=True)  # the homes of clients move to other replicas
         self.broker.pending.close()
         self.move_streams()
 
@@ -336,7 +338,7 @@ class Front:
             backlog=self._backlog,
             quotas=self.quotas,
             make_room=self.endpoints.make_room,
-            peers=self._peers,
+            peers=self._fleet.peers if self._fleet is not None else None,
         )
         return HttpEndpoint(
             mcp_server,

@@ -17,18 +17,16 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from holdfast.fleet import Fleet
+from holdfast.fleet import SESSION_PURPOSE, Fleet
 from holdfast.front.session_id import SessionKeys
 from holdfast.front.session_store import IDLE_SECONDS, NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
 
-__all__ = ["PURPOSE", "FleetSessions"]
+__all__ = ["FleetSessions"]
 
 LARGEST_STATE: Final = 16 * 1024
 """Bytes. A session with more subscriptions than fit shares its log level and its last use alone."""
 KEPT_SECONDS: Final = IDLE_SECONDS + 2 * NOTE_SECONDS
 """How long a state is kept after the last use: by then every replica takes the session for expired."""
-PURPOSE: Final = "session state"
-"""What is sealed for it has the session as its salt: a key of its own makes random nonces safe for any number."""
 
 
 class FleetSessions:
@@ -50,13 +48,13 @@ class FleetSessions:
     @property
     def shared(self) -> bool:
         """Whether every use of a session is known here; not while the store is away."""
-        return self._fleet.keeps_all
+        return self._fleet.state.keeps_all
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session: the later one of the fleet's and of this machine's. An ended session is ended."""
         own, fleets = await self._beside.load(session), self._shared_record(session)
         found = max(filter(None, (own, fleets)), key=lambda one: one.seen, default=None)
-        if self._fleet.kept(_ended(session)) is not None or (own is not None and own.ended):
+        if self._fleet.state.kept(_ended(session)) is not None or (own is not None and own.ended):
             found = found or SessionRecord(until=0.0, seen=0.0)
             return replace(found, ended=True)
         return found
@@ -65,9 +63,9 @@ class FleetSessions:
         """Keep a record: for the fleet with the next exchange, and on this machine when this returns."""
         until = min(record.until, self._wall() + KEPT_SECONDS)
         if record.ended:
-            self._fleet.keep(_ended(session), {"until": until})
+            self._fleet.state.write(_ended(session), {"until": until})
         else:
-            self._fleet.keep(_state(session), {"until": until, "sealed": self._sealed(session, record)})
+            self._fleet.state.write(_state(session), {"until": until, "sealed": self._sealed(session, record)})
         await self._beside.save(session, record)
 
     async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
@@ -99,7 +97,7 @@ class FleetSessions:
         await anyio.sleep_forever()
 
     def _shared_record(self, session: bytes) -> SessionRecord | None:
-        value = self._fleet.kept(_state(session))
+        value = self._fleet.state.kept(_state(session))
         return self._opened(session, value) if value is not None else None
 
     def _sealed(self, session: bytes, record: SessionRecord) -> str:
@@ -107,13 +105,13 @@ class FleetSessions:
         written = msgspec.msgpack.encode(content)
         if len(written) > LARGEST_STATE:
             written = msgspec.msgpack.encode([*content[:3], []])
-        sealed = self._keys.ring.seal(written, purpose=PURPOSE, about=b"state", salt=session)
+        sealed = self._keys.ring.seal(written, purpose=SESSION_PURPOSE, about=b"state", salt=session)
         return base64.b64encode(sealed).decode()
 
     def _opened(self, session: bytes, value: Mapping[str, Any]) -> SessionRecord | None:
         try:
             sealed = base64.b64decode(str(value["sealed"]), validate=True)
-            content = self._keys.ring.open(sealed, purpose=PURPOSE, about=b"state", salt=session)
+            content = self._keys.ring.open(sealed, purpose=SESSION_PURPOSE, about=b"state", salt=session)
             if content is None:
                 return None
             until, seen, level, subscribed = msgspec.msgpack.decode(content, type=_Content)

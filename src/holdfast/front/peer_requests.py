@@ -8,7 +8,6 @@ names only the client's own id, so it goes to all replicas. ``peer_listener`` is
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,6 +29,7 @@ from holdfast.fleet import (
     PeerUnreachable,
     written,
 )
+from holdfast.front.peer_notices import ASK_SECONDS, session_named
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import tag_of_event
 
@@ -41,10 +41,6 @@ __all__ = ["PeerRequests", "RequestOwner"]
 
 log = logging.getLogger("holdfast.front")
 
-ASK_SECONDS: Final = 2.0
-"""How long another replica may take for a short answer."""
-MOST_WAITING: Final = 1_000
-"""Messages of one session that wait for their way to another replica; then the oldest are dropped."""
 UNREAD_BYTES: Final = 1024 * 1024
 """How much of a forwarded answer may wait for a client that reads slowly."""
 
@@ -82,7 +78,6 @@ class PeerRequests:
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._waiting: dict[HttpSession, deque[bytes]] = {}
 
     @property
     def tag(self) -> str:
@@ -93,7 +88,7 @@ class PeerRequests:
         """The other replicas that a tag may name; one that just joined is looked for."""
         found = replicas_with_tag(tag, self._peers.present)
         if not found and tag != self.tag:
-            await self._peers.look_again()
+            await self._peers.directory.look_again()
             found = replicas_with_tag(tag, self._peers.present)
         return found
 
@@ -200,59 +195,15 @@ class PeerRequests:
 
     async def cancel(self, session: HttpSession, endpoint: str | None, request: str | int) -> None:
         """A client gave up a request that is not served here: tell the others."""
-        await self._peers.ask_all("cancel", {**_named(session, endpoint), "request": request}, within=ASK_SECONDS)
+        await self._peers.ask_all(
+            "cancel", {**session_named(session, endpoint), "request": request}, within=ASK_SECONDS
+        )
 
     # A client that ended its connections.
 
     async def forget_client(self, owner: ClientKey) -> None:
         """Tell the others, because its connections may be there."""
         await self._peers.ask_all("forget", {"principal": owner.principal, "key": owner.key}, within=ASK_SECONDS)
-
-    # Messages for a client whose stream is elsewhere.
-
-    async def find_stream(self, session: HttpSession, endpoint: str | None) -> bool:
-        """Look for the replica that has a session's stream of notices; the newest stream counts."""
-        found = await self._peers.ask_all("listening", _named(session, endpoint), within=ASK_SECONDS)
-        ages = {name: float(about["age"]) for name, about in found.items() if about.get("listening") is True}
-        session.stream_at = min(ages, key=lambda name: ages[name]) if ages else ""
-        return bool(ages)
-
-    def post(self, session: HttpSession, message: bytes) -> bool:
-        """A message for a stream that is not here; True if a task has to be started that ``carry``s it."""
-        waiting = self._waiting.get(session)
-        if waiting is not None:
-            waiting.append(message)
-            return False
-        self._waiting[session] = deque((message,), maxlen=MOST_WAITING)
-        return True
-
-    async def carry(self, session: HttpSession, endpoint: str | None) -> None:
-        """Take a session's messages to its stream, in their order; those without a stream stay in the log here."""
-        waiting = self._waiting[session]
-        try:
-            while waiting and not session.ended:
-                await self._carry_one(session, endpoint, waiting.popleft())
-        finally:
-            del self._waiting[session]
-
-    async def _carry_one(self, session: HttpSession, endpoint: str | None, message: bytes) -> None:
-        for known in (True, False):
-            if not (known and session.stream_at) and not await self.find_stream(session, endpoint):
-                return
-            try:
-                about = _named(session, endpoint)
-                said = await self._peers.ask(session.stream_at, "deliver", about, message, within=ASK_SECONDS)
-            except (PeerUnreachable, PeerRefused):
-                said = {}
-            except PeerFailed:
-                return  # it may have been delivered: a second time would be wrong
-            if said.get("delivered") is True:
-                return
-            session.stream_at = ""
-
-
-def _named(session: HttpSession, endpoint: str | None) -> dict[str, Any]:
-    return {"session": session.id, "endpoint": endpoint, "principal": session.principal.name}
 
 
 def _principal(principal: Principal) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from typing import Final
 from mcp_types import INTERNAL_ERROR, ErrorData
 
 from holdfast.endpoint import McpServer, error_message
+from holdfast.fleet import SharedEvent
 from holdfast.front.peer_requests import PeerRequests, RequestOwner
 from holdfast.front.requests import Reply, Request
 from holdfast.front.session_id import SessionIds
 from holdfast.front.sessions import HttpSession, HttpSessions
-from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import LostEvent, lost_event
 
 __all__ = ["StreamOpener"]

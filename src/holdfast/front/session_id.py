@@ -56,7 +56,7 @@ from holdfast.front.session_store import (
 from holdfast.keys import NONCE_BYTES, SHORTEST_SECRET, TAG_BYTES, KeyRing, derive
 
 if TYPE_CHECKING:
-    from holdfast.front.shared_events import SharedEvents
+    from holdfast.fleet import SharedEvents
 
 __all__ = ["KEY_VARIABLE", "LONGEST_ID", "SessionIds", "SessionKeys", "SessionTicket", "TicketSeal", "fitted"]
 

@@ -18,9 +18,10 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.access import Principal, QuotaExceeded, Quotas
-from holdfast.core import question_number
+from holdfast.core import question_number, replica_tag
 from holdfast.endpoint import CHANGES_CLIENT, Client, Exchange, McpServer, program_in
-from holdfast.front.peer_requests import PeerRequests
+from holdfast.fleet import Peers
+from holdfast.front.peer_notices import NoticesElsewhere
 from holdfast.front.session_id import SessionIds, SessionTicket
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
@@ -38,24 +39,6 @@ OPENING_SECONDS: Final = 5.0
 
 LOOKING_SECONDS: Final = 0.5
 """How often the other replicas are asked meanwhile whether it opened its stream there."""
-
-
-class NoticesElsewhere:
-    """The stream of notices of a session that may be on another replica."""
-
-    def __init__(self, peers: PeerRequests, endpoint: str | None, start: Callable[..., None]) -> None:
-        self._peers = peers
-        self._endpoint = endpoint
-        self._start = start
-
-    def deliver(self, session: HttpSession, message: bytes) -> None:
-        """Take a notice to the replica that has the stream, after those that wait already."""
-        if self._peers.post(session, message):
-            self._start(self._peers.carry, session, self._endpoint)
-
-    async def find(self, session: HttpSession) -> bool:
-        """Whether another replica has the stream."""
-        return await self._peers.find_stream(session, self._endpoint)
 
 
 class HttpSession:
@@ -193,7 +176,7 @@ class HttpSessions:
         backlog: Backlog,
         quotas: Quotas,
         make_room: Callable[[str], None],
-        peers: PeerRequests | None,
+        peers: Peers | None,
     ) -> None:
         """``make_room`` drops idle sessions of a principal, of all endpoints."""
         self._server = server
@@ -205,7 +188,7 @@ class HttpSessions:
             HttpSession,
             bounds=bounds,
             backlog=backlog,
-            tag=peers.tag if peers is not None else "",
+            tag=replica_tag(peers.replica) if peers is not None else "",
             elsewhere=NoticesElsewhere(peers, endpoint, start) if peers is not None else None,
             keep=self._keep,
         )

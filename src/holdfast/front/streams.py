@@ -23,8 +23,8 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INVALID_REQUEST, ErrorData
 
 from holdfast.endpoint import error_message, notice_message, result_message, result_pieces
+from holdfast.fleet import SharedEvent, SharedEvents
 from holdfast.front.requests import Reply
-from holdfast.front.shared_events import SharedEvent, SharedEvents
 from holdfast.wire import Bytes, RawObject, loads
 
 if TYPE_CHECKING:

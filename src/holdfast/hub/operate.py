@@ -55,7 +55,7 @@ class Operations:
         slot = self._slot(name)
         self.registry.writer.changed(at_once=True)
         if self.registry.fleet is not None:
-            self.registry.fleet.note_switch(name, not enabled)
+            self.registry.fleet.decisions.note_switch(name, not enabled)
         slot.handle(on.EnableRequested() if enabled else on.DisableRequested())
         while not enabled and slot.state is State.DISABLING:
             await slot.changed()

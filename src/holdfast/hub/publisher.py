@@ -26,7 +26,7 @@ from holdfast.core import Catalog, ChangedKinds, Collision, Kind, Listing, NameK
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.journal import Journal
 from holdfast.hub.records import ListFailed, Published
-from holdfast.hub.replica_link import Replicas
+from holdfast.hub.replica_link import ListingSharing
 from holdfast.hub.state_store import written_prefixes
 from holdfast.wire import Fields, dumps, text_of
 
@@ -52,7 +52,7 @@ class Publisher:
         approvals: Approvals,
         journal: Journal,
         *,
-        replicas: Replicas | None,
+        listings: ListingSharing | None,
         on_change: Callable[[], None],
         on_withdraw: Callable[[str], None],
     ) -> None:
@@ -60,7 +60,7 @@ class Publisher:
         """What is published now."""
         self._approvals = approvals
         self._journal = journal
-        self._replicas = replicas
+        self._shared_listings = listings
         self._on_change = on_change
         self._on_withdraw = on_withdraw
         self._waiting: dict[str, Listing] = {}
@@ -184,9 +184,9 @@ class Publisher:
             self.replace(catalog, catalog.changes(self.catalog))
 
     def _published(self, reviewed: Iterable[Listing]) -> None:
-        if self._replicas is not None:
+        if self._shared_listings is not None:
             for listing in reviewed:
-                self._replicas.published(listing)
+                self._shared_listings.published(listing)
         if self._approvals.pins.unsaved:
             self._on_change()
 

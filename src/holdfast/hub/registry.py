@@ -92,7 +92,7 @@ class SlotRegistry:
             mode=lambda server: approval_mode(self.config, server, default),
             journal=self.journal,
             lock=approvals if isinstance(approvals, ApprovalsLock) else None,
-            shared=fleet or ALONE,
+            shared=fleet.decisions if fleet is not None else ALONE,
         )
         self.clients = ClientSlots()
         """The slots that belong to one client each."""
@@ -103,7 +103,7 @@ class SlotRegistry:
         self.publisher = Publisher(
             self.approvals,
             self.journal,
-            replicas=fleet,
+            listings=fleet.listings if fleet is not None else None,
             on_change=self.writer.changed,
             on_withdraw=self.clients.end,
         )
@@ -189,7 +189,7 @@ class SlotRegistry:
 
         Empty for a hub that is alone. It waits for the other replicas, two seconds at most.
         """
-        return await self.fleet.scope(server) if self.fleet is not None else ""
+        return await self.fleet.decisions.scope(server) if self.fleet is not None else ""
 
     def attach(self, relay: Relay) -> None:
         """New connections pass server-initiated requests and notifications to ``relay`` from now on."""
@@ -225,7 +225,7 @@ class SlotRegistry:
             host=self.publisher,
             journal=self.journal,
             relay=lambda: self.relay,
-            fleet=self.fleet,
+            fleet=self.fleet.evidence if self.fleet is not None else None,
         )
         if self.fleet is not None:
             self.fleet.open(RegistryHost(self), self.clock)

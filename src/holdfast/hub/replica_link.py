@@ -1,7 +1,7 @@
 """The other replicas of a hub, as the hub sees them, and the hub as they see it.
 
-A hub may be one of several. What it knows of that is here: two protocols, and the host that gives what others decided
-to the slots, the approvals and the catalog. ``fleet/`` implements ``Replicas``; the hub imports nothing of it.
+A hub may be one of several. What it knows of that is here: protocols, and the host that gives what others decided to
+the slots, the approvals and the catalog. ``fleet/`` implements ``Replicas``; the hub imports nothing of it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,11 @@ from holdfast.hub.state_store import fingerprint
 if TYPE_CHECKING:
     from holdfast.hub.registry import SlotRegistry
 
-__all__ = ["RegistryHost", "ReplicaHost", "Replicas"]
+__all__ = ["EvidenceSharing", "ListingSharing", "RegistryHost", "ReplicaHost", "Replicas"]
 
 
-class Replicas(Protocol):
-    """The other replicas. Nothing here waits for the store, except ``scope``."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether a first sight is one for all replicas."""
-
-    @property
-    def not_shared_since(self) -> float | None:
-        """Since when the store does not answer, in seconds since the epoch; None while it does."""
-
-    def open(self, host: ReplicaHost, clock: Clock) -> None:
-        """Begin for this hub; before ``run``."""
-
-    async def run(self) -> None:
-        """Share until cancelled; then tell the others that this replica leaves."""
+class EvidenceSharing(Protocol):
+    """What replicas tell each other about servers, as a slot tells it."""
 
     def claim(self, server: str, at: float | None, number: int) -> None:
         """A slot needs the right to probe at that time; None: it is not needed any more."""
@@ -47,8 +33,24 @@ class Replicas(Protocol):
     def share(self, server: str, evidence: on.Event) -> None:
         """A slot learned something about its server."""
 
+
+class ListingSharing(Protocol):
+    """What servers list, as the publisher tells it."""
+
     def published(self, listing: Listing) -> None:
         """This hub published a listing."""
+
+
+class DecisionSharing(Protocol):
+    """What operators decide for all replicas. Nothing here waits for the store, except ``scope``."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first sight is one for all replicas."""
+
+    @property
+    def not_shared_since(self) -> float | None:
+        """Since when the store does not answer, in seconds since the epoch; None while it does."""
 
     def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
         """A tool was seen for the first time, or its change was approved."""
@@ -58,6 +60,28 @@ class Replicas(Protocol):
 
     async def scope(self, server: str) -> str:
         """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
+
+
+class Replicas(Protocol):
+    """The other replicas."""
+
+    @property
+    def evidence(self) -> EvidenceSharing:
+        """For the slots."""
+
+    @property
+    def listings(self) -> ListingSharing:
+        """For the publisher."""
+
+    @property
+    def decisions(self) -> DecisionSharing:
+        """For the approvals, and for the operator."""
+
+    def open(self, host: ReplicaHost, clock: Clock) -> None:
+        """Begin for this hub; before ``run``."""
+
+    async def run(self) -> None:
+        """Share until cancelled; then tell the others that this replica leaves."""
 
 
 class ReplicaHost(Protocol):
@@ -149,7 +173,7 @@ class RegistryHost:
         for server in list(self._registry.slots):
             for key, text in self._registry.approvals.pins.of(server).items():
                 if self._registry.fleet is not None:
-                    self._registry.fleet.note_pin(server, key, text, False)
+                    self._registry.fleet.decisions.note_pin(server, key, text, False)
             self._publish_again(server)
 
     def alone(self) -> None:

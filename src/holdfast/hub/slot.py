@@ -26,7 +26,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
@@ -59,6 +59,9 @@ from holdfast.hub.records import OneClientRecord
 from holdfast.hub.slot_call import SlotCall
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, DesiredState, Fields, RawObject
+
+if TYPE_CHECKING:
+    from holdfast.hub.replica_link import EvidenceSharing
 
 __all__ = ["Slot", "SlotContext", "SlotHost", "lifecycle_policy", "record_of", "remedy_for"]
 
@@ -97,19 +100,6 @@ class SlotHost(Protocol):
         """
 
 
-class FleetLink(Protocol):
-    """The other replicas, as a slot sees them."""
-
-    def claim(self, server: str, at: float | None, number: int) -> None:
-        """Ask for the right to probe at that time; None: it is not needed any more."""
-
-    def release(self, server: str, delay: float) -> None:
-        """Give the right to probe back."""
-
-    def share(self, server: str, evidence: on.Event) -> None:
-        """Tell the other replicas."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SlotContext:
     """What all slots of a hub share."""
@@ -124,7 +114,7 @@ class SlotContext:
     relay: FindRelay
     one_client: bool = False
     """Whether its slots belong to one client each."""
-    fleet: FleetLink | None = None
+    fleet: EvidenceSharing | None = None
 
 
 class Slot:

@@ -22,7 +22,7 @@ from holdfast.fleet import (
     home_name,
     replica_name,
 )
-from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
+from holdfast.front import FleetSessions, SessionIds, SessionKeys
 from holdfast.identity import FleetIdentity
 
 if TYPE_CHECKING:
@@ -130,11 +130,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
     if fleet is None:
         return
     ids.home = home_name(fleet.replica)
-    ids.wall = fleet.time
+    ids.wall = fleet.state.clock.time
     ids.one_machine = fleet.one_machine
-    ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.time)
-    if fleet.events is not None:
-        events = ids.events = SharedEvents(
-            fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
-        )
-        fleet.events_lost = lambda: events.dropped
+    ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.state.clock.time)
+    ids.events = fleet.events

@@ -74,7 +74,7 @@ class ControlServer:
         self._fleet_told: FleetView | None = None
         self._probers_told: dict[str, str] = {}
         if fleet is not None:
-            fleet.watch_peers(self._fleet_changed)
+            fleet.presence.watch(self._fleet_changed)
         hub.registry.journal.add_sink(self._happened, calls=self._called)
         hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
 
@@ -117,7 +117,7 @@ class ControlServer:
         if said != self._fleet_told:
             self._fleet_told = said
             self._events.hub_changed()
-        before, self._probers_told = self._probers_told, fleet.probers
+        before, self._probers_told = self._probers_told, fleet.evidence.probers
         for server in before.keys() | self._probers_told.keys():
             if before.get(server) != self._probers_told.get(server):
                 self._events.touched(server)

@@ -495,16 +495,16 @@ class Metrics:
         if fleet is None:
             return FleetSample()
         return FleetSample(
-            replicas=len(fleet.replicas),
-            shared=fleet.is_shared,
+            replicas=len(fleet.presence.replicas),
+            shared=fleet.state.is_shared,
             exchanges=fleet.exchanges,
             failures=fleet.failures,
             refused=getattr(fleet.store, "refused", 0),
-            probes=Counter(fleet.probers.values()),
-            not_shared=len(fleet.not_shared),
-            configs=len(fleet.different_configs) or 1,
-            ahead=fleet.clock.ahead.get(fleet.replica, 0.0),
-            events_lost=fleet.events_lost(),
+            probes=Counter(fleet.evidence.probers.values()),
+            not_shared=len(fleet.decisions.not_shared),
+            configs=len(fleet.configs.groups) or 1,
+            ahead=fleet.state.clock.agreed.ahead.get(fleet.replica, 0.0),
+            events_lost=fleet.events.dropped if fleet.events is not None else 0,
         )
 
     def _seen(self) -> dict[str, ServerSample]:

@@ -163,7 +163,7 @@ class Views:
 
     def _notice(self) -> str:
         fleet = self._replicas
-        ours = (fleet.config_notice, fleet.clock_notice) if fleet is not None else ()
+        ours = (fleet.configs.notice, fleet.state.clock.notice) if fleet is not None else ()
         notices = (self._about.notice(), *ours)
         return ". ".join(filter(None, notices))
 
@@ -173,13 +173,13 @@ class Views:
             return None
         return FleetView(
             store=fleet.store.name,
-            shared=fleet.is_shared,
-            not_shared_since=fleet.not_shared_since,
-            problem=fleet.problem,
-            not_shared=fleet.not_shared[:MOST_HELD],
-            different_configs=fleet.different_configs,
-            wrong_clocks={name: round(seconds) for name, seconds in islice(fleet.wrong_clocks.items(), MOST_HELD)},
-            events_lost=fleet.events_lost(),
+            shared=fleet.state.is_shared,
+            not_shared_since=fleet.state.not_shared_since,
+            problem=fleet.state.problem,
+            not_shared=fleet.decisions.not_shared[:MOST_HELD],
+            different_configs=fleet.configs.groups,
+            wrong_clocks={name: round(seconds) for name, seconds in islice(fleet.state.clock.wrong.items(), MOST_HELD)},
+            events_lost=fleet.events.dropped if fleet.events is not None else 0,
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(
                 Replica(
@@ -192,7 +192,7 @@ class Views:
                     address=one.address,
                     worker=one.worker or None,
                 )
-                for one in fleet.replicas
+                for one in fleet.presence.replicas
             ),
         )
 
@@ -254,7 +254,7 @@ class Views:
 
     def _prober(self, name: str) -> str:
         fleet = self._replicas
-        return fleet.prober_of(name) if fleet is not None else ""
+        return fleet.evidence.prober_of(name) if fleet is not None else ""
 
     async def catalog(self) -> CatalogView:
         """Return the published catalog; calls of tools get a turn in between."""

@@ -218,6 +218,11 @@ class FleetMember:
         state = "alone" if self.alone_since is not None else "connected" if self.synced else "new"
         return f"<FleetMember {self.replica!r} {state} peers={len(self.peers)} records={len(self.book)}>"
 
+    def describe(self, **about: object) -> None:
+        """Tell the others more about this replica, with an exchange that comes soon."""
+        self.about |= about
+        self._pace.urgent = True
+
     # Records.
 
     def value(self, key: str) -> object | None:

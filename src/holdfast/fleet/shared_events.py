@@ -18,13 +18,15 @@ import anyio
 import msgspec
 
 from holdfast.core import replica_tag
-from holdfast.fleet import EventStore, LogWrite, StoreUnavailable
-from holdfast.front.fleet_sessions import PURPOSE
-from holdfast.front.session_id import SessionKeys
+from holdfast.fleet.stores import EventStore, LogWrite, StoreUnavailable
+from holdfast.keys import KeyRing
 
-__all__ = ["SharedEvent", "SharedEvents"]
+__all__ = ["SESSION_PURPOSE", "SharedEvent", "SharedEvents"]
 
-log = logging.getLogger("holdfast.front")
+log = logging.getLogger("holdfast.fleet")
+
+SESSION_PURPOSE: Final = "session state"
+"""What is sealed for it has the session as its salt: a key of its own makes random nonces safe for any number."""
 
 FLUSH_SECONDS: Final = 0.1
 """Events of this long go out together."""
@@ -63,7 +65,7 @@ class SharedEvents:
     def __init__(
         self,
         store: EventStore,
-        keys: SessionKeys,
+        keys: Callable[[], KeyRing],
         *,
         replica: str,
         replicas: Callable[[], Iterable[str]],
@@ -117,6 +119,10 @@ class SharedEvents:
             if not self._queue:
                 self._wake.clear()
 
+    async def close(self) -> None:
+        """Close the connections to the store."""
+        await self._store.close()
+
     async def follow(
         self, session: bytes, mark: str, suffix: str, *, after: int, wanted: Callable[[], bool]
     ) -> AsyncIterator[SharedEvent]:
@@ -146,7 +152,7 @@ class SharedEvents:
     async def _read(self, session: bytes, mark: str) -> list[SharedEvent]:
         found: list[SharedEvent] = []
         for sealed in await self._store.read(_name(session, mark)):
-            content = self._keys.ring.open(sealed, purpose=PURPOSE, about=f"events {mark}".encode(), salt=session)
+            content = self._keys().open(sealed, purpose=SESSION_PURPOSE, about=f"events {mark}".encode(), salt=session)
             if content is not None:
                 found += _decoded(content)
         return found
@@ -166,7 +172,7 @@ class SharedEvents:
             if not self._may_write(len(content)):
                 self.dropped += len(events)
                 continue
-            blob = self._keys.ring.seal(content, purpose=PURPOSE, about=f"events {mark}".encode(), salt=session)
+            blob = self._keys().seal(content, purpose=SESSION_PURPOSE, about=f"events {mark}".encode(), salt=session)
             writes.append(LogWrite(_name(session, mark), blob, self._kept(_name(session, mark), len(blob))))
         return writes
 
