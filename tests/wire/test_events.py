@@ -12,6 +12,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.http.answer_parser import AnswerHead
 from holdfast.wire.http.client import read_events
 from holdfast.wire.http.connection import PooledConnection, Response
+from holdfast.wire.http.pool import HttpOrigin, Pool
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,7 @@ STREAM = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\n
 
 def answer(pieces: Sequence[bytes], *, ends: bool = True) -> Response:
     """A response whose body came in these pieces; then it ends, or stays silent."""
-    response = Response(PooledConnection(lambda _: None), HEAD)
+    response = Response(PooledConnection(Pool(HttpOrigin("127.0.0.1", 1, tls=False))), HEAD)
     for piece in pieces:
         response.feed(piece)
     if ends:

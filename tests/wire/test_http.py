@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 import holdfast.wire.http.client as client_room
+import holdfast.wire.http.pool as pool_room
 from holdfast.config.settings import Limits
 from holdfast.config.spec import ServerSpec
 from holdfast.core.classify import classify_evidence
@@ -23,6 +24,7 @@ from holdfast.wire.http.answer_parser import AnswerHead
 from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.transport import HttpDispatcher
+from tests.harness.waiting import came_true
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
 from tests.peers.leaks import no_leaks
 
@@ -218,6 +220,61 @@ async def test_a_server_that_repeats_our_credentials_is_masked() -> None:
     assert isinstance(seen, HttpStatus)
     assert seen.credentials_sent
     assert seen.body == f"you sent {MASK}"
+
+
+# Streams after their answer
+
+
+def answered_then(rest: Callable[[Exchange], Awaitable[None]]) -> Behaviour:
+    """Answer on an event stream, and go on with it only when the client has the answer."""
+
+    async def act(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        number = json.loads(exchange.request.body)["id"]
+        await exchange.chunk(f"data: {json.dumps(answer(number, fine=True))}\n\n".encode())
+        await rest(exchange)
+
+    return Behaviour("answered", act)
+
+
+@pytest.mark.requirement("PERF-4")
+async def test_a_stream_whose_end_follows_its_answer_leaves_its_connection_to_the_next_request() -> None:
+    has_answer = anyio.Event()
+
+    async def end_later(exchange: Exchange) -> None:
+        await has_answer.wait()
+        await exchange.chunk(b": the end is near\n\n")
+        await exchange.end()
+
+    async with FaultServer(answered_then(end_later)) as peer, dispatcher(peer.origin) as wire:
+        for _ in range(3):
+            assert await wire.send_raw_request("a", None) == {"fine": True}
+            has_answer.set()
+            (pool,) = wire._peer._pools.values()
+            await came_true(lambda: pool._idle)  # noqa: B023 - the loop waits for it
+            has_answer = anyio.Event()
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize("goes_on", ["with much", "for ever"])
+async def test_a_stream_that_goes_on_after_its_answer_holds_no_connection(
+    goes_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = anyio.Event()
+
+    async def go_on(exchange: Exchange) -> None:
+        try:
+            while goes_on == "with much":
+                await exchange.chunk(b": and more\n\n" * 1000)
+            await exchange.gone()
+        finally:
+            left.set()
+
+    monkeypatch.setattr(pool_room, "_next_sweep", lambda now: now)
+    monkeypatch.setattr(pool_room, "IDLE_SECONDS", 0.0)
+    async with FaultServer(answered_then(go_on)) as peer, dispatcher(peer.origin) as wire:
+        assert await wire.send_raw_request("a", None) == {"fine": True}
+        await left.wait()
 
 
 # Streams that are cut

@@ -84,10 +84,23 @@ class Wire(asyncio.Transport):
     close = abort
 
 
+class Owner:
+    """The pool of a connection: it notes that the connection is free."""
+
+    def __init__(self) -> None:
+        self.released = False
+
+    def release(self, _: PooledConnection) -> None:
+        self.released = True
+
+    def await_end(self, _: PooledConnection) -> None:
+        """No reader of these tests leaves."""
+
+
 async def _read(pieces: list[bytes]) -> object:
     """What one request is answered with, and whether its connection may be used again."""
-    released: list[object] = []
-    connection, wire = PooledConnection(released.append), Wire()
+    owner, wire = Owner(), Wire()
+    connection = PooledConnection(owner)
     connection.connection_made(wire)
     answer = connection.begin(b"GET / HTTP/1.1\r\n\r\n", b"")
     for piece in pieces:
@@ -96,7 +109,7 @@ async def _read(pieces: list[bytes]) -> object:
     connection.connection_lost(None)
     try:
         response = await answer
-        return response.status, dict(response.headers), await response.read(1 << 20), bool(released), wire.closed
+        return response.status, dict(response.headers), await response.read(1 << 20), owner.released, wire.closed
     except (NotHttp, OSError) as exc:
         return type(exc).__name__, str(exc)
 

@@ -1,7 +1,9 @@
 """One HTTP/1.1 connection to a server, and the answer that it carries: one request at a time, written once.
 
 ``AnswerParser`` says what the bytes mean; here are the socket, the waiting reader and the flow between them. A reader
-that is slow stops the socket; one that leaves ends the connection, since the rest of its answer would be in the way.
+that is slow stops the socket. One that closes its answer early ends the connection: the rest would be in the way, and
+a server may take the end for a cancellation. One that has all that it wanted leaves: the rest is passed over, and the
+connection serves the next request. An event stream has its end in a piece of its own, after its last event.
 Exceptions of the network pass as they are (``OSError``, ``ssl.SSLError``), and those of the parser.
 """
 
@@ -11,9 +13,9 @@ import asyncio
 import logging
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.core import fault_line
 from holdfast.turns import Turns
@@ -41,6 +43,9 @@ BUFFERED_BYTES: Final = 256 * 1024
 IDLE_SECONDS: Final = 4.0
 """How long an unused connection is kept. Common servers close theirs after 5 s, and a request must not meet that."""
 
+LEFT_BYTES: Final = 64 * 1024
+"""How much is passed over after a reader has left its answer: most often the end alone."""
+
 SUSPECT_SECONDS: Final = 0.02
 """After this long without use a connection is looked at before it is used again: it may have been closed.
 
@@ -54,7 +59,7 @@ class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
     __slots__ = (
-        "_connection", "_inflater", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "head",
+        "_connection", "_inflater", "_left", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "head",
         "headers", "server", "status",
     )  # fmt: skip
 
@@ -74,6 +79,8 @@ class Response:
         self.error: Exception | None = None
         self._read_ahead = 0
         """How much may come before the reader is woken."""
+        self._left = False
+        """Whether its reader wants no more of it."""
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
@@ -165,15 +172,29 @@ class Response:
 
     def close(self) -> None:
         """Read no more of it. A connection whose answer was not read to its end is of no further use."""
-        if self._connection is not None:
+        if self._connection is not None and not self._left:
             self._connection.abort()
+
+    def leave(self) -> None:
+        """All that was wanted has come. What is left is passed over, if it is short and comes soon."""
+        connection = self._connection
+        if connection is not None:
+            self._left = True
+            self._parts.clear()
+            self._size = 0
+            connection.flow.resume()
+            connection.owner.await_end(connection)
 
     # What the connection tells.
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
-        append_piece(self._parts, data)
         self._size += len(data)
+        if self._left:
+            if self._size > LEFT_BYTES and self._connection is not None:
+                self._connection.abort()
+            return
+        append_piece(self._parts, data)
         if self._size > self._read_ahead:
             if self._size > BUFFERED_BYTES and self._connection is not None:
                 self._connection.flow.pause()
@@ -231,14 +252,22 @@ class ReadFlow:
         return f"<ReadFlow {'paused' if self.paused else 'reads'}>"
 
 
-class PooledConnection(asyncio.Protocol):
-    """A connection, for one request after the other. ``released`` gets it when it is free for the next one."""
+class ConnectionOwner(Hashable, Protocol):
+    """The pool of a connection."""
 
-    def __init__(self, released: Callable[[PooledConnection], None]) -> None:
+    def release(self, connection: PooledConnection) -> None:
+        """It is free for the next request."""
+
+    def await_end(self, connection: PooledConnection) -> None:
+        """The reader of its answer has left. It is released at the end of the answer, or ended if that takes long."""
+
+
+class PooledConnection(asyncio.Protocol):
+    """A connection, for one request after the other."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
         self._loop = asyncio.get_running_loop()
-        self._released = released
-        self.owner: Hashable = released
-        """Equal for connections of the same pool."""
+        self.owner = owner
         self._parser = AnswerParser()
         self.flow = ReadFlow()
         self.transport: Any = None
@@ -349,7 +378,7 @@ class PooledConnection(asyncio.Protocol):
             self.abort()
         elif response.head.keep_alive:
             self.keep_for = _kept_for(response.headers.get("keep-alive", ""))
-            self._released(self)
+            self.owner.release(self)
         else:
             self.closed = True
             self.transport.close()

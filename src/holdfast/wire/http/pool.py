@@ -129,6 +129,8 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._idle: deque[PooledConnection] = deque()
         self._all: set[PooledConnection] = set()
+        self._ending: dict[PooledConnection, float] = {}
+        """Connections whose answer has not ended though its reader has left, and since when."""
         self._closed = False
         self.reached = False
         """Whether a connection has stood."""
@@ -182,6 +184,7 @@ class Pool:
             connection.abort()
         self._all.clear()
         self._idle.clear()
+        self._ending.clear()
 
     def _head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
         """The head of a request, without the length of its body."""
@@ -207,7 +210,9 @@ class Pool:
             self._drop(connection)
         return None
 
-    def _release(self, connection: PooledConnection) -> None:
+    def release(self, connection: PooledConnection) -> None:
+        """A connection is free for the next request."""
+        self._ending.pop(connection, None)
         connection.idle_since = self._loop.time()
         if self._closed or connection.idle_since < self._keep_none_until:
             self._drop(connection)
@@ -218,15 +223,25 @@ class Pool:
         if self._sweeper is None:
             self._sweeper = self._loop.call_at(_next_sweep(connection.idle_since), self._sweep)
 
+    def await_end(self, connection: PooledConnection) -> None:
+        """The reader of an answer has left. Its connection is released at the end of the answer, if that comes soon."""
+        now = self._ending[connection] = self._loop.time()
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_at(_next_sweep(now), self._sweep)
+
     def _sweep(self) -> None:
         """Close connections that were idle for long; one timer for all connections, and none where nothing is idle."""
         now = self._loop.time()
         while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
             self._drop(self._idle.popleft())
-        self._sweeper = self._loop.call_at(_next_sweep(now), self._sweep) if self._idle else None
+        for connection in [one for one, since in self._ending.items() if one.closed or now - since >= IDLE_SECONDS]:
+            self._drop(connection)
+        waits = self._idle or self._ending
+        self._sweeper = self._loop.call_at(_next_sweep(now), self._sweep) if waits else None
 
     def _drop(self, connection: PooledConnection) -> None:
         self._all.discard(connection)
+        self._ending.pop(connection, None)
         connection.abort()
 
     async def _connected(self) -> PooledConnection:
@@ -253,11 +268,11 @@ class Pool:
     async def _connect(self) -> PooledConnection:
         proxy, origin = self._proxy, self.origin
         if origin.unix:
-            return await dial_unix(lambda: PooledConnection(self._release), origin.unix)
+            return await dial_unix(lambda: PooledConnection(self), origin.unix)
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
         try:
-            connection = await dial(lambda: PooledConnection(self._release), host, port, first_tls)
+            connection = await dial(lambda: PooledConnection(self), host, port, first_tls)
         except (OSError, UnicodeError) as exc:
             if proxy is None or isinstance(exc, TimeoutError):
                 raise

@@ -318,6 +318,7 @@ class _Post:
                         if event.name == "message" and event.data:
                             await self._take(event.data)
                             if self._pending.settled:
+                                response.leave()
                                 return
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NetworkFailure) or not self._resumable:
