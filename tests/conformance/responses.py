@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.wire.relay import Caller
+from holdfast.wire.in_flight import Caller
 
 __all__ = ["Answering"]
 
@@ -48,6 +48,9 @@ class Answering:
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """A notice for us."""
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """The progress of a request."""
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A notification that belongs to no call."""

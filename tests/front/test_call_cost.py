@@ -8,11 +8,11 @@ import math
 import sys
 import typing
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx2
 import pytest
@@ -21,9 +21,13 @@ import holdfast
 from holdfast.auth import token_store
 from holdfast.core import CatalogEntry
 from holdfast.endpoint.view import View
+from holdfast.hub import Hub
+from holdfast.wire.http import connection
+from holdfast.wire.http.transport import HttpDispatcher
 from tests.fleet.test_homes import replicas
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
+from tests.harness.waiting import came_true
 from tests.peers.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
@@ -35,6 +39,8 @@ MOST_STEPS = 460
 
 MOST_STEPS_OF_A_REPLICA = 2
 """How many more functions a call may enter in a replica: does its server live there, and does its client?"""
+
+Settled: TypeAlias = Callable[[], Awaitable[None]]
 
 _ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
 _OURS = str(Path(holdfast.__file__).parent)
@@ -113,7 +119,7 @@ def _is_of_a_call(frame: FrameType | None) -> bool:
 
 
 @asynccontextmanager
-async def _session(servers: int) -> AsyncIterator[Session]:
+async def _session(servers: int) -> AsyncIterator[tuple[Session, Settled]]:
     async with running("legacy") as origin, httpx2.AsyncClient() as http:
         fleet = {f"s{number}": {"url": origin.url, "enabled": number == 0} for number in range(servers)}
         async with front(fleet) as served, asyncio.timeout(60):
@@ -121,19 +127,33 @@ async def _session(servers: int) -> AsyncIterator[Session]:
             session = Session(http, served.all)
             await session.begin()
             await _call(session)
-            yield session
+            yield session, _settled(served.hub)
+
+
+def _settled(hub: Hub) -> Settled:
+    """Waits until the connection of the last call is free. Its server ends the stream a moment after the answer."""
+    lease = hub.registry.slots["s0"].lease
+    assert lease is not None
+    assert lease.connection is not None
+    wire = lease.connection.wire
+    assert isinstance(wire, HttpDispatcher)
+    return lambda: came_true(lambda: all(pool._idle for pool in wire._peer._pools.values()))
 
 
 async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False) -> Cost:
-    async with _session(servers) as session:
-        return await _cost_of(session, CALLS, monkeypatch, lines=lines)
+    async with _session(servers) as (session, settled):
+        return await _cost_of(session, settled, CALLS, monkeypatch, lines=lines)
 
 
-async def _cost_of(session: Session, calls: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False) -> Cost:
+async def _cost_of(
+    session: Session, settled: Settled, calls: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False
+) -> Cost:
     cost = Cost()
     with monkeypatch.context() as patched, cost.counted(patched, lines=lines):
         patched.setattr(token_store, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
+        patched.setattr(connection, "SUSPECT_SECONDS", math.inf)  # and so is the end of an idle connection
         for _ in range(calls):
+            await settled()
             cost.steps = Counter()
             await _call(session)
             cost.cheapest = cost.cheapest & cost.steps if cost.cheapest else cost.steps
@@ -197,7 +217,7 @@ async def _listed(session: Session) -> str:
 
 
 async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
-    async with _session(1) as session:
+    async with _session(1) as (session, _):
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
@@ -213,8 +233,8 @@ async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
 
 @pytest.mark.requirement("PERF-8")
 async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with _session(1) as session:
-        alone = await _cost_of(session, FEW_CALLS, monkeypatch)
+    async with _session(1) as (session, settled):
+        alone = await _cost_of(session, settled, FEW_CALLS, monkeypatch)
     async with (
         running("legacy") as origin,
         httpx2.AsyncClient() as http,
@@ -225,7 +245,7 @@ async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatc
         session = Session(http, replica.url)
         await session.begin()
         await _call(session)
-        shared = await _cost_of(session, FEW_CALLS, monkeypatch)
+        shared = await _cost_of(session, _settled(replica.served.hub), FEW_CALLS, monkeypatch)
     assert shared.tasks == []
     more = shared.cheapest - alone.cheapest
     assert more.total() <= MOST_STEPS_OF_A_REPLICA, more

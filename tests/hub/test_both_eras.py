@@ -45,6 +45,9 @@ class Client:
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """It wants no notifications."""
 
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """It wants no progress."""
+
 
 class ToCaller:
     """A relay that sends a server's request to the caller it belongs to."""

@@ -18,7 +18,8 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire import handshake
 from holdfast.wire.dial import Dialer
-from holdfast.wire.session import Connection, Era
+from holdfast.wire.in_flight import Era
+from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import Behaviour, FaultServer, respond
 from tests.peers.mcp_http import McpPeer, Refusal

@@ -362,7 +362,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
 
     async with dispatcher("http://127.0.0.1:9/mcp") as wire:
 
-        async def post(body: bytes, headers: object, *, again: bool) -> Response:
+        async def send(method: str, url: object, headers: object, body: bytes, *, again: bool) -> Response:
             number = json.loads(body)["id"]
             params = {"progressToken": number, "progress": 0.5}
             notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
@@ -373,7 +373,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             response.end()
             return response
 
-        monkeypatch.setattr(wire._peer, "post", post)
+        monkeypatch.setattr(wire._peer, "send", send)
         assert await wire.call("tools/call", {}, headers={}, on_progress=tell) is not None
     assert told == [0.5]
 

@@ -9,7 +9,7 @@ import pytest
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from holdfast.wire.relay import Era
+from holdfast.wire.in_flight import Era
 from holdfast.wire.request_sender import routing_headers, stamp
 
 pytestmark = pytest.mark.requirement("LIFE-28")
@@ -34,6 +34,9 @@ class OneClient:
         raise NotImplementedError
 
     def tell(self, method: str, params: object) -> None:
+        raise NotImplementedError
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
         raise NotImplementedError
 
 

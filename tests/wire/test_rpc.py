@@ -20,7 +20,6 @@ from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMc
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
 from holdfast.wire.dispatcher import DuplexDispatcher
-from holdfast.wire.progress import CallProgress
 from holdfast.wire.raw_json import BadJson
 from holdfast.wire.rpc import (
     NOTICES_WAITING,
@@ -76,9 +75,10 @@ class Wire(DuplexDispatcher):
 
     async def told(self, method: str, callback: ProgressFn) -> Message:
         """A call whose progress goes to a callback, as a connection makes it."""
-        progress = CallProgress(callback, lambda: None)
-        result = await self.call(method, {}, headers={}, on_progress=progress)
-        await progress.delivered()
+        request = self.in_flight.start(None, callback, idle=60, within=60)
+        result = await self.call(method, {}, headers={}, on_progress=request.progress)
+        await request.delivered()
+        self.in_flight.end(request)
         value: Message = json.loads(bytes(result))
         return value
 

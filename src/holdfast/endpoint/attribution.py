@@ -62,6 +62,9 @@ class IdleCaller:
         if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
             self._client.outlet.tell(method, params)
 
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """No call of it is in flight, so there is nothing of which this could be the progress."""
+
     def __repr__(self) -> str:
         return f"<IdleCaller {self._client!r}>"
 

@@ -312,7 +312,7 @@ def _with_schema(text: str, raw: Mapping[str, object]) -> str:
 
 def own_arguments(arguments: Bytes | None) -> Mapping[str, Any]:
     """The arguments of one of the hub's own tools; raises ``MCPError``."""
-    if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
+    if arguments is not None and len(arguments) > LARGEST_READ:
         raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
     try:
         values = loads(arguments) if arguments is not None else {}

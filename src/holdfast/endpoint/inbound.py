@@ -74,7 +74,7 @@ class Message:
         self.key: str | int | None = None
         """The id as a value: two ids that are written differently may be equal."""
         method = members.get("method")
-        usual = _USUAL.get(bytes(method)) if method is not None and len(memoryview(method)) <= LONGEST_ID else None
+        usual = _USUAL.get(bytes(method)) if method is not None and len(method) <= LONGEST_ID else None
         self.method: str | None = usual or text_of(method)
         self._raw_params: Bytes | None = members.get("params")
         self._params: Fields | None = None
@@ -123,7 +123,7 @@ class Message:
     def values(self) -> dict[str, Any]:
         """All parameters as values, for methods whose parameters the hub itself reads; raises ``MCPError``."""
         params = self.params
-        if sum(len(memoryview(value)) for value in params.values()) > LARGEST_READ:
+        if sum(len(value) for value in params.values()) > LARGEST_READ:
             raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
         try:
             return {key: loads(value) for key, value in params.items()}
@@ -160,7 +160,7 @@ async def read_message(body: bytes) -> Message:
 def _read_meta(raw: Bytes | None) -> Mapping[str, Any]:
     if raw is None:
         return _NO_META
-    if len(memoryview(raw)) > SMALL_BYTES:
+    if len(raw) > SMALL_BYTES:
         raise MCPError(INVALID_PARAMS, f"`_meta` has more than {SMALL_BYTES} bytes")
     try:
         meta = loads(raw)
@@ -225,7 +225,7 @@ def request_message(number: int, method: str, params: Mapping[str, Any] | None) 
 
 
 def _key(raw: Bytes) -> str | int:
-    if len(memoryview(raw)) > LONGEST_ID:
+    if len(raw) > LONGEST_ID:
         raise MCPError(INVALID_REQUEST, "the id is too long")
     try:
         key: str | int = _ID.decode(raw)

@@ -75,7 +75,7 @@ def request_identity(call: Call) -> str:
 
 def _canonical(raw: Bytes) -> bytes:
     """The same bytes for the same value, however it is written; what is large must be written the same."""
-    if len(memoryview(raw)) > SMALL_BYTES:
+    if len(raw) > SMALL_BYTES:
         return bytes(raw)
     try:
         return json.dumps(loads(raw), sort_keys=True).encode()

@@ -61,7 +61,6 @@ from holdfast.turns import Turns
 from holdfast.wire import (
     TASK_METHODS,
     TASKS_EXTENSION,
-    AtOnce,
     Fields,
     KeyNames,
     RawObject,
@@ -282,11 +281,10 @@ class McpServer:
 
     async def _send(self, call: Call, slot: Slot, params: Fields, *, repeatable: bool) -> RawObject:
         """Make the call; the requests of a modern server go to a legacy client meanwhile."""
-        told = AtOnce(call.progress)
         begun = self.broker.begin(call)
         try:
             for _ in range(MAX_ROUNDS):
-                result = await slot.call(call.method, params, caller=call, repeatable=repeatable, on_progress=told)
+                result = await slot.call(call.method, params, caller=call, repeatable=repeatable)
                 if call.client.modern or not is_input_required(result):
                     return result
                 params = await next_round(call, params, await read_result(call.server, result))

@@ -188,7 +188,7 @@ class AnswerWriter:
         if self._out.lost:
             return
         parts: list[Bytes] = body if isinstance(body, list) else [body]
-        size = sum(len(memoryview(part)) for part in parts)
+        size = sum(len(part) for part in parts)
         bare = status in (204, 304)
         length = b"" if bare else b"content-length: %d\r\n" % size
         head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + self._kept(request) + b"\r\n"

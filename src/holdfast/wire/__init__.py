@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         principal_in as principal_in,
         via_in as via_in,
     )
+    from holdfast.wire.in_flight import Caller as Caller, Era as Era
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
         find_program as find_program,
         keep_reaping as keep_reaping,
     )
-    from holdfast.wire.progress import AtOnce as AtOnce
     from holdfast.wire.raw_json import (
         SMALL_BYTES as SMALL_BYTES,
         BadJson as BadJson,
@@ -113,12 +113,11 @@ if TYPE_CHECKING:
     from holdfast.wire.relay import (
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
         CLIENT_REQUESTS as CLIENT_REQUESTS,
-        Caller as Caller,
         Relay as Relay,
         until_cancelled as until_cancelled,
     )
     from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
-    from holdfast.wire.session import Connection as Connection, Era as Era
+    from holdfast.wire.session import Connection as Connection
     from holdfast.wire.tasks import (
         RELATED_TASK as RELATED_TASK,
         TASK_METHODS as TASK_METHODS,

@@ -18,10 +18,11 @@ from holdfast.config import ServerSpec
 from holdfast.core import Evidence, Redactor, TimedOut, ToldByHub, Unexpected, masked, quoted
 from holdfast.errors import ServerFailure
 from holdfast.wire.dial import Dialer, DialHooks, OnNotification, descriptor_shortage
+from holdfast.wire.in_flight import Era
 from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay
-from holdfast.wire.session import Connection, Era
+from holdfast.wire.session import Connection
 from holdfast.wire.stdio import StdioDispatcher
 
 __all__ = ["SHORTEST_DIAL", "Attempt", "Limit", "Starting", "evidence_in"]

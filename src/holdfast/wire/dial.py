@@ -34,9 +34,10 @@ from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.hub_peer import HubPeer
+from holdfast.wire.in_flight import Era
 from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.relay import Relay, RelayDispatcher
-from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire, close_session, declared
+from holdfast.wire.session import CLOSE_SECONDS, Connection, Wire, close_session, declared
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
 
@@ -232,7 +233,7 @@ class Dialer:
         try:
             wire = await self._open(closers, spec, redactor, hooks, times)
             me = types.Implementation(name="holdfast", version=__version__)
-            relayed = RelayDispatcher(wire, spec.id, hooks.relay)
+            relayed = RelayDispatcher(wire, wire.in_flight, spec.id, hooks.relay)
             session = ClientSession(dispatcher=relayed, client_info=me, message_handler=noticed)
             await session.__aenter__()
         except BaseException:

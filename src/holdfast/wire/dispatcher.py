@@ -17,20 +17,18 @@ import anyio
 import anyio.abc
 from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.transport_context import TransportContext
+from mcp_types import RequestId
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected
 from holdfast.errors import ServerFailure
-from holdfast.wire.deadlines import Deadlines
-from holdfast.wire.progress import OnProgress
+from holdfast.wire.in_flight import InFlight, OnProgress
 from holdfast.wire.raw_json import Bytes, Fields, dump_object, dumps
 from holdfast.wire.rpc import (
     Message,
-    PendingRequest,
     RpcPeer,
     call_message,
     notification_message,
-    request_message,
     value_of,
 )
 from holdfast.wire.tracing import in_headers
@@ -44,7 +42,7 @@ class ServerDispatcher(Dispatcher[TransportContext]):
     def __init__(self, kind: str, limits: Limits) -> None:
         self._rpc = RpcPeer(kind, self._send, limits)
         self._limits = limits
-        self.deadlines = Deadlines()
+        self.in_flight = InFlight()
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
 
@@ -71,13 +69,21 @@ class ServerDispatcher(Dispatcher[TransportContext]):
         """Why the connection is gone."""
         return self._rpc.pending.failure()
 
+    @abstractmethod
     async def call(
-        self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: OnProgress | None = None
+        self,
+        method: str,
+        params: Fields,
+        *,
+        headers: Mapping[str, str],
+        on_progress: OnProgress | None = None,
+        request_id: RequestId | None = None,
+        tell: bool = True,
     ) -> Bytes:
-        """Send a request as it is and wait for its result, also as it is. The caller bounds the time."""
-        pending = self._rpc.pending.open(on_progress)
-        message = call_message(pending.id, method, params, progress=on_progress is not None)
-        return await self._answered(pending, method, message, headers, tell=True)
+        """Send a request as it is and wait for its result, also as it is. The caller bounds the time.
+
+        A caller that stops waiting tells the server so, with ``tell``. ``request_id`` is an id of the SDK's session.
+        """
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -87,22 +93,18 @@ class ServerDispatcher(Dispatcher[TransportContext]):
         The SDK's own ``timeout`` is left out: it gives its probe 10 s, and an attempt may have more.
         """
         opts = opts or {}
-        pending = self._rpc.pending.open(request_id=opts.get("request_id"))
-        message = dumps(request_message(pending.id, method, params))
-        tell = opts.get("cancel_on_abandon", True)
-        headers = {**self._headers(method, opts), **in_headers(params)}
-        answer = self._answered(pending, method, message, headers, tell=tell)
-        return value_of(await self.deadlines.until_closed(answer, failure=self.failure))
+        answer = self.call(
+            method,
+            {key: dumps(value) for key, value in (params or {}).items()},
+            headers={**self._headers(method, opts), **in_headers(params)},
+            request_id=opts.get("request_id"),
+            tell=opts.get("cancel_on_abandon", True),
+        )
+        return value_of(await self.in_flight.until_closed(answer, failure=self.failure))
 
     def _headers(self, method: str, opts: CallOptions) -> Mapping[str, str]:
         """The headers of one of the session's own requests, for a transport that has some."""
         return {}
-
-    @abstractmethod
-    async def _answered(
-        self, pending: PendingRequest, method: str, message: bytes, headers: Mapping[str, str], *, tell: bool
-    ) -> Bytes:
-        """Send a request and wait for its answer; a caller that stops waiting tells the server so, with ``tell``."""
 
     @abstractmethod
     async def _send(self, message: Message) -> None:
@@ -136,10 +138,20 @@ class DuplexDispatcher(ServerDispatcher):
         doing = f"the receipt of {message.get('method', 'an answer')}"
         await self._write(dump_object(message), doing=doing, headers=in_headers(message.get("params")))
 
-    async def _answered(
-        self, pending: PendingRequest, method: str, message: bytes, headers: Mapping[str, str], *, tell: bool
+    async def call(
+        self,
+        method: str,
+        params: Fields,
+        *,
+        headers: Mapping[str, str],
+        on_progress: OnProgress | None = None,
+        request_id: RequestId | None = None,
+        tell: bool = True,
     ) -> Bytes:
+        """Write a request and wait for its answer."""
+        pending = self._rpc.pending.open(on_progress, request_id)
         try:
+            message = call_message(pending.id, method, params, progress=on_progress is not None)
             pending.sent_at = await self._write(message, doing=f"the receipt of {method}", headers=headers)
             return await pending.result()
         except asyncio.CancelledError:

@@ -24,8 +24,8 @@ from typing import Final, cast, get_args
 
 from holdfast.core import LOOP_HINT, LOOP_REASON, MOST_HUBS, FailureStatus, State, ToldByHub, quoted, without_invisible
 from holdfast.errors import ServerFailure
+from holdfast.wire.in_flight import Caller
 from holdfast.wire.raw_json import BadJson, RawObject, fields, is_object, loads
-from holdfast.wire.relay import Caller
 
 __all__ = [
     "CLIENT_HEADER",

@@ -330,7 +330,7 @@ async def _read_each(raw_items: list[Bytes], key: str, read: Callable[[bytes], _
     turns = Turns()
     for place, raw in enumerate(raw_items):
         await turns.offer()
-        if len(memoryview(raw)) > ITEM_BYTES:
+        if len(raw) > ITEM_BYTES:
             raise ServerFailure(OverBound(bound=f"the size of one of its {key}", limit=ITEM_BYTES, setting=""))
         try:
             item = read(bytes(raw))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import json.decoder
+import json.encoder
 import json.scanner
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -76,6 +77,7 @@ _STRING = msgspec.json.Decoder(str)
 _ANY = msgspec.json.Decoder(Raw)
 
 _written = json.JSONEncoder(separators=(",", ":")).encode
+_quoted = json.encoder.encode_basestring_ascii
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,\[]*")
@@ -144,7 +146,7 @@ class RawObject:
         """As it is written, where that is known: the bytes that it came in, or those with more before them."""
         self.get: Callable[[str], Bytes | None] = members.get
         """One member."""
-        self.is_large = raw is not None and len(memoryview(raw)) > SMALL_BYTES
+        self.is_large = raw is not None and len(raw) > SMALL_BYTES
         """Whether a pass over it takes milliseconds."""
 
     @classmethod
@@ -198,7 +200,7 @@ class RawObject:
     @property
     def size(self) -> int:
         """The bytes of its members."""
-        return sum([len(memoryview(one)) for one in self.members.values()])
+        return sum([len(one) for one in self.members.values()])
 
     def value(self) -> dict[str, Any]:
         """The Python value, of an object that is not large; ``load_members`` reads any."""
@@ -222,7 +224,7 @@ async def split(message: bytes | bytearray) -> Fields:
 
 async def read_object(data: Bytes) -> RawObject:
     """An object of a message, such as its result; raises ``BadJson``. It waits only for a large one, as ``split``."""
-    if len(memoryview(data)) <= SMALL_BYTES:
+    if len(data) <= SMALL_BYTES:
         return RawObject.read(data)
     return RawObject(await _large_fields(data), data)
 
@@ -263,7 +265,7 @@ def is_object(data: Bytes | None) -> bool:
 
 def is_word(data: Bytes, word: bytes) -> bool:
     """Whether these bytes are ``true``, ``false`` or ``null``. Others may be large: they are not copied."""
-    return len(memoryview(data)) == len(word) and bytes(data) == word
+    return len(data) == len(word) and bytes(data) == word
 
 
 def is_array(data: Bytes | None) -> bool:
@@ -303,7 +305,7 @@ _BULK = msgspec.json.Decoder(_Bulk)
 
 def fields(data: Bytes) -> Fields:
     """The members of a JSON object."""
-    if len(memoryview(data)) > SMALL_BYTES and _has_many_commas(data):
+    if len(data) > SMALL_BYTES and _has_many_commas(data):
         _bound_members(data)
     return _members(data)
 
@@ -334,14 +336,14 @@ def _bound_members(data: Bytes) -> None:
         bulk = _BULK.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # it is no object, or no JSON: nothing is made of it
-    inside = sum(len(memoryview(getattr(bulk, name))) for name in _Bulk.__struct_fields__)
-    if len(memoryview(data)) - inside > MEMBER_BYTES * MOST_MEMBERS:
+    inside = sum(len(getattr(bulk, name)) for name in _Bulk.__struct_fields__)
+    if len(data) - inside > MEMBER_BYTES * MOST_MEMBERS:
         raise BadJson("it has too many parts")
 
 
 def items(data: Bytes) -> list[Bytes]:
     """The items of a JSON array."""
-    if len(memoryview(data)) > SMALL_BYTES and bytes(data).count(b",") > MOST_ITEMS:
+    if len(data) > SMALL_BYTES and bytes(data).count(b",") > MOST_ITEMS:
         raise BadJson("it has too many parts")
     try:
         return _ARRAY.decode(data)  # type: ignore[return-value]  # as above
@@ -370,7 +372,7 @@ def _pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
     lead = b"{"
     pieces: list[Bytes] = []
     for key, value in members.items():
-        pieces += (lead, dumps(key), b":", value)
+        pieces += (lead, _quoted(key).encode(), b":", value)
         lead = b","
     pieces.append(b"}" if members else b"{}")
     return pieces
@@ -383,6 +385,10 @@ def join_items(values: list[Bytes]) -> bytes:
 
 def dumps(value: Any) -> bytes:
     """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
+    if type(value) is str:
+        return _quoted(value).encode()
+    if type(value) is int:
+        return b"%d" % value
     try:
         return _written(value).encode()
     except RecursionError:  # a client's value can be read a little deeper than it can be written
@@ -395,7 +401,7 @@ LOADED_BYTES = 512 * 1024
 
 def loads(data: Bytes) -> Any:
     """The Python value of some JSON, for the parts that the hub itself reads. A large one is refused."""
-    if len(memoryview(data)) > LOADED_BYTES:
+    if len(data) > LOADED_BYTES:
         raise BadJson("it is too large to be read")
     return _decoded(_values, data)
 
@@ -419,14 +425,12 @@ class LoadedObject(dict[str, Any]):
 
 def load_object(data: Bytes) -> dict[str, Any] | None:
     """The object that these bytes are, as a value; None if they are something else. A large one passes as bytes."""
-    if len(memoryview(data)) <= SMALL_BYTES:
+    if len(data) <= SMALL_BYTES:
         value = loads(data)
         return value if isinstance(value, dict) else None
     if not is_object(data):
         return None
-    found = LoadedObject(
-        {key: loads(value) for key, value in fields(data).items() if len(memoryview(value)) <= SMALL_BYTES}
-    )
+    found = LoadedObject({key: loads(value) for key, value in fields(data).items() if len(value) <= SMALL_BYTES})
     found.raw = bytes(data)
     return found
 
@@ -442,7 +446,7 @@ def dump_object(value: Mapping[str, Any]) -> bytes:
 
 def text_of(data: Bytes | None) -> str | None:
     """The text that these bytes are; None if they are something else, or far larger than any name."""
-    if data is None or len(memoryview(data)) > SMALL_BYTES:
+    if data is None or len(data) > SMALL_BYTES:
         return None
     try:
         return _STRING.decode(data)

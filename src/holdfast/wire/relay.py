@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, Token
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -21,12 +20,11 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
 from holdfast.core import is_own_uri
-from holdfast.wire.deadlines import Deadline
+from holdfast.wire.in_flight import CURRENT, Caller, InFlight
 
 __all__ = [
     "CALL_NOTIFICATIONS",
     "CLIENT_REQUESTS",
-    "Caller",
     "Relay",
     "RelayDispatcher",
     "attributed",
@@ -39,42 +37,6 @@ CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "ro
 
 CALL_NOTIFICATIONS = frozenset({"notifications/message", "notifications/elicitation/complete"})
 """The notifications that belong to the call on whose stream they came."""
-
-
-Era: TypeAlias = Literal["modern", "legacy"]
-
-
-class Caller(Protocol):
-    """The client that a request is made for."""
-
-    @property
-    def era(self) -> Era | None:
-        """The protocol era that it speaks; None where that does not matter."""
-
-    @property
-    def principal(self) -> str:
-        """The name of the principal that it acts for; empty where a program acts in its own name."""
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """The client capabilities that it declared."""
-
-    @property
-    def client_key(self) -> str | None:
-        """What recognises the client in its next requests, for a hub behind this one; None if nothing does."""
-
-    @property
-    def via(self) -> tuple[str, ...]:
-        """The hubs that its request has passed before this one."""
-
-    trace_id: str
-    """The id of the trace that the hub makes of it; empty if it makes none."""
-
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Its answer to the server's request; raises ``MCPError`` where it gives none."""
-
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send it a notification, in order with its other messages. Never waits."""
 
 
 class Relay(Protocol):
@@ -93,42 +55,30 @@ class Relay(Protocol):
         """A notification that belongs to no call. Never waits."""
 
 
-class _Call:
-    """A request under way, for the stream that carries it."""
-
-    __slots__ = ("caller", "timeout")
-
-    def __init__(self, caller: Caller | None, timeout: Deadline) -> None:
-        self.caller = caller
-        self.timeout = timeout
-
-
-_CALL: ContextVar[_Call | None] = ContextVar("holdfast_call", default=None)
-
-
 def current_caller() -> Caller | None:
     """The caller of the request that this task makes."""
-    call = _CALL.get()
-    return call.caller if call is not None else None
+    request = CURRENT.get()
+    return request.caller if request is not None else None
 
 
 def attributed(method: str, params: Mapping[str, Any] | None) -> bool:
     """Pass a notification to the caller on whose stream it came; False if there is none."""
-    call = _CALL.get()
-    if method not in CALL_NOTIFICATIONS or call is None or call.caller is None:
-        return False
-    call.caller.tell(method, params)
-    return True
+    caller = current_caller() if method in CALL_NOTIFICATIONS else None
+    if caller is not None:
+        caller.tell(method, params)
+    return caller is not None
 
 
 class RelayDispatcher(Dispatcher[TransportContext]):
     """A transport's dispatcher that declares the caller's capabilities and passes the server's requests to a relay."""
 
-    def __init__(self, wire: Dispatcher[TransportContext], server: str, relay: Relay | None) -> None:
+    def __init__(
+        self, wire: Dispatcher[TransportContext], in_flight: InFlight, server: str, relay: Relay | None
+    ) -> None:
         self._wire = wire
+        self._in_flight = in_flight
         self._server = server
         self._relay = relay
-        self.under_way: set[_Call] = set()
         self.status_told = anyio.Event()
         """Set, and replaced, when a hub on the other side says that its status changed."""
 
@@ -139,17 +89,6 @@ class RelayDispatcher(Dispatcher[TransportContext]):
         if self._relay is not None and params is not None:
             params = _declaring(method, params, self._relay)
         return await self._wire.send_raw_request(method, params, opts)
-
-    def begin(self, caller: Caller | None, timeout: Deadline) -> tuple[_Call, Token[_Call | None]]:
-        """From now on the task's requests are made for ``caller``; end it with ``end``."""
-        call = _Call(caller, timeout)
-        self.under_way.add(call)
-        return call, _CALL.set(call)
-
-    def end(self, call: _Call, token: Token[_Call | None]) -> None:
-        """The task's requests are its own again."""
-        self.under_way.discard(call)
-        _CALL.reset(token)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """Send a notification."""
@@ -172,8 +111,7 @@ class RelayDispatcher(Dispatcher[TransportContext]):
             if relay is None or method not in CLIENT_REQUESTS:
                 return await on_request(ctx, method, params)
             with self._paused():
-                call = _CALL.get()
-                return await relay.asked(self._server, method, params, call.caller if call is not None else None)
+                return await relay.asked(self._server, method, params, current_caller())
 
         async def told(ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
             if method not in CALL_NOTIFICATIONS:
@@ -204,9 +142,9 @@ class RelayDispatcher(Dispatcher[TransportContext]):
     @contextmanager
     def _paused(self) -> Iterator[None]:
         """Pause the timeout of the request that the server asks for; of all requests if that is unknown."""
-        call = _CALL.get()
-        waiting = [call] if call is not None else list(self.under_way)
-        pauses = [one.timeout.paused() for one in waiting]
+        request = CURRENT.get()
+        waiting = [request] if request is not None else list(self._in_flight.requests)
+        pauses = [one.paused() for one in waiting]
         for pause in pauses:
             pause.__enter__()
         try:
@@ -232,6 +170,6 @@ def _declaring(method: str, params: Mapping[str, Any], relay: Relay) -> Mapping[
     meta = params.get("_meta")
     if not isinstance(meta, Mapping) or CLIENT_CAPABILITIES_META_KEY not in meta:
         return params
-    call = _CALL.get()
-    can = dict(call.caller.capabilities) if call is not None and call.caller is not None else {}
+    caller = current_caller()
+    can = dict(caller.capabilities) if caller is not None else {}
     return {**params, "_meta": {**meta, CLIENT_CAPABILITIES_META_KEY: can}}

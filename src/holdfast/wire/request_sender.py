@@ -35,8 +35,8 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.hub_peer import HubPeer
+from holdfast.wire.in_flight import Caller, Era, RequestInFlight
 from holdfast.wire.listing import HeaderMap, list_tools
-from holdfast.wire.progress import CallProgress
 from holdfast.wire.raw_json import (
     BadJson,
     Fields,
@@ -49,7 +49,6 @@ from holdfast.wire.raw_json import (
     read_object,
     text_of,
 )
-from holdfast.wire.relay import Caller, Era
 from holdfast.wire.results import check_result, clean_data, clean_result
 from holdfast.wire.rpc import first_error
 from holdfast.wire.tasks import TASK_METHODS, without_task_capabilities
@@ -111,31 +110,27 @@ class RequestSender:
         params, headers = self._addressed(method, params, None)
         return await read_object(await self._wire.call(method, params, headers=headers))
 
-    async def request(
-        self, method: str, params: Fields, progress: CallProgress, caller: Caller | None, limits: Limits
-    ) -> RawObject:
+    async def request(self, method: str, params: Fields, request: RequestInFlight, limits: Limits) -> RawObject:
         """Send a request. Raises ``ServerFailure`` for an error answer, and for a result that is of no use.
 
         A server may refuse a request before it acts, because it wants arguments as headers too. A listing tells which
         ones, and the request is sent once more.
         """
         try:
+            sent, headers = self._addressed(method, params, request.caller)
             try:
-                return await self._send(method, params, progress, caller)
+                raw = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
             except MCPError as exc:
                 if exc.code != HEADER_MISMATCH:
                     raise
                 await list_tools(self, limits)
-                return await self._send(method, params, progress, caller)
+                sent, headers = self._addressed(method, params, request.caller)
+                raw = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
         except MCPError as exc:
             data = exc.error.data
             told = self._hub.failure_of(data, exc.message) if self._hub is not None else None
             error = RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data))
             raise ServerFailure(told or error) from exc
-
-    async def _send(self, method: str, params: Fields, progress: CallProgress, caller: Caller | None) -> RawObject:
-        params, headers = self._addressed(method, params, caller)
-        raw = await self._wire.call(method, params, headers=headers, on_progress=progress)
         try:
             result = await read_object(raw)
             if self._hub is not None and (told := self._hub.failure_in(result)) is not None:

@@ -153,7 +153,7 @@ def check_result(method: str, result: RawObject, version: str) -> None:
             raise BadJson("content: it is not a list")
         if content is None and not any(key in result.members for key in _IN_PLACE_OF_CONTENT):
             raise BadJson("content: it is missing")
-        if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
+        if content is not None and len(content) <= CHECKED_BYTES:
             _check_blocks(content)
         return
     if result.size > CHECKED_BYTES:

@@ -34,11 +34,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from math import isfinite
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.abc
 import mcp_types as types
+import msgspec
 from mcp import MCPError
 from mcp.shared.dispatcher import (
     CallOptions,
@@ -66,7 +68,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.wire.progress import OnProgress, finite
+from holdfast.wire.in_flight import OnProgress
 from holdfast.wire.raw_json import (
     SMALL_BYTES,
     BadJson,
@@ -100,7 +102,6 @@ __all__ = [
     "call_message",
     "first_error",
     "notification_message",
-    "request_message",
     "value_of",
 ]
 
@@ -183,11 +184,6 @@ def answered_id(data: bytes) -> RequestId | None:
     return written[1:-1] if written.startswith('"') else int(written)
 
 
-def request_message(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> Message:
-    """A JSON-RPC request; ``params`` is left out where there are none."""
-    return {"jsonrpc": "2.0", "id": request_id, "method": method} | ({"params": params} if params else {})
-
-
 def notification_message(method: str, params: Mapping[str, Any] | None) -> Message:
     """A JSON-RPC notification."""
     return {"jsonrpc": "2.0", "method": method} | ({"params": params} if params else {})
@@ -197,15 +193,16 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
     """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
     raw_id = dumps(request_id)
     if progress:
-        meta = fields(params["_meta"]) if "_meta" in params else {}
-        params = {**params, "_meta": join_fields({**meta, "progressToken": raw_id})}
+        token: Fields = {"progressToken": raw_id}
+        meta = {**fields(params["_meta"]), **token} if "_meta" in params else token
+        params = {**params, "_meta": join_fields(meta)}
     if not params:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
 
 
 class PendingRequest:
-    """One request under way. The task that waits awaits ``result``."""
+    """One request under way. The task that waits awaits ``result``, or reads until it is settled."""
 
     __slots__ = ("_answer", "id", "on_progress", "sent_at")
 
@@ -227,8 +224,13 @@ class PendingRequest:
             self._answer.set_result(answer)
 
     async def result(self) -> Bytes:
-        """The result. Raises ``MCPError`` for an error answer."""
-        answer = await self._answer
+        """The result, when it has come. Raises ``MCPError`` for an error answer."""
+        await self._answer
+        return self.answer()
+
+    def answer(self) -> Bytes:
+        """The result of one that is settled. Raises ``MCPError`` for an error answer."""
+        answer = self._answer.result()
         if isinstance(answer, Exception):
             raise answer
         return _result_in(answer)
@@ -259,7 +261,7 @@ def _result_in(answer: Fields) -> Bytes:
 
 def _error_parts(error: Bytes) -> tuple[object, object, object]:
     """Code, message and data of an error. What is large is cut, or passed on unread."""
-    if len(memoryview(error)) <= SMALL_BYTES:
+    if len(error) <= SMALL_BYTES:
         said = loads(error)
         return (
             (said.get("code"), said.get("message"), said.get("data")) if isinstance(said, dict) else (None, said, None)
@@ -267,7 +269,7 @@ def _error_parts(error: Bytes) -> tuple[object, object, object]:
     members = fields(error)
     code, message, data = members.get("code"), members.get("message"), members.get("data")
     return (
-        loads(code) if code is not None and len(memoryview(code)) <= LONGEST_ID else None,
+        loads(code) if code is not None and len(code) <= LONGEST_ID else None,
         _cut_text(message) if message is not None else None,
         RawValue(data) if data is not None else None,
     )
@@ -275,7 +277,7 @@ def _error_parts(error: Bytes) -> tuple[object, object, object]:
 
 def _cut_text(raw: Bytes) -> str | None:
     """A text, or the beginning of a large one."""
-    if len(memoryview(raw)) <= SMALL_BYTES:
+    if len(raw) <= SMALL_BYTES:
         return text_of(raw)
     head = bytes(memoryview(raw)[:ERROR_TEXT_BYTES])
     if not head.startswith(b'"'):
@@ -312,6 +314,11 @@ class Inbound:
         """Handlers report no progress."""
 
 
+def _key(request_id: RequestId) -> RequestId:
+    """An id as it is compared: ``"1"`` answers 1. Almost every id is a number of our own."""
+    return request_id if type(request_id) is int else coerce_request_id(request_id)
+
+
 class PendingRequests:
     """Our requests that wait for their answers, by id."""
 
@@ -328,7 +335,7 @@ class PendingRequests:
         if request_id is None:
             self._next_id += 1
             request_id = self._next_id
-        key = coerce_request_id(request_id)
+        key = _key(request_id)
         if key in self._waiting:
             raise ValueError(f"request id {request_id!r} is already in flight")
         pending = self._waiting[key] = PendingRequest(request_id, on_progress)
@@ -336,15 +343,15 @@ class PendingRequests:
 
     def close(self, pending: PendingRequest) -> None:
         """Forget a request; later messages for it are dropped."""
-        self._waiting.pop(coerce_request_id(pending.id), None)
+        self._waiting.pop(_key(pending.id), None)
 
     def get(self, request_id: RequestId) -> PendingRequest | None:
         """The request with this id, if it waits."""
-        return self._waiting.get(coerce_request_id(request_id))
+        return self._waiting.get(_key(request_id))
 
     def take(self, request_id: RequestId) -> PendingRequest | None:
         """The request with this id, which is to be settled now."""
-        return self._waiting.pop(coerce_request_id(request_id), None)
+        return self._waiting.pop(_key(request_id), None)
 
     def only(self) -> PendingRequest | None:
         """The request that waits, if it is the only one."""
@@ -590,7 +597,7 @@ class RpcPeer:
 
     def _route(self, members: Fields, own: PendingRequest | None) -> None:
         message_id = _id_of(members["id"]) if "id" in members else None
-        if not ({"method", "result", "error"} & members.keys()):
+        if _KINDS.isdisjoint(members):
             if self._resolve(message_id, members, own):
                 return  # an empty answer: its request fails now and need not wait
             if own is not None:
@@ -604,7 +611,7 @@ class RpcPeer:
             self._resolve(message_id, members, own)
             return
         try:
-            if message_id is None and len(memoryview(members.get("params", b""))) > NOTICE_BYTES:
+            if message_id is None and len(members.get("params", b"")) > NOTICE_BYTES:
                 self._large_notice(method, members["params"])
                 return
             params = load_params(members["params"]) if "params" in members else None
@@ -652,9 +659,9 @@ class RpcPeer:
     def _large_notice(self, method: str, params: Bytes) -> None:
         """A notice over the bound: what is small in it passes on. A log message says that its text was left out."""
         parts = fields(params)
-        small = {key: loads(one) for key, one in parts.items() if len(memoryview(one)) <= NOTICE_PART_BYTES}
+        small = {key: loads(one) for key, one in parts.items() if len(one) <= NOTICE_PART_BYTES}
         small = dict(without_own_keys(small))
-        size = len(memoryview(params))
+        size = len(params)
         if method == "notifications/message":
             self._notice(method, {**small, "data": f"(Holdfast left out a log message of {size:,} bytes)"})
         elif method in ("notifications/progress", "notifications/cancelled") or method.endswith("/list_changed"):
@@ -665,16 +672,21 @@ class RpcPeer:
 
     def _progress(self, params: Mapping[str, Any]) -> bool:
         """Give progress to the call that it is of; False if there is none."""
-        token, progress, text = params.get("progressToken"), finite(params.get("progress")), params.get("message")
+        token, progress, text = params.get("progressToken"), _finite(params.get("progress")), params.get("message")
         pending = self.pending.get(token) if isinstance(token, str | int) and progress is not None else None
         if pending is None or progress is None:
             return False
         if pending.on_progress is not None:
-            pending.on_progress(progress, finite(params.get("total")), text if isinstance(text, str) else None)
+            pending.on_progress(progress, _finite(params.get("total")), text if isinstance(text, str) else None)
         return True
 
     def __repr__(self) -> str:
         return f"<RpcPeer {self._context.kind} {self.pending!r} {self._requests!r}>"
+
+
+_ID: Final[msgspec.json.Decoder[int | str]] = msgspec.json.Decoder(int | str)
+_KINDS: Final = frozenset({"method", "result", "error"})
+"""A message has one of these."""
 
 
 async def _unsent(message: Message, within: float = 0.0) -> None:
@@ -683,13 +695,27 @@ async def _unsent(message: Message, within: float = 0.0) -> None:
 
 def _id_of(raw: Bytes | None) -> RequestId | None:
     """An id as a value; None for a missing one, and for one that no request can have."""
+    if raw is None or len(raw) > LONGEST_ID:
+        return None
     try:
-        value = loads(raw) if raw is not None and len(memoryview(raw)) <= LONGEST_ID else None
+        return _ID.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass  # a number with a fraction or of any size, a text that is no Unicode, or something else
+    try:
+        value = loads(raw)
     except BadJson:
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)  # some servers have no integers: 1.0 is the same number as 1
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _finite(value: object) -> float | None:
+    """A finite number as it came; None for anything else, also for an integer that no float can hold."""
+    try:
+        return value if isinstance(value, int | float) and isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def value_of(result: Bytes) -> Message:

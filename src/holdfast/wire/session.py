@@ -31,12 +31,11 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
-from holdfast.wire.deadlines import Deadline
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.hub_peer import HubPeer
+from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
-from holdfast.wire.progress import CallProgress
 from holdfast.wire.raw_json import (
     BadJson,
     Fields,
@@ -45,7 +44,7 @@ from holdfast.wire.raw_json import (
     load_members,
     text_of,
 )
-from holdfast.wire.relay import Caller, Era, RelayDispatcher
+from holdfast.wire.relay import RelayDispatcher
 from holdfast.wire.request_sender import RequestSender
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.tasks import (
@@ -53,7 +52,7 @@ from holdfast.wire.tasks import (
     task_support,
 )
 
-__all__ = ["Connection", "Era", "Wire", "close_session", "declared"]
+__all__ = ["Connection", "Wire", "close_session", "declared"]
 
 STATUS_BYTES = 256 * 1024
 """How large the status of a hub may be: it is read on the event loop. One of a thousand servers is that large."""
@@ -117,7 +116,7 @@ class Connection:
         """Wait for the requests under way to end. Bounded, and shielded from cancellation."""
         if isinstance(self.wire, HttpDispatcher):
             with anyio.move_on_after(DRAIN_SECONDS, shield=True):
-                await self.wire.quiet()
+                await self.wire.in_flight.empty()
 
     async def aclose(self) -> None:
         """End the session, then its transport. Bounded, and shielded from cancellation."""
@@ -180,10 +179,32 @@ class Connection:
         the server waits for the caller's answer does not count. A plain call of a tool that runs only as a task is
         made as one, and gives the task's result.
         """
-        request = partial(self._request, on_progress=on_progress, caller=caller)
         if method == "tools/call" and self.runs_tasks and await self._needs_task(params, within=idle):
-            return await call_as_task(request, params, idle=idle, within=within)
-        return await request(method, params, idle=idle, within=within)
+            by_caller = partial(self.request, on_progress=on_progress, caller=caller)
+            return await call_as_task(by_caller, params, idle=idle, within=within)
+        wire = self.wire
+        if method == "tasks/result":
+            idle = math.inf  # it waits until the task has ended
+        request = wire.in_flight.start(caller, on_progress, idle=idle, within=within)
+        token = CURRENT.set(request)
+        try:
+            try:
+                result = await self._sender.request(method, params, request, self._limits)
+            except ServerFailure:
+                await request.delivered()
+                raise
+            if request.delivery is not None:
+                await request.delivered()
+        except asyncio.CancelledError:
+            if not request.absorb():
+                raise
+            if request.cut:
+                raise wire.failure() from None
+            raise ServerFailure(wire.unanswered() or _timed_out(method, params, request, idle, within)) from None
+        finally:
+            CURRENT.reset(token)
+            wire.in_flight.end(request)
+        return result
 
     async def _needs_task(self, params: Fields, *, within: float) -> bool:
         if "task" in params:
@@ -191,41 +212,6 @@ class Connection:
         if self._task_tools is None:
             await self.list_tools(within=within)
         return text_of(params.get("name")) in (self._task_tools or ())
-
-    async def _request(
-        self,
-        method: str,
-        params: Fields,
-        *,
-        idle: float,
-        within: float,
-        on_progress: ProgressFn | None = None,
-        caller: Caller | None = None,
-    ) -> RawObject:
-        wire = self.wire
-        if method == "tasks/result":
-            idle = math.inf  # it waits until the task has ended
-        timeout = wire.deadlines.start(idle=idle, within=within)
-        call, token = self.relayed.begin(caller, timeout)
-        progress = CallProgress(on_progress, timeout.extend)
-        try:
-            try:
-                result = await self._sender.request(method, params, progress, caller, self._limits)
-            except ServerFailure:
-                await progress.delivered()
-                raise
-            await progress.delivered()
-        except asyncio.CancelledError:
-            if not timeout.absorb():
-                raise
-            if timeout.cut:
-                raise wire.failure() from None
-            raise ServerFailure(wire.unanswered() or _timed_out(method, params, timeout, idle, within)) from None
-        finally:
-            progress.close()
-            self.relayed.end(call, token)
-            wire.deadlines.end(timeout)
-        return result
 
     @property
     def status_told(self) -> anyio.Event:
@@ -236,7 +222,7 @@ class Connection:
         """What the hub on the other side tells about its servers; empty if nothing of it can be read."""
         assert self.hub is not None  # noqa: S101 - the caller looked
         asked: Fields = {"uri": dumps(STATUS_URI)}
-        result = await self._request("resources/read", asked, idle=within, within=within)
+        result = await self.request("resources/read", asked, idle=within, within=within)
         if result.size > STATUS_BYTES:
             return {}
         contents = result.value().get("contents")
@@ -286,9 +272,9 @@ async def _within(wire: Wire, work: Awaitable[_T], within: float, doing: str) ->
         raise ServerFailure(wire.unanswered() or TimedOut(doing=doing, after=within)) from None
 
 
-def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, within: float) -> TimedOut:
+def _timed_out(method: str, params: Fields, request: RequestInFlight, idle: float, within: float) -> TimedOut:
     # A server's own timeout raises its hard limit, so it is the one to raise where both are the same.
-    waited, key = (within, "holdfast.call.hardTimeout") if timeout.hard and within != idle else (idle, "timeout")
+    waited, key = (within, "holdfast.call.hardTimeout") if request.hard and within != idle else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
     return TimedOut(doing=f"the result of {what}", after=waited, setting=key)
 

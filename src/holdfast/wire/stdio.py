@@ -213,7 +213,7 @@ class StdioDispatcher(DuplexDispatcher):
         if self._child.exit_code is not None:
             return  # a process that exits closes it too, and its exit says more
         self._rpc.pending.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
-        await self.deadlines.empty()
+        await self.in_flight.empty()
         self._deaf = True
         scope.cancel()
 

@@ -130,8 +130,8 @@ class Credentials:
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
 
-    async def current(self) -> tuple[dict[str, str], str | None]:
-        """The headers of the next request, and the token among them if a login gave it."""
+    async def current(self) -> tuple[Mapping[str, str], str | None]:
+        """The headers of the next request, not to be changed, and the token among them if a login gave it."""
         own = self._static if self._static is not None else await self._fresh_headers()
         self._own_authorization = "authorization" in own
         token = None
@@ -142,7 +142,7 @@ class Credentials:
                 raise ServerFailure(PlainHttpRefused())
             self._redactor.learn(token)
             return {**own, "authorization": f"Bearer {token}"}, token
-        return {"authorization": self._basic, **own} if self._basic else dict(own), None
+        return {"authorization": self._basic, **own} if self._basic else own, None
 
     async def renewed(self, refused: str) -> bool:
         """Whether there is another token than the one that the server refused."""
@@ -178,6 +178,8 @@ class StickyCookies:
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
+        self.header: Mapping[str, str] = {}
+        """The header of a request; none without cookies."""
 
     def note(self, lines: str) -> None:
         """Keep the cookies of a ``set-cookie`` header, one in a line; one that has expired is dropped."""
@@ -189,10 +191,8 @@ class StickyCookies:
                 self._values.pop(name, None)
             elif _HEADER_NAME.fullmatch(name):
                 self._values[name] = value
-
-    def header(self) -> dict[str, str]:
-        """The header of a request; none without cookies."""
-        return {"cookie": "; ".join(f"{name}={value}" for name, value in self._values.items())} if self._values else {}
+        pairs = "; ".join(f"{name}={value}" for name, value in self._values.items())
+        self.header = {"cookie": pairs} if pairs else {}
 
 
 class HttpPeer:
@@ -223,6 +223,7 @@ class HttpPeer:
             raise ServerFailure(BadConfig(problems=("its URL cannot be read",), hint="check `url`")) from exc
         self._credentials = Credentials(spec, self.url, redactor, authorizer)
         self._pools: dict[HttpOrigin, Pool] = {}
+        self._own_route: tuple[Pool, str] | None = None
         self._cookies = StickyCookies()
 
     @property
@@ -256,32 +257,36 @@ class HttpPeer:
         ``on_sending`` is called when the connection is open and the request is about to be sent.
         """
         with translated(doing):
-            response = await self.send(_Asked(method, url, headers, content, on_sending))
+            response = await self.send(method, url, headers, content, on_sending=on_sending)
             try:
                 yield response
             finally:
                 response.close()
 
-    async def post(self, content: bytes, headers: Mapping[str, str], *, again: bool) -> Response:
-        """POST to the endpoint itself; the caller closes the response, and translates exceptions.
+    async def send(
+        self,
+        method: str,
+        url: httpx2.URL,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        *,
+        on_sending: Callable[[], None] | None = None,
+        again: bool = False,
+    ) -> Response:
+        """Send a request with current headers and token. One that is refused for its token is sent again.
 
-        ``again``: the server may get it twice.
+        The caller closes the response, and translates exceptions. ``again``: the server may get it twice.
         """
-        return await self.send(_Asked("POST", self.url, headers, content, again=again))
-
-    async def send(self, asked: _Asked) -> Response:
-        """Send a request with current headers and token. One that is refused for its token is sent again."""
         refused = False
+        pool, target = self._route(url)
         while True:
             own, token = await self._credentials.current()
-            headers = {**_DEFAULT_HEADERS, **self._cookies.header(), **own, **asked.headers}
-            target = asked.url.raw_path.decode("ascii")
-            response = await self._pool(asked.url).request(
-                asked.method, target, headers.items(), asked.content, on_sending=asked.on_sending, again=asked.again
-            )
+            given = {**_DEFAULT_HEADERS, **self._cookies.header, **own, **headers}
+            response = await pool.request(method, target, given.items(), content, on_sending=on_sending, again=again)
             self._note_cookies(response)
             if response.status in REDIRECTS and "location" in response.headers:
-                response = await self._redirected(asked, response, headers)
+                asked = _Asked(method, url, given, content, on_sending)
+                response = await self._redirected(asked, response)
             if response.status != 401 or token is None or refused or not await self._has_another(response, token):
                 return response
             refused = True
@@ -319,7 +324,7 @@ class HttpPeer:
         )
         return seen, body
 
-    async def _redirected(self, asked: _Asked, response: Response, headers: Mapping[str, str]) -> Response:
+    async def _redirected(self, asked: _Asked, response: Response) -> Response:
         """Follow a redirect, only within the origin and only if it keeps method and body."""
         url = asked.url
         for _ in range(MAX_REDIRECTS):
@@ -327,8 +332,9 @@ class HttpPeer:
             if following is None:
                 return response
             url = following
-            response = await self._pool(url).request(
-                asked.method, url.raw_path.decode("ascii"), headers.items(), asked.content, on_sending=asked.on_sending
+            pool, target = self._route(url)
+            response = await pool.request(
+                asked.method, target, asked.headers.items(), asked.content, on_sending=asked.on_sending
             )
             self._note_cookies(response)
         if self._following(asked, url, response, may=False) is None:
@@ -347,6 +353,15 @@ class HttpPeer:
         shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
         downgrade = url.scheme == "https" and following.scheme == "http"
         raise ServerFailure(Redirected(status=response.status, location=shown, downgrade=downgrade))
+
+    def _route(self, url: httpx2.URL) -> tuple[Pool, str]:
+        """The connections for a URL, and its path and query. Almost every request is to the endpoint itself."""
+        if url is self.url and self._own_route is not None:
+            return self._own_route
+        route = self._pool(url), url.raw_path.decode("ascii")
+        if url is self.url:
+            self._own_route = route
+        return route
 
     def _pool(self, url: httpx2.URL) -> Pool:
         if url.scheme not in ("http", "https") or not url.host:
@@ -451,15 +466,13 @@ def over_message_bound(limits: Limits) -> OverBound:
 
 
 class _Asked(NamedTuple):
-    """A request before it has credentials."""
+    """A request that is redirected."""
 
     method: str
     url: httpx2.URL
     headers: Mapping[str, str]
     content: bytes | None
-    on_sending: Callable[[], None] | None = None
-    again: bool = False
-    """Whether the server may get it twice."""
+    on_sending: Callable[[], None] | None
 
 
 def _basic(url: httpx2.URL) -> str:

@@ -14,7 +14,6 @@ import logging
 import select
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Mapping
-from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol
 
 from holdfast.core import fault_line
@@ -74,7 +73,8 @@ class Response:
         self._parts: deque[bytes | bytearray] = deque()
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._inflater = _inflater(head.headers.get("content-encoding", ""))
+        coding = head.headers.get("content-encoding")
+        self._inflater = _inflater(coding) if coding is not None else None
         self.complete = False
         self.error: Exception | None = None
         self._read_ahead = 0
@@ -85,33 +85,31 @@ class Response:
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
         connection = self._connection
-        if connection is None or self._inflater is not None:
-            return await self._collected(most)
-        left = connection.left
-        if LARGE_BYTES <= left <= most - self._size:
-            async with receive_room().of(self.server, left):
-                # It may have come to its end meanwhile, or have failed.
-                return await (self._received(connection) if connection.left else self._collected(most))
-        self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
-        connection.flow.resume()
-        return await self._collected(most)
+        if connection is not None and self._inflater is None:
+            left = connection.left
+            if LARGE_BYTES <= left <= most - self._size:
+                async with receive_room().of(self.server, left):
+                    # It may have come to its end meanwhile, or have failed.
+                    return await (self._received(connection) if connection.left else self._collected(most, []))
+            self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
+            connection.flow.resume()
+        return await self._collected(most, [])
 
-    async def _collected(self, most: int) -> bytes | bytearray | None:
-        """The whole body, in pieces as they come; once it is large, with room for the largest one."""
-        size, parts, has_room = 0, [], False
-        async with AsyncExitStack() as room:
-            while (chunk := await self.next_chunk()) is not None:
-                size += len(chunk)
-                if size > most:
-                    self.close()
-                    return None
-                parts.append(chunk)
-                if size > LARGE_BYTES and self._connection is not None and not has_room:
-                    has_room = True
-                    await room.enter_async_context(receive_room().of(self.server, most))
+    async def _collected(self, most: int, parts: list[bytes], *, has_room: bool = False) -> bytes | bytearray | None:
+        """The whole body after these parts, in pieces as they come; once it is large, with room for the largest one."""
+        size = sum(map(len, parts))
+        while (chunk := await self.next_chunk()) is not None:
+            size += len(chunk)
+            if size > most:
+                self.close()
+                return None
+            parts.append(chunk)
+            if size > LARGE_BYTES and not has_room and self._connection is not None:
+                async with receive_room().of(self.server, most):
                     if self._inflater is None and self._connection is not None:
                         self._read_ahead = most  # nor does one hold up its sender
                         self._connection.flow.resume()
+                    return await self._collected(most, parts, has_room=True)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _received(self, connection: PooledConnection) -> bytearray:
@@ -377,7 +375,8 @@ class PooledConnection(asyncio.Protocol):
             # What is left of the request is not sent: its answer came first, and its peer may not read on.
             self.abort()
         elif response.head.keep_alive:
-            self.keep_for = _kept_for(response.headers.get("keep-alive", ""))
+            told = response.headers.get("keep-alive")
+            self.keep_for = _kept_for(told) if told is not None else IDLE_SECONDS
             self.owner.release(self)
         else:
             self.closed = True

@@ -132,6 +132,8 @@ class Pool:
         self._ending: dict[PooledConnection, float] = {}
         """Connections whose answer has not ended though its reader has left, and since when."""
         self._closed = False
+        self._last_head: tuple[tuple[object, ...], bytes] = (), b""
+        """The head that was written last, and what it was made of: most requests to a server have the same one."""
         self.reached = False
         """Whether a connection has stood."""
         self._keep_none_until = 0.0
@@ -154,8 +156,12 @@ class Pool:
         """
         if body is None and method == "POST":
             body = b""  # a POST without a length is refused by some servers
-        length = b"" if body is None else b"content-length: %d\r\n" % len(body)
-        whole = b"%b%b\r\n" % (self._head(method, target, headers), length)
+        asked = method, target, tuple(headers)
+        known, whole = self._last_head
+        if known != asked:
+            whole = self._head(*asked)
+            self._last_head = asked, whole
+        whole += b"\r\n" if body is None else b"content-length: %d\r\n\r\n" % len(body)
         connection = self._free()
         kept = connection is not None
         while True:
@@ -186,16 +192,15 @@ class Pool:
         self._idle.clear()
         self._ending.clear()
 
-    def _head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    def _head(self, method: str, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
         """The head of a request, without the length of its body."""
         proxy = self._proxy
         if proxy is not None and not self.origin.tls:
             target = f"http://{self.origin.authority}{target}"
-        given = list(headers)
         lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if "host" not in dict(given):  # a definition may name another Host
+        if "host" not in dict(headers):  # a definition may name another Host
             lines.append(f"host: {self.origin.authority}\r\n")
-        lines += [f"{name}: {value}\r\n" for name, value in given]
+        lines += [f"{name}: {value}\r\n" for name, value in headers]
         if proxy is not None and proxy.authorization and not self.origin.tls:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
         return "".join(lines).encode("latin-1")

@@ -21,6 +21,7 @@ import anyio
 import anyio.abc
 from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp_types import RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
@@ -39,8 +40,9 @@ from holdfast.wire.event_stream import ServerEvent
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.evidence import evidence_of
-from holdfast.wire.raw_json import BadJson, Bytes, NotAnObject, dump_object
-from holdfast.wire.rpc import Message, PendingRequest, RpcPeer, notification_message
+from holdfast.wire.in_flight import OnProgress
+from holdfast.wire.raw_json import BadJson, Bytes, Fields, NotAnObject, dump_object
+from holdfast.wire.rpc import Message, PendingRequest, call_message, notification_message
 
 __all__ = ["HttpDispatcher"]
 
@@ -79,31 +81,32 @@ class ServerSession:
         self._peer = peer
         self.id: str | None = None
         self._version: str | None = None
+        self.headers: Mapping[str, str] = ACCEPT
+        """The headers that the protocol requires."""
 
     @property
     def modern(self) -> bool:
         """Whether the modern era was agreed on."""
         return self._version in MODERN_PROTOCOL_VERSIONS
 
-    def headers(self) -> dict[str, str]:
-        """The headers that the protocol requires."""
-        version = {VERSION_HEADER: self._version} if self._version is not None else {}
-        session = {SESSION_HEADER: self.id} if self.id is not None else {}
-        return {**ACCEPT, **version, **session}
+    def _agree(self, version: str | None, session: str | None) -> None:
+        self._version, self.id = version, session
+        named = {VERSION_HEADER: version, SESSION_HEADER: session}
+        self.headers = ACCEPT | {name: value for name, value in named.items() if value is not None}
 
     def noted(self, opts: CallOptions) -> dict[str, str]:
         """The headers of a request of the SDK's session. Its own header says which version was agreed on."""
         given = {name.lower(): value for name, value in opts.get("headers", {}).items()}
-        self._version = given.get(VERSION_HEADER, self._version)
-        return {**self.headers(), **given}
+        self._agree(given.get(VERSION_HEADER, self._version), self.id)
+        return given
 
     def restart(self) -> None:
         """A handshake begins: no version is agreed on."""
-        self._version = None
+        self._agree(None, self.id)
 
     def begin(self, response: Response) -> None:
         """Note the session that the server gives with its answer to the handshake."""
-        self.id = response.headers.get(SESSION_HEADER, "").strip() or None
+        self._agree(self._version, response.headers.get(SESSION_HEADER, "").strip() or None)
         if self.id is not None:
             if len(self.id) > LONGEST_SESSION_ID:
                 detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
@@ -167,14 +170,14 @@ class HttpDispatcher(ServerDispatcher):
                 tasks.cancel_scope.cancel()
         finally:
             self._rpc.pending.fail(ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)))
-            self.deadlines.cut_all()
+            self.in_flight.cut_all()
             self._rpc.release()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
         """Read the legacy era's stream of notifications to its end; False if the server offers none."""
         if self._session.id is None:
             return False
-        headers = {**self._session.headers(), "accept": EVENT_STREAM}
+        headers = {**self._session.headers, "accept": EVENT_STREAM}
         async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
             if response.status >= 400:
                 refusal, _ = await self._peer.refusal(response)
@@ -194,37 +197,125 @@ class HttpDispatcher(ServerDispatcher):
         if self._session.id is not None:
             with anyio.move_on_after(GOODBYE_SECONDS, shield=True), suppress(ServerFailure):
                 async with self._peer.request(
-                    "DELETE", self._peer.url, headers=self._session.headers(), doing="the end of the session"
+                    "DELETE", self._peer.url, headers=self._session.headers, doing="the end of the session"
                 ):
                     pass
-
-    async def quiet(self) -> None:
-        """Wait until no request is under way."""
-        await self.deadlines.empty()
 
     def _headers(self, method: str, opts: CallOptions) -> Mapping[str, str]:
         if method == "initialize":
             self._session.restart()
         return self._session.noted(opts)
 
-    async def _answered(
-        self, pending: PendingRequest, method: str, message: bytes, headers: Mapping[str, str], *, tell: bool
+    async def call(
+        self,
+        method: str,
+        params: Fields,
+        *,
+        headers: Mapping[str, str],
+        on_progress: OnProgress | None = None,
+        request_id: RequestId | None = None,
+        tell: bool = True,
     ) -> Bytes:
-        post = _Post(self._peer, self._session, self._rpc, pending, method, stood=self.stood)
+        """POST a request and read until it is settled."""
+        rpc, session = self._rpc, self._session
+        pending = rpc.pending.open(on_progress, request_id)
+        began = time.monotonic()
+        response: Response | None = None
         try:
-            await post.run(message, {**self._session.headers(), **headers})
-            return await pending.result()
+            message = call_message(pending.id, method, params, progress=on_progress is not None)
+            response = await self._peer.send(
+                "POST",
+                self._peer.url,
+                {**session.headers, **headers} if headers else session.headers,
+                message,
+                again=method in REPEATABLE,
+            )
+            if response.status >= 400:
+                await session.refuse_errors(response)
+            if method == "initialize":
+                session.begin(response)
+            kind = content_type(response)
+            if kind == _JSON:
+                await self._take_body(response, pending)
+            elif kind == EVENT_STREAM:
+                await self._take_streams(response, pending, method)
+            else:
+                raise ServerFailure(_not_mcp(response, kind))
+            return pending.answer()
         except asyncio.CancelledError:
-            if tell and not self._session.modern:
-                self._rpc.say_cancelled(pending)
+            if tell and not session.modern:
+                rpc.say_cancelled(pending)
             raise
+        except Exception as exc:
+            seen = evidence_of(exc, doing=f"the answer to {method}", after=round(time.monotonic() - began, 1))
+            if seen is None:
+                raise  # a failure with evidence, or an error of the server itself
+            raise ServerFailure(seen) from exc
         finally:
-            self._rpc.pending.close(pending)
+            rpc.pending.close(pending)
+            if response is not None:
+                response.close()
+
+    async def _take_body(self, response: Response, pending: PendingRequest) -> None:
+        """Read an answer in one piece."""
+        came = await read_bounded(response, self._peer.limits)
+        try:
+            await self._take(came, pending)
+        except ServerFailure as failure:
+            if isinstance(failure.__cause__, BadJson) and response.head.ends_with_connection and _is_beginning(came):
+                raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from failure
+            raise
+        if not pending.settled:
+            detail = "its answer is no JSON-RPC response to this request"
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
+
+    async def _take_streams(self, response: Response, pending: PendingRequest, method: str) -> None:
+        """Read the request's own stream until it is settled; resume a stream that was cut.
+
+        The caller's own task reads it, so progress is delivered as it comes and before the result.
+        """
+        cursor = _Cursor(resumes=not self._session.modern)
+        await self._take_events(response, pending, method, cursor)
+        for _ in range(RESUME_ATTEMPTS):
+            if pending.settled or not cursor.header:
+                break
+            await anyio.sleep(cursor.delay)
+            headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": cursor.header}
+            async with self._peer.request(
+                "GET", self._peer.url, headers=headers, doing="the resumed stream"
+            ) as resumed:
+                await self._session.refuse_errors(resumed)
+                await self._take_events(resumed, pending, method, cursor)
+        if not pending.settled:
+            raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+    async def _take_events(self, response: Response, pending: PendingRequest, method: str, cursor: _Cursor) -> None:
+        """Read one stream; a cut that can be resumed counts as its end."""
+        try:
+            with translated(f"the answer to {method}"):
+                async with aclosing(read_events(response, self._peer.limits)) as events:
+                    async for event in events:
+                        cursor.note(event)
+                        if event.name == "message" and event.data:
+                            await self._take(event.data, pending)
+                            if pending.settled:
+                                response.leave()
+                                return
+        except ServerFailure as failure:
+            if not isinstance(failure.evidence, NetworkFailure) or not cursor.header:
+                raise
+
+    async def _take(self, data: bytes | bytearray, pending: PendingRequest) -> None:
+        self._rpc.received += len(data)
+        try:
+            await self._rpc.take(data, pending)
+        except BadJson as exc:
+            raise _unreadable(data, exc, stood=self.stood) from exc
 
     async def _send(self, message: Message) -> None:
         content, doing = dump_object(message), "the receipt of a notification"
         async with self._peer.request(
-            "POST", self._peer.url, headers=self._session.headers(), content=content, doing=doing
+            "POST", self._peer.url, headers=self._session.headers, content=content, doing=doing
         ) as response:
             await self._session.refuse_errors(response)
 
@@ -232,119 +323,23 @@ class HttpDispatcher(ServerDispatcher):
         return f"<HttpDispatcher stood={self.stood} {self._session!r} {self._rpc!r}>"
 
 
-class _Post:
-    """One request as a POST, until it is settled."""
-
-    def __init__(
-        self, peer: HttpPeer, session: ServerSession, rpc: RpcPeer, pending: PendingRequest, method: str, *, stood: bool
-    ) -> None:
-        self._peer = peer
-        self._session = session
-        self._rpc = rpc
-        self._pending = pending
-        self._method = method
-        self._stood = stood
-        self._cursor = _Cursor()
-
-    async def run(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send it and read until it is settled; raises what went wrong."""
-        began = time.monotonic()
-        response: Response | None = None
-        try:
-            response = await self._peer.post(body, headers, again=self._method in REPEATABLE)
-            if response.status >= 400:
-                await self._session.refuse_errors(response)
-            if self._method == "initialize":
-                self._session.begin(response)
-            kind = content_type(response)
-            if kind == _JSON:
-                await self._from_body(response)
-            elif kind == EVENT_STREAM:
-                await self._from_streams(response)
-            else:
-                raise ServerFailure(_not_mcp(response, kind))
-        except Exception as exc:
-            doing, after = f"the answer to {self._method}", round(time.monotonic() - began, 1)
-            seen = evidence_of(exc, doing=doing, after=after)
-            if seen is None:
-                raise  # a failure with evidence, or an error of the server itself
-            raise ServerFailure(seen) from exc
-        finally:
-            if response is not None:
-                response.close()
-
-    async def _from_body(self, response: Response) -> None:
-        came = await read_bounded(response, self._peer.limits)
-        try:
-            await self._take(came)
-        except ServerFailure as failure:
-            if isinstance(failure.__cause__, BadJson) and response.head.ends_with_connection and _is_beginning(came):
-                raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from failure
-            raise
-        if not self._pending.settled:
-            detail = "its answer is no JSON-RPC response to this request"
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
-
-    async def _from_streams(self, response: Response) -> None:
-        """Read the request's own stream until it is settled; resume a stream that was cut.
-
-        The caller's own task reads it, so progress is delivered as it comes and before the result.
-        """
-        await self._until_settled(response)
-        for _ in range(RESUME_ATTEMPTS):
-            if self._pending.settled or not self._resumable:
-                break
-            await anyio.sleep(self._cursor.delay)
-            headers = {**self._session.headers(), "accept": EVENT_STREAM, "last-event-id": self._cursor.header}
-            async with self._peer.request(
-                "GET", self._peer.url, headers=headers, doing="the resumed stream"
-            ) as resumed:
-                await self._session.refuse_errors(resumed)
-                await self._until_settled(resumed)
-        if not self._pending.settled:
-            raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
-
-    @property
-    def _resumable(self) -> bool:
-        return bool(self._cursor.header) and not self._session.modern
-
-    async def _until_settled(self, response: Response) -> None:
-        """Read one stream; a cut that can be resumed counts as its end."""
-        try:
-            with translated(f"the answer to {self._method}"):
-                async with aclosing(read_events(response, self._peer.limits)) as events:
-                    async for event in events:
-                        self._cursor.note(event)
-                        if event.name == "message" and event.data:
-                            await self._take(event.data)
-                            if self._pending.settled:
-                                response.leave()
-                                return
-        except ServerFailure as failure:
-            if not isinstance(failure.evidence, NetworkFailure) or not self._resumable:
-                raise
-
-    async def _take(self, data: bytes | bytearray) -> None:
-        self._rpc.received += len(data)
-        try:
-            await self._rpc.take(data, self._pending)
-        except BadJson as exc:
-            raise _unreadable(data, exc, stood=self._stood) from exc
-
-
 class _Cursor:
-    """The position in a stream, to resume it."""
+    """The position in a stream, to resume it. ``resumes``: the era has that."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_resumes", "delay", "last_id")
+
+    def __init__(self, *, resumes: bool) -> None:
+        self._resumes = resumes
         self.last_id = ""
         self.delay = RESUME_DELAY_SECONDS
 
     @property
     def header(self) -> str:
-        """The id for a header, where one byte is a character; empty if it cannot be in one."""
-        return self.last_id.encode().decode("latin-1") if self.last_id.isprintable() else ""
+        """The id for a header, where one byte is a character; empty if the stream cannot be resumed."""
+        return self.last_id.encode().decode("latin-1") if self._resumes and self.last_id.isprintable() else ""
 
     def note(self, event: ServerEvent) -> None:
+        """One more event came."""
         self.last_id = event.id or self.last_id
         if event.retry is not None:
             self.delay = event.retry / 1000

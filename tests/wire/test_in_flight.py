@@ -5,39 +5,39 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.deadlines import Deadlines
+from holdfast.wire.in_flight import InFlight
 
 pytestmark = pytest.mark.anyio
 
 
-async def _waits(deadlines: Deadlines, idle: float, within: float, made: list[Any] | None = None) -> str:
-    deadline = deadlines.start(idle=idle, within=within)
+async def _waits(in_flight: InFlight, idle: float, within: float, made: list[Any] | None = None) -> str:
+    request = in_flight.start(idle=idle, within=within)
     if made is not None:
-        made.append(deadline)
+        made.append(request)
     try:
         await asyncio.sleep(30)
     except asyncio.CancelledError:
-        if not deadline.absorb():
+        if not request.absorb():
             raise
-        return "hard" if deadline.hard else "idle"
+        return "hard" if request.hard else "idle"
     finally:
-        deadlines.end(deadline)
+        in_flight.end(request)
     return "answered"
 
 
 async def test_a_silent_request_ends_and_its_task_goes_on() -> None:
-    deadlines = Deadlines()
+    in_flight = InFlight()
     async with asyncio.timeout(5):
-        assert await _waits(deadlines, 0.01, 10) == "idle"
-        assert await _waits(deadlines, 10, 0.01) == "hard"
-    assert not deadlines.in_flight
+        assert await _waits(in_flight, 0.01, 10) == "idle"
+        assert await _waits(in_flight, 10, 0.01) == "hard"
+    assert not in_flight.requests
 
 
 async def test_each_request_ends_by_its_own_limit() -> None:
-    deadlines = Deadlines()
-    long = asyncio.create_task(_waits(deadlines, 10, 10))
+    in_flight = InFlight()
+    long = asyncio.create_task(_waits(in_flight, 10, 10))
     async with asyncio.timeout(5):
-        assert await asyncio.gather(*(_waits(deadlines, 0.01 * n, 10) for n in (3, 1, 2))) == ["idle"] * 3
+        assert await asyncio.gather(*(_waits(in_flight, 0.01 * n, 10) for n in (3, 1, 2))) == ["idle"] * 3
     assert not long.done()
     long.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -45,19 +45,19 @@ async def test_each_request_ends_by_its_own_limit() -> None:
 
 
 async def test_a_cancelled_caller_is_cancelled_although_its_time_is_over_too() -> None:
-    deadlines = Deadlines()
-    task = asyncio.create_task(_waits(deadlines, 10, 10))
+    in_flight = InFlight()
+    task = asyncio.create_task(_waits(in_flight, 10, 10))
     await asyncio.sleep(0)
-    next(iter(deadlines.in_flight)).cancel()
+    next(iter(in_flight.requests)).cancel()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 async def test_time_does_not_run_while_the_server_waits_for_us() -> None:
-    deadlines = Deadlines()
+    in_flight = InFlight()
     made: list[Any] = []
-    task = asyncio.create_task(_waits(deadlines, 0.02, 10, made))
+    task = asyncio.create_task(_waits(in_flight, 0.02, 10, made))
     await asyncio.sleep(0)
     with made[0].paused():
         done, _ = await asyncio.wait([task], timeout=0.06)
