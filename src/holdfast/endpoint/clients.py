@@ -212,14 +212,17 @@ class Call:
     """
 
     __slots__ = (
-        "_task", "cancelled", "client", "done", "failed", "headers", "message", "open", "progress_token", "reply",
-        "sent", "sent_before", "server", "task", "trace_id", "version",
+        "_task", "cancelled", "client", "done", "failed", "headers", "message", "method", "open", "params",
+        "progress_token", "reply", "sent", "sent_before", "server", "task", "trace_id", "version",
     )  # fmt: skip
 
     def __init__(
         self, message: Message, client: Client, reply: MessageReply, *, version: str, headers: Mapping[str, str]
     ) -> None:
         self.message = message
+        self.method = message.method or ""
+        self.params: Fields = message.params
+        """Its parameters, as the bytes that they came in."""
         self.client = client
         self.reply = reply
         self.version = version
@@ -236,26 +239,13 @@ class Call:
         """The id of its trace, where the hub makes one."""
         self.open: OpenCall | None = None
         """Takes the questions of a legacy server to a modern client, over several requests of that client."""
-        self.task = text_of(message.params.get("taskId")) if message.method in TASK_METHODS else None
+        self.task = text_of(self.params.get("taskId")) if self.method in TASK_METHODS else None
         """The id under which the client knows the task that it asks about."""
         token = message.meta.get("progressToken")
-        known = isinstance(token, str | int) and not isinstance(token, bool)
-        self.progress_token: str | int | None = token if known else None
+        self.progress_token: str | int | None = token if type(token) in (str, int) else None
         """What its progress is reported under, if that is wanted."""
         self._task = asyncio.current_task()
         self.cancelled = self.done = False
-
-    # What the server of the endpoint reads.
-
-    @property
-    def method(self) -> str:
-        """Its method."""
-        return self.message.method or ""
-
-    @property
-    def params(self) -> Fields:
-        """Its parameters, as the bytes that they came in."""
-        return self.message.params
 
     # Its end.
 

@@ -140,18 +140,38 @@ class Exchange:
         ``sent_before``: another hub got it and gave no answer, so a server may have acted on it already.
         """
         self._attach()
-        if message.method is None:
-            self.questions.answered(message)
-        elif message.id is None:
-            await self._notified(message)
-        elif message.key in self.calls:
-            log.warning("the client sent a request with an id that is in flight already: %r", message.key)
-            text = f"the id {json.dumps(message.key)} is in flight already"
-            reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
-        elif message.method == "initialize" and self._era != "modern":
+        if message.key is None or message.method is None or message.id is None:
+            await self._take(message)
+            return
+        if message.key in self.calls:
+            self._refuse_second(message.key, reply)
+            return
+        if message.method == "initialize" and self._era != "modern":
             self._initialize(message, reply)
-        else:
-            await self._request(message, reply, headers, sent_before=sent_before)
+            return
+        call: Call | None = None
+        try:
+            call = self.calls[message.key] = self._accepted(message, reply, headers)
+            call.sent_before = sent_before
+            result = await self._server.answer(call)
+            if message.method in _KEPT and not call.client.modern:
+                await self._keep(message.method)
+            reply.result(message.id, result)
+        except asyncio.CancelledError:
+            if call is None or not call.absorbs_cancellation():
+                raise
+            reply.cancelled(message.id)
+        except LivesElsewhere:
+            raise  # nothing was done: the shell takes the message to the replica that has to serve it
+        except Exception as exc:  # noqa: BLE001 - every request gets an answer
+            reply.error(message.id, error_of(exc))
+        finally:
+            if call is not None:
+                call.done = True
+                if self.calls.get(message.key) is call:
+                    del self.calls[message.key]
+                if call.client.modern:
+                    self._server.broker.detach(call.client)
 
     def cancel(self, key: str | int) -> bool:
         """End a request in flight; False if there is none with this id."""
@@ -218,8 +238,11 @@ class Exchange:
             self._attached = True
             self._server.broker.attach(self.client)
 
-    async def _notified(self, message: Message) -> None:
-        if message.method == "notifications/cancelled":
+    async def _take(self, message: Message) -> None:
+        """An answer or a notification."""
+        if message.method is None:
+            self.questions.answered(message)
+        elif message.method == "notifications/cancelled":
             if (key := message.cancelled_key()) is not None:
                 self.cancel(key)
         elif message.method == ROOTS_CHANGED and self.client is not None and self._era != "modern":
@@ -230,34 +253,10 @@ class Exchange:
 
     # A request.
 
-    async def _request(
-        self, message: Message, reply: MessageReply, headers: Mapping[str, str], *, sent_before: bool
-    ) -> None:
-        assert message.id is not None  # noqa: S101 - it is a request
-        assert message.key is not None  # noqa: S101 - as above
-        call: Call | None = None
-        try:
-            call = self.calls[message.key] = self._accepted(message, reply, headers)
-            call.sent_before = sent_before
-            result = await self._server.answer(call)
-            if message.method in _KEPT and not call.client.modern:
-                await self._keep(message.method)
-            reply.result(message.id, result)
-        except asyncio.CancelledError:
-            if call is None or not call.absorbs_cancellation():
-                raise
-            reply.cancelled(message.id)
-        except LivesElsewhere:
-            raise  # nothing was done: the shell takes the message to the replica that has to serve it
-        except Exception as exc:  # noqa: BLE001 - every request gets an answer
-            reply.error(message.id, error_of(exc))
-        finally:
-            if call is not None:
-                call.done = True
-                if self.calls.get(message.key) is call:
-                    del self.calls[message.key]
-                if call.client.modern:
-                    self._server.broker.detach(call.client)
+    def _refuse_second(self, key: str | int, reply: MessageReply) -> None:
+        log.warning("the client sent a request with an id that is in flight already: %r", key)
+        text = f"the id {json.dumps(key)} is in flight already"
+        reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
 
     def _accepted(self, message: Message, reply: MessageReply, headers: Mapping[str, str]) -> Call:
         """The call of a request, for the client that its era gives it; raises ``MCPError``."""

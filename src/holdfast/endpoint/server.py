@@ -156,18 +156,15 @@ class McpServer:
             raise unknown_name(Kind.TOOL, route, modern=call.client.modern)
         if route.mirrors and call.client.modern and call.headers:
             _check_mirrored(call, self.view.input_schema(name))
-        return await self._call_route(call, route, _renamed_params(params, route))
+        own = params if route.own_name is None else {**params, "name": route.own_name}
+        return await self._call_route(call, route, own)
 
     async def _call_route(self, call: Call, route: ToolRoute, params: Fields) -> RawObject:
         """Call a tool whose server is known, with the parameters for that server."""
-        server = route.key.server
-        result = await self._forward(call, server, params, repeatable=route.repeatable)
-        if is_new_task(result):
-            return renamed(result, server, self.broker.task_ids, call.principal)
-        if result.is_large:
-            await Turns().give()
-        result = _linked(self.view, server, result)
-        return await self._large.shortened(call, route, result) if keeps_results(self.view) else result
+        result = await self._forward(call, route.key.server, params, repeatable=route.repeatable)
+        if keeps_results(self.view) and not is_new_task(result):
+            return await self._large.shortened(call, route, result)
+        return result
 
     async def _task(self, call: Call) -> RawObject:
         """A request about a task; its id says which server has it."""
@@ -190,12 +187,12 @@ class McpServer:
         inner = result.get("result")
         if inner is not None and is_object(inner):
             result = result.changed({"result": _linked(self.view, found.server, RawObject.read(inner)).written()})
-        return _linked(self.view, found.server, renamed(result, found.server, ids, call.principal))
+        return renamed(result, found.server, ids, call.principal)
 
     async def _get_prompt(self, call: Call) -> RawObject:
         key = await find_item(self.broker, self.view, Kind.PROMPT, checked_values(call)["name"], call.client)
         own = {**call.params, "name": dumps(key.original)}
-        return _linked(self.view, key.server, await self._forward(call, key.server, own, repeatable=True))
+        return await self._forward(call, key.server, own, repeatable=True)
 
     async def _read(self, call: Call) -> RawObject:
         uri = str(checked_values(call)["uri"])
@@ -205,7 +202,7 @@ class McpServer:
             return kept
         key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call.client)
         own = {**call.params, "uri": dumps(key.original)}
-        result = _linked(self.view, key.server, await self._forward(call, key.server, own, repeatable=True))
+        result = await self._forward(call, key.server, own, repeatable=True)
         return result if key.original == uri else _with_uri(result, self.view.shown_uri(key.server, key.original), uri)
 
     async def _complete(self, call: Call) -> RawObject:
@@ -231,53 +228,63 @@ class McpServer:
     # How they get there.
 
     async def _forward(self, call: Call, server: str, params: Fields, *, repeatable: bool) -> RawObject:
-        """The result of any request; of a tool's call that failed, an error result that says why."""
-        client, tool = call.client, call.method == "tools/call"
+        """Send any request to the slot of its client; one that continues a pending call goes to that call.
+
+        The result is for this endpoint: its links can be read here. Of a tool's call that failed it says why.
+        """
+        client, broker, tool = call.client, self.broker, call.method == "tools/call"
+        servers, pending = broker.servers, broker.pending
         call.server, call.sent = server, params
+        state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
         try:
             if call.sent_before and not repeatable:
                 raise outcome_unknown(server)
-            result = await self._routed(call, params, repeatable=repeatable)
+            if state is not None and pending.is_ours(state):
+                result = await pending.resume(call, state)
+            else:
+                if state is not None:
+                    await pending.check(state)
+                if broker.homes is not None:
+                    await servers.check_home(client, server)
+                slot = servers.slot(client, server)
+                wanted = self._for_server(call, slot, params, state)
+                if client.modern and not _speaks_modern(slot) and call.method in INPUT_REQUIRED_METHODS:
+                    work = partial(self._send, call, slot, wanted, repeatable=repeatable)
+                    result = await pending.begin(call, work)
+                else:
+                    result = await self._send(call, slot, wanted, repeatable=repeatable)
         except HoldfastError as error:
             if not tool or (isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)):
                 raise
             call.failed = error
             return RawObject.of(error_result(error))
-        if client.modern and not is_input_required(result) and self.broker.servers.is_stateless(client, server):
-            return with_notice(result, STATELESS, stateless_notice([server]), tool=tool)
-        if server in client.restarted:
+        if client.modern and not is_input_required(result) and servers.is_stateless(client, server):
+            result = with_notice(result, STATELESS, stateless_notice([server]), tool=tool)
+        elif server in client.restarted:
             client.restarted -= {server}
-            return with_notice(result, RESTARTED, restarted_notice(server), tool=tool)
-        return result
+            result = with_notice(result, RESTARTED, restarted_notice(server), tool=tool)
+        if tool and is_new_task(result):
+            return renamed(result, server, broker.task_ids, call.principal)
+        if result.is_large:
+            await Turns().give()
+        return _linked(self.view, server, result)
 
-    async def _routed(self, call: Call, params: Fields, *, repeatable: bool) -> RawObject:
-        """Send a request to the slot of its client; one that continues a pending call goes to that call."""
-        client, server, pending, servers = call.client, call.server, self.broker.pending, self.broker.servers
-        state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
-        if state is not None:
-            if pending.is_ours(state):
-                return await pending.resume(call, state)
-            await pending.check(state)
-        if self.broker.homes is not None:
-            await servers.check_home(client, server)
-        slot = servers.slot(client, server)
-        modern_server = _speaks_modern(slot)
-        if state is not None and not modern_server and pending.is_of_a_hub(state):
+    def _for_server(self, call: Call, slot: Slot, params: Fields, state: str | None) -> Fields:
+        """The parameters without what the server, or its era, must not have."""
+        client, modern_server = call.client, _speaks_modern(slot)
+        if state is not None and not modern_server and self.broker.pending.is_of_a_hub(state):
             raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
         if client.log_level is not None:
-            servers.ask_for_logs(client, server)
+            self.broker.servers.ask_for_logs(client, call.server)
         if "task" in params and not _takes_task(client, slot):
             params = {key: value for key, value in params.items() if key != "task"}
-        wanted = params_for_server(
+        return params_for_server(
             params,
             meta=call.message.meta,
             escapes=call.message.escapes,
             headers=call.headers,
             log_level=_log_level_for(client) if modern_server else None,
         )
-        if client.modern and not modern_server and call.method in INPUT_REQUIRED_METHODS:
-            return await pending.begin(call, partial(self._send, call, slot, wanted, repeatable=repeatable))
-        return await self._send(call, slot, wanted, repeatable=repeatable)
 
     async def _send(self, call: Call, slot: Slot, params: Fields, *, repeatable: bool) -> RawObject:
         """Make the call; the requests of a modern server go to a legacy client meanwhile."""
@@ -294,11 +301,6 @@ class McpServer:
 
     def __repr__(self) -> str:
         return f"<McpServer of {self.view!r}>"
-
-
-def _renamed_params(params: Fields, route: ToolRoute) -> Fields:
-    """The parameters of a call with the tool's name at its server."""
-    return params if route.own_name is None else {**params, "name": route.own_name}
 
 
 def _linked(view: View, server: str, result: RawObject) -> RawObject:

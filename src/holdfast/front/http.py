@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NoReturn
 
 from mcp import MCPError
@@ -172,7 +172,10 @@ class HttpEndpoint:
         else:
             session.serving += 1
             try:
-                await self._serve_session(request, reply, session)
+                if request.method == "POST":
+                    await self._post(request, reply, session)
+                else:
+                    await self._serve_session(request, reply, session)
             finally:
                 session.serving -= 1
                 session.used_at = asyncio.get_running_loop().time()
@@ -218,11 +221,9 @@ class HttpEndpoint:
             reply.plain(200, result_message(message.id, settled.result), JSON_HEADER + session.header)
 
     async def _serve_session(self, request: Request, reply: Reply, session: HttpSession) -> None:
-        if request.method == "POST":
-            if _takes_post(request, reply, session.header):
-                await self._post(request, reply, session)
-        elif request.method == "GET":
-            if not _accepted(request)[1]:
+        """All but messages: the stream of notices, and the end."""
+        if request.method == "GET":
+            if not _accepted(request.headers.get("accept"))[1]:
                 _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", session.header)
             elif not await self._streams.open(request, reply, session):
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session")
@@ -233,6 +234,8 @@ class HttpEndpoint:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + session.header)
 
     async def _post(self, request: Request, reply: Reply, session: HttpSession) -> None:
+        if not _takes_post(request, reply, session.header):
+            return
         body = await self._body(request, session.principal)
         try:
             message = await read_message(body)
@@ -322,7 +325,7 @@ class HttpEndpoint:
     # The modern era.
 
     async def _serve_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> None:
-        takes_json, takes_events = _accepted(request)
+        takes_json, takes_events = _accepted(request.headers.get("accept"))
         if request.method != "POST":
             if request.method == "DELETE" and self._forget(request.headers, principal):
                 reply.plain(204, b"", b"")
@@ -435,12 +438,12 @@ class _KeptReply:
 # What the headers say.
 
 
-def _accepted(request: Request) -> tuple[bool, bool]:
-    """Whether a client takes JSON, and whether it takes event streams; wildcards count.
+@lru_cache(maxsize=64)
+def _accepted(accept: str | None) -> tuple[bool, bool]:
+    """Whether a client takes JSON, and whether it takes event streams, by its header; wildcards count.
 
     A client that does not say what it takes gets the form that needs no reader of event streams.
     """
-    accept = request.headers.get("accept")
     if accept is None:
         return True, False
     kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
@@ -450,8 +453,10 @@ def _accepted(request: Request) -> tuple[bool, bool]:
 
 def _takes_post(request: Request, reply: Reply, headers: bytes = b"") -> bool:
     """Whether a POST has the right form; else it is refused."""
-    takes_json, reply.streams = _accepted(request)
-    sends = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    takes_json, reply.streams = _accepted(request.headers.get("accept"))
+    sends = request.headers.get("content-type", "")
+    if sends != _JSON:
+        sends = sends.partition(";")[0].strip().lower()
     if not takes_json:
         _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
     elif sends != _JSON:

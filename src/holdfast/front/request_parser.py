@@ -223,12 +223,10 @@ class _RequestHeadReader:
         name, value = name.lower(), value.rstrip(b" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
         head.raw_headers.append((name, value))
         key, text = name.decode("latin-1"), value.decode("latin-1")
-        known = head.headers.get(key)
-        if known is None:
-            head.headers[key] = text
-        else:
-            head.headers[key] = f"{known}, {text}"
+        if key in head.headers:
+            text = f"{head.headers[key]}, {text}"
             head.repeated = (*head.repeated, key)
+        head.headers[key] = text
 
     def on_headers_complete(self) -> None:
         """The head is complete."""

@@ -196,7 +196,7 @@ class Request:
         if hold is not None and (declared.isdigit() or self.complete):
             hold(int(declared or self._size))
         until = 0.0
-        if declared not in ("", "0") or "transfer-encoding" in self.headers:
+        if "expect" in self.headers and (declared not in ("", "0") or "transfer-encoding" in self.headers):
             self._source.continue_body(self)
         if not self.complete:
             until = time.monotonic() + within

@@ -236,7 +236,7 @@ class MessageStream:
     is kept.
     """
 
-    __slots__ = ("_answered_whole", "backlog", "done", "reply", "session", "suffix")
+    __slots__ = ("_answered_whole", "_request", "backlog", "done", "reply", "session")
 
     def __init__(
         self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
@@ -244,12 +244,16 @@ class MessageStream:
         self.session = session
         self.reply = reply
         """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
-        self.suffix = _suffix(bytes(request_id)) if request_id is not None else ""
-        """What an event's id says about its stream: nothing for notices, else the id of the request."""
+        self._request = bytes(request_id) if request_id is not None else None
         self._answered_whole = False
         """Whether its client took no event stream, and has its answer."""
         self.backlog = backlog
         self.done = False
+
+    @property
+    def suffix(self) -> str:
+        """What an event's id says about its stream: nothing for notices, else the id of the request."""
+        return _suffix(self._request) if self._request is not None else ""
 
     # What precedes an answer, or belongs to none.
 

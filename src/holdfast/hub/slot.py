@@ -213,7 +213,15 @@ class Slot:
         call = SlotCall(
             self, self._context, method, params, caller=caller, repeatable=repeatable, on_progress=on_progress
         )
-        return await call.run()
+        result: RawObject | None = None
+        try:
+            while result is None:
+                result = await call.attempt()
+        except BaseException as exc:
+            call.failed(exc)
+            raise
+        call.answered(result)
+        return result
 
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""

@@ -1,4 +1,4 @@
-"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` runs it.
+"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` makes the attempts.
 
 Theory of operation. A call goes through these steps, in one coroutine, without a task or a queue of its own::
 
@@ -100,10 +100,12 @@ class SlotCall:
         "_asked_at",
         "_caller",
         "_context",
+        "_late",
         "_method",
         "_on_progress",
         "_params",
         "_repeatable",
+        "_repeated",
         "_slot",
         "_timer",
         "_trace",
@@ -133,6 +135,9 @@ class SlotCall:
             caller.trace_id = self._trace.id
         self._asked_at: float | None = None
         """When it was first admitted; the wait for a server that comes up is counted from there."""
+        self._late = slot.lease is None
+        """Whether the server was not connected when it came: its name was a guess then, and is looked up again."""
+        self._repeated = False
 
     def __repr__(self) -> str:
         return f"<SlotCall {self._method} to {self._slot.id!r} for {self._principal or 'this program'}>"
@@ -141,36 +146,10 @@ class SlotCall:
     def _principal(self) -> str:
         return self._caller.principal if self._caller is not None else ""
 
-    async def run(self) -> RawObject:
-        """Make the call, a second time where that is safe. Returns the server's result."""
-        # A name that was asked for before the server was connected was a guess: it is looked up again.
-        late, repeated = self._slot.lease is None, False
-        result: RawObject | None = None
-        try:
-            self._prepared(late=late)  # what is held is refused before it takes a place
-            while result is None:
-                attempt = _Attempt(self._slot)
-                try:
-                    result = await self._send(attempt, late=late)
-                except ServerFailure as failure:
-                    seen = failure.evidence
-                    if repeated or not attempt.may_be_repeated(seen, repeatable=self._repeatable):
-                        raise attempt.error(seen, repeatable=self._repeatable) from None
-                    repeated = True
-                    self._timer.stop()
-        except BaseException as exc:
-            self._record(outcome_of(exc), exc)
-            raise
-        failed = result.get("isError")
-        self._record("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
-        return result
-
-    def _prepared(self, *, late: bool) -> Fields:
-        return self._context.host.prepared(self._slot.id, self._method, self._params, late=late)
-
-    async def _send(self, attempt: _Attempt, *, late: bool) -> RawObject:
-        """Send it once; the permit is settled and the place is given back, however it ends."""
-        slot, trace = self._slot, self._trace
+    async def attempt(self) -> RawObject | None:
+        """Send it once; None if it may be sent again. The permit is settled and the place given back in any case."""
+        slot, trace, used = self._slot, self._trace, _Attempt(self._slot)
+        self.prepared()  # what is held is refused before it takes a place
         if trace is not None:
             trace.enter("admission")
         permit = self._admitted()
@@ -187,8 +166,8 @@ class SlotCall:
                     lease = await self._ready()
                     permit = self._admitted_again(permit)
                 permit.connection = lease.generation
-                connection = await attempt.use(lease, self._caller)
-                params = self._prepared(late=late)
+                connection = await used.use(lease, self._caller)
+                params = self.prepared()
                 if trace is not None:
                     trace.enter("upstream")
                     params = trace.carried(params)
@@ -209,11 +188,19 @@ class SlotCall:
         except BulkheadFull:
             raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
         except ServerFailure as raised:
-            failure = raised if (shortage := descriptor_shortage(raised)) is None else ServerFailure(shortage)
-            outcome, reason = attempt.outcome(failure.evidence), attempt.reason(failure.evidence)
-            raise failure from raised
+            seen = descriptor_shortage(raised) or raised.evidence
+            outcome, reason = used.outcome(seen), used.reason(seen)
         finally:
             slot.settle(permit, outcome, reason)
+        if self._repeated or not used.may_be_repeated(seen, repeatable=self._repeatable):
+            raise used.error(seen, repeatable=self._repeatable)
+        self._repeated = True
+        self._timer.stop()
+        return None
+
+    def prepared(self) -> Fields:
+        """The parameters to send now; raises ``ToolHeld``."""
+        return self._context.host.prepared(self._slot.id, self._method, self._params, late=self._late)
 
     def _admitted(self) -> Permit:
         permit = self._slot.admit()
@@ -247,6 +234,15 @@ class SlotCall:
             if not await slot.changed(until=until) and slot.lease is None:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
         return lease
+
+    def answered(self, result: RawObject) -> None:
+        """Record a call that has a result."""
+        failed = result.get("isError")
+        self._record("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
+
+    def failed(self, exc: BaseException) -> None:
+        """Record a call that has none."""
+        self._record(outcome_of(exc), exc)
 
     def _record(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
         """Record the call, if the record has a reader."""

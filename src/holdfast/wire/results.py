@@ -64,6 +64,8 @@ _DEEPEST: Final = 4
 
 def clean_result(result: RawObject) -> RawObject:
     """A result without the hub's keys; the same object if it has none."""
+    if result.raw is not None and not result.is_large and not _may_have_meta(result.raw):
+        return result  # almost every one
     return _cleaned(result, _DEEPEST) or result
 
 
