@@ -92,8 +92,8 @@ class Exchange:
     """All that one client and the hub say to each other. It is small: a hub may hold thousands of idle sessions."""
 
     __slots__ = (
-        "_attached", "_by_message", "_clock", "_era", "_keep", "_outlet", "_owner", "_server", "calls", "client",
-        "principal", "program", "questions", "version",
+        "_attached", "_by_message", "_era", "_keep", "_outlet", "_owner", "_server", "calls", "client",
+        "now", "principal", "program", "questions", "version",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - what a transport knows of its client
@@ -115,7 +115,7 @@ class Exchange:
         self._era: Era | None = era
         self._owner = owner
         self.principal = principal
-        self._clock = clock or asyncio.get_running_loop().time
+        self.now = clock or asyncio.get_running_loop().time
         self._keep = keep
         self.questions = Questions(first_question)
         self.calls: dict[str | int, Call] = {}
@@ -223,7 +223,7 @@ class Exchange:
             owner=self._owner,
             principal=self.principal.name,
             questions=self.questions,
-            clock=self._clock,
+            clock=self.now,
             persistent=self._by_message,
             rebuilt=rebuilt,
             key=_key_of(self._owner),
@@ -233,7 +233,7 @@ class Exchange:
         """The client sent a message: it is there, and from its second message on servers may ask it."""
         if self.client is None:
             return
-        self.client.seen_at = self._clock()
+        self.client.seen_at = self.now()
         if not self._attached:
             self._attached = True
             self._server.broker.attach(self.client)
@@ -301,7 +301,7 @@ class Exchange:
             modern=True,
             owner=self._owner if self._owner is not None else key or object(),
             principal=self.principal.name,
-            clock=self._clock,
+            clock=self.now,
             persistent=self._owner is not None or key is not None,
             expires=key is not None,
             key=_key_of(self._owner if self._owner is not None else key),

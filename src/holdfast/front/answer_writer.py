@@ -31,7 +31,7 @@ TOGETHER_BYTES: Final = 64 * 1024
 SLICE_BYTES: Final = 128 * 1024
 """With TLS, so much of an answer is given to the transport at a time."""
 
-_REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
+_STATUS_LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 
 
 class OutputBuffer:
@@ -188,10 +188,10 @@ class AnswerWriter:
         if self._out.lost:
             return
         parts: list[Bytes] = body if isinstance(body, list) else [body]
-        size = sum(len(part) for part in parts)
+        size = sum(map(len, parts))
         bare = status in (204, 304)
         length = b"" if bare else b"content-length: %d\r\n" % size
-        head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + self._kept(request) + b"\r\n"
+        head = b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], _date(), headers, length, self._kept(request))
         if request.method == "HEAD" or bare or not size:
             self._out.write(head)
         elif size <= 1 << 16:
@@ -208,8 +208,7 @@ class AnswerWriter:
             framing = b""
         else:
             framing = b"transfer-encoding: chunked\r\n"
-        line = b"HTTP/1.1 " + _REASONS[status] + b"\r\n"
-        self._out.put(line + _date() + headers + framing + self._kept(request) + b"\r\n")
+        self._out.put(b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], _date(), headers, framing, self._kept(request)))
 
     def write_chunk(self, request: Request, data: bytes) -> None:
         """A piece of the answer."""
@@ -230,7 +229,7 @@ class AnswerWriter:
     def refuse(self, status: int) -> None:
         """The last answer of the connection, to bytes that are no request."""
         if not self._out.lost:
-            self._out.write(b"HTTP/1.1 " + _REASONS[status] + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            self._out.write(_STATUS_LINES[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
 
     def _kept(self, request: Request) -> bytes:
         if not request.keep_alive or self._is_last():

@@ -160,12 +160,12 @@ class Endpoints:
 
     def of(self, label: str | None) -> HttpEndpoint | None:
         """One endpoint, which opens now if needed; None if there is no such server."""
-        address = EndpointAddress.of_label(label)
-        if address.server is not None and address.server not in self._hub.registry.slots:
-            return None
         endpoint = self._open.get(label)
+        server = endpoint.server.view.server if endpoint is not None else EndpointAddress.of_label(label).server
+        if server is not None and server not in self._hub.registry.slots:
+            return None
         if endpoint is None:
-            endpoint = self._open[label] = self._make(address)
+            endpoint = self._open[label] = self._make(EndpointAddress.of_label(label))
         return endpoint
 
     def all(self) -> list[HttpEndpoint]:

@@ -178,7 +178,7 @@ class HttpEndpoint:
                     await self._serve_session(request, reply, session)
             finally:
                 session.serving -= 1
-                session.used_at = asyncio.get_running_loop().time()
+                session.used_at = session.exchange.now()
 
     # The legacy era.
 

@@ -244,7 +244,7 @@ class InboundRequests:
                 self._refuse(exc.status)
         if len(self.queue) > 1:
             self.pause()  # a client that sends ahead waits for the answer before
-        if self._parser.in_head and not was_in_head and not self.queue:
+        if not self.queue and not was_in_head and self._parser.in_head:
             self._timer.arm(HEAD_SECONDS, self.too_slow)
         if not self.count():
             self._refuse(503)

@@ -180,13 +180,13 @@ class Bulkhead(Semaphore):
 
     def __init__(self, policy: CallPolicy) -> None:
         super().__init__(policy.concurrency)
-        self._policy = policy
+        self.policy = policy
         self.waiting = 0
 
     def adopt(self, policy: CallPolicy) -> None:
         """Use another policy from now on; calls in flight or waiting keep the old one."""
         self.resize(policy.concurrency)
-        self._policy = policy
+        self.policy = policy
 
     async def enter(self) -> bool:
         """Take a place until ``release``; returns whether the caller waited for it.
@@ -195,11 +195,11 @@ class Bulkhead(Semaphore):
         """
         if self.try_acquire():
             return False
-        if self.waiting >= self._policy.queue:
+        if self.waiting >= self.policy.queue:
             raise BulkheadFull
         self.waiting += 1
         try:
-            with anyio.fail_after(self._policy.timeout):
+            with anyio.fail_after(self.policy.timeout):
                 await self.acquire()
         except TimeoutError:
             raise BulkheadFull from None

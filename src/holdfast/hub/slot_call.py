@@ -171,7 +171,7 @@ class SlotCall:
                 if trace is not None:
                     trace.enter("upstream")
                     params = trace.carried(params)
-                policy = self._context.settings.call.of(slot.spec)
+                policy = slot.bulkhead.policy
                 self._timer.start()
                 result = await connection.request(
                     self._method,

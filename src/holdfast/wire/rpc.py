@@ -204,36 +204,41 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
 class PendingRequest:
     """One request under way. The task that waits awaits ``result``, or reads until it is settled."""
 
-    __slots__ = ("_answer", "id", "on_progress", "sent_at")
+    __slots__ = ("_answer", "_waiter", "id", "on_progress", "sent_at")
 
     def __init__(self, request_id: RequestId, on_progress: OnProgress | None) -> None:
         self.id = request_id
         self.on_progress = on_progress
         self.sent_at: int | None = None
         """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
-        self._answer: asyncio.Future[Fields | Exception] = asyncio.get_running_loop().create_future()
+        self._answer: Fields | Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def settled(self) -> bool:
         """Whether its answer came, or the reason for a missing one."""
-        return self._answer.done()
+        return self._answer is not None
 
     def settle(self, answer: Fields | Exception) -> None:
         """Its answer, or the reason for a missing one; the first one counts."""
-        if not self._answer.done():
-            self._answer.set_result(answer)
+        if self._answer is None:
+            self._answer = answer
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
     async def result(self) -> Bytes:
         """The result, when it has come. Raises ``MCPError`` for an error answer."""
-        await self._answer
+        if self._answer is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self.answer()
 
     def answer(self) -> Bytes:
         """The result of one that is settled. Raises ``MCPError`` for an error answer."""
-        answer = self._answer.result()
-        if isinstance(answer, Exception):
-            raise answer
-        return _result_in(answer)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        assert self._answer is not None  # noqa: S101 - it is settled
+        return _result_in(self._answer)
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.id!r} {'settled' if self.settled else 'waits'}>"
