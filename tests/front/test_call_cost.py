@@ -156,7 +156,8 @@ async def _cost_of(
             await settled()
             cost.steps = Counter()
             await _call(session)
-            cost.cheapest = cost.cheapest & cost.steps if cost.cheapest else cost.steps
+            if "Pool._connected" not in cost.steps:  # an idle connection is closed after some seconds
+                cost.cheapest = cost.cheapest & cost.steps if cost.cheapest else cost.steps
     return cost
 
 

@@ -63,7 +63,7 @@ class IdleCaller:
             self._client.outlet.tell(method, params)
 
     def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """No call of it is in flight, so there is nothing of which this could be the progress."""
+        """Nothing: progress belongs to a call, and none of it is in flight."""
 
     def __repr__(self) -> str:
         return f"<IdleCaller {self._client!r}>"

@@ -32,6 +32,7 @@ from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
+from holdfast.endpoint.client_servers import ClientServers
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
 from holdfast.endpoint.find_tools import FIND_NAMES, FindTools, own_arguments
@@ -258,11 +259,8 @@ class McpServer:
                 raise
             call.failed = error
             return RawObject.of(error_result(error))
-        if client.modern and not is_input_required(result) and servers.is_stateless(client, server):
-            result = with_notice(result, STATELESS, stateless_notice([server]), tool=tool)
-        elif server in client.restarted:
-            client.restarted -= {server}
-            result = with_notice(result, RESTARTED, restarted_notice(server), tool=tool)
+        if client.modern or client.restarted:
+            result = _noticed(servers, call, result)
         if tool and is_new_task(result):
             return renamed(result, server, broker.task_ids, call.principal)
         if result.is_large:
@@ -301,6 +299,17 @@ class McpServer:
 
     def __repr__(self) -> str:
         return f"<McpServer of {self.view!r}>"
+
+
+def _noticed(servers: ClientServers, call: Call, result: RawObject) -> RawObject:
+    """The result with what its client should know about its connection to the server."""
+    client, server, tool = call.client, call.server, call.method == "tools/call"
+    if client.modern and not is_input_required(result) and servers.is_stateless(client, server):
+        return with_notice(result, STATELESS, stateless_notice([server]), tool=tool)
+    if server in client.restarted:
+        client.restarted -= {server}
+        return with_notice(result, RESTARTED, restarted_notice(server), tool=tool)
+    return result
 
 
 def _linked(view: View, server: str, result: RawObject) -> RawObject:

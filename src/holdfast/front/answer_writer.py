@@ -78,7 +78,8 @@ class OutputBuffer:
 
     def write(self, *parts: Bytes) -> None:
         """Write bytes after those before them; large ones are not copied."""
-        self.flush()
+        if self._pieces:
+            self.flush()
         if len(parts) == 1:
             self._write(parts[0])
         elif self._slices is None:

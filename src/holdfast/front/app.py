@@ -441,8 +441,8 @@ class McpEndpoint:
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
             return
         server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
-        address = _address(server, request.head.query, self._front.hub.config.settings)
-        endpoint = self._front.endpoint_of(address.label) if isinstance(address, EndpointAddress) else None
+        address = _address(server, request.head.query, self._front.hub.registry.config.settings)
+        endpoint = self._front.endpoints.of(address.label) if isinstance(address, EndpointAddress) else None
         if endpoint is None:
             text = f"no server named {server!r} is configured" if isinstance(address, EndpointAddress) else address
             reply.plain(404, dumps({"error": text}))

@@ -193,7 +193,8 @@ class HttpEndpoint:
         elif _takes_post(request, reply):
             try:
                 message = await read_message(await self._body(request, principal))
-                _check_routing(message, request)
+                if _is_routed(request):
+                    _check_routing(message, request)
             except MCPError as exc:
                 reply.plain(400, error_message(None, exc.error))
                 return
@@ -239,7 +240,8 @@ class HttpEndpoint:
         body = await self._body(request, session.principal)
         try:
             message = await read_message(body)
-            _check_routing(message, request)
+            if _is_routed(request):
+                _check_routing(message, request)
         except MCPError as exc:
             if is_batch(body, session.ticket.version) and not _is_routed(request):
                 await self._batch(body, request, reply, session)
@@ -471,8 +473,6 @@ def _is_routed(request: Request) -> bool:
 
 def _check_routing(message: Message, request: Request) -> None:
     """Refuse a legacy request whose headers name another method or tool than its body: a gateway may decide by them."""
-    if not _is_routed(request):
-        return
     key = NAME_BEARING_METHODS.get(message.method or "")
     name = text_of(message.params.get(key)) if key is not None else None
     said = request.headers.get(MCP_METHOD_HEADER, message.method), request.headers.get(MCP_NAME_HEADER)

@@ -226,7 +226,7 @@ class InboundRequests:
                     self.total += 1
                     self.queue.append(self._make(self, event))
                 elif isinstance(event, RequestEnd):
-                    self.queue[-1].end()
+                    self.queue[-1].complete = True
                 else:
                     self.queue[-1].feed(event)
                 if many and time.perf_counter() > until and self._parser.unread:

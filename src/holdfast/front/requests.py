@@ -128,7 +128,6 @@ class Request:
     __slots__ = (
         "_parts",
         "_refused",
-        "_size",
         "_source",
         "admission",
         "client_names",
@@ -143,6 +142,7 @@ class Request:
         "method",
         "on_gone",
         "path",
+        "waiting",
         "whole",
     )  # fmt: skip
 
@@ -164,9 +164,11 @@ class Request:
         self.client_names = names
         """The names in that certificate."""
         self._parts = [body] if body else []
-        self._size = len(body) if body else 0
+        self.waiting = len(body) if body else 0
+        """How many bytes of the body wait for their reader."""
         self._refused = 0
         self.complete = body is not None
+        """Whether all of its body has come."""
         self.head = head
         self.method = head.method
         self.path = head.path
@@ -194,57 +196,48 @@ class Request:
         if declared.isdigit() and int(declared) > most:
             raise TooLarge
         if hold is not None and (declared.isdigit() or self.complete):
-            hold(int(declared or self._size))
+            hold(int(declared or self.waiting))
         until = 0.0
         if "expect" in self.headers and (declared not in ("", "0") or "transfer-encoding" in self.headers):
             self._source.continue_body(self)
         if not self.complete:
             until = time.monotonic() + within
         while not self.complete:
-            if self._size > most:
+            if self.waiting > most:
                 raise TooLarge
             if self._refused:
                 raise BadRequest(self._refused)
             if hold is not None and not declared:
-                hold(self._size + BUFFERED_BYTES)  # what may come before the next look
+                hold(self.waiting + BUFFERED_BYTES)  # what may come before the next look
             self._source.want_body()
             await self._source.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
             if self._source.lost and not self.complete:
                 raise Gone
-        if self._size > most:
+        if self.waiting > most:
             raise TooLarge
-        parts, self._parts, self._size = self._parts, [], 0
+        parts, self._parts, self.waiting = self._parts, [], 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
         append_piece(self._parts, data)
-        self._size += len(data)
-        if self._size > BUFFERED_BYTES:
+        self.waiting += len(data)
+        if self.waiting > BUFFERED_BYTES:
             self._source.pause()
 
     @property
     def wants_more(self) -> bool:
         """Whether its reader has taken most of what came of its body."""
-        return self._size <= BUFFERED_BYTES
+        return self.waiting <= BUFFERED_BYTES
 
     def refuse(self, status: int) -> None:
         """What came of its body is none, and no more comes: who reads it refuses the request."""
         self._refused = status
 
-    def end(self) -> None:
-        """The body is complete."""
-        self.complete = True
-
     def take(self) -> bytes:
         """Received data that was not taken yet."""
-        parts, self._parts, self._size = self._parts, [], 0
+        parts, self._parts, self.waiting = self._parts, [], 0
         return b"".join(parts)
-
-    @property
-    def waiting(self) -> int:
-        """How many bytes of the body wait for their reader."""
-        return self._size
 
 
 class Reply:

@@ -149,7 +149,7 @@ class EventLog:
         """
         self._number += 1
         if self._bounds.shared is not None and not private:
-            event = SharedEvent(self._number, stream.suffix, final, bytes(message))
+            event = SharedEvent(self._number, _suffix(stream.request), final, bytes(message))
             self._bounds.shared.add(self._session, self._mark, event)
         kept = self._events[self._number] = _Event(self, self._number, stream, message)
         self._held += len(message)
@@ -160,7 +160,7 @@ class EventLog:
 
     def event_id(self, stream: MessageStream, number: int) -> bytes:
         """The id of an event; it names the request of its stream, so that a client can be told what was lost."""
-        return f"{self._mark}.{number}{stream.suffix}".encode()
+        return f"{self._mark}.{number}{_suffix(stream.request)}".encode()
 
     def stream_of(self, event_id: str) -> tuple[MessageStream, int] | None:
         """The stream of an event, and the event's number; None if it is not kept any more."""
@@ -236,7 +236,7 @@ class MessageStream:
     is kept.
     """
 
-    __slots__ = ("_answered_whole", "_request", "backlog", "done", "reply", "session")
+    __slots__ = ("_answered_whole", "backlog", "done", "reply", "request", "session")
 
     def __init__(
         self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
@@ -244,16 +244,12 @@ class MessageStream:
         self.session = session
         self.reply = reply
         """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
-        self._request = bytes(request_id) if request_id is not None else None
+        self.request = bytes(request_id) if request_id is not None else None
+        """The id of the request; None for notices."""
         self._answered_whole = False
         """Whether its client took no event stream, and has its answer."""
         self.backlog = backlog
         self.done = False
-
-    @property
-    def suffix(self) -> str:
-        """What an event's id says about its stream: nothing for notices, else the id of the request."""
-        return _suffix(self._request) if self._request is not None else ""
 
     # What precedes an answer, or belongs to none.
 
@@ -380,10 +376,14 @@ class MessageStream:
 
     def __repr__(self) -> str:
         what = "notices" if self.session is not None and self is self.session.notices else "request"
-        return f"<MessageStream {what}{self.suffix} {'done' if self.done else 'open' if self.is_open else 'waiting'}>"
+        state = "done" if self.done else "open" if self.is_open else "waiting"
+        return f"<MessageStream {what}{_suffix(self.request)} {state}>"
 
 
-def _suffix(request: bytes) -> str:
+def _suffix(request: bytes | None) -> str:
+    """What an event's id says about its stream: nothing for notices, else the id of the request."""
+    if request is None:
+        return ""
     return "." + (
         base64.urlsafe_b64encode(request).rstrip(b"=").decode() if len(request) <= _LONGEST_REQUEST_ID else ""
     )

@@ -84,10 +84,8 @@ def is_tracing() -> bool:
     return False
 
 
-def begin(server: str, method: str, params: Fields, *, principal: str = "") -> Trace | None:
-    """Start the trace of a call, inside the current span if there is one; None if no tracer is configured."""
-    if not is_tracing():
-        return None
+def begin(server: str, method: str, params: Fields, *, principal: str = "") -> Trace:
+    """Start the trace of a call, inside the current span if there is one."""
     attributes = {"holdfast.server": server, "mcp.method.name": method}
     if principal:
         attributes["enduser.id"] = principal

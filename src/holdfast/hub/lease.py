@@ -295,30 +295,32 @@ class Leases:
         self._relay = relay
         self._desired = desired
         self._handle = handle
-        self._leases: dict[int, Lease] = {}
+        self.by_generation: dict[int, Lease] = {}
         self.latest: Lease | None = None
         """The one that stood last, open or closed."""
         self.failed_dials: dict[int, FailedDial] = {}
         """The failure of the latest dial, for the caller that requested it."""
 
     def __bool__(self) -> bool:
-        return bool(self._leases)
+        return bool(self.by_generation)
 
     def __repr__(self) -> str:
-        return f"<Leases of {self._machine.life.server!r}: {', '.join(map(repr, self._leases.values())) or 'none'}>"
+        return (
+            f"<Leases of {self._machine.life.server!r}: {', '.join(map(repr, self.by_generation.values())) or 'none'}>"
+        )
 
     def get(self, generation: int | None) -> Lease | None:
         """The lease of a generation, if there is one."""
-        return self._leases.get(generation) if generation is not None else None
+        return self.by_generation.get(generation) if generation is not None else None
 
     def dial(self, spec: ServerSpec, generation: int) -> None:
         """Begin a new connection."""
-        lease = self._leases[generation] = Lease(generation, relay=self._relay, desired=self._desired)
+        lease = self.by_generation[generation] = Lease(generation, relay=self._relay, desired=self._desired)
         self._tasks.start_soon(self._live, spec, lease, name=f"{spec.id} connection {generation}")
 
     def close(self, generation: int, cut: str | None) -> None:
         """End a connection; ``cut`` is the reason for the calls in flight if the hub itself ends it (LIFE-29)."""
-        lease = self._leases.get(generation)
+        lease = self.by_generation.get(generation)
         if lease is None:
             return
         lease.cut = cut or lease.cut
@@ -329,22 +331,22 @@ class Leases:
 
     def let_drain(self, generation: int) -> None:
         """Its session expired: the server may refuse the requests in flight, so that they can be repeated."""
-        if (lease := self._leases.get(generation)) is not None:
+        if (lease := self.by_generation.get(generation)) is not None:
             lease.drains = True
 
     def refresh(self, spec: ServerSpec, generation: int) -> None:
         """List everything again."""
-        if (lease := self._leases.get(generation)) is not None:
+        if (lease := self.by_generation.get(generation)) is not None:
             self._tasks.start_soon(self._report, partial(self._connector.refresh, spec, lease), name="refresh")
 
     def check(self, generation: int) -> None:
         """Find out whether a connection still answers."""
-        if (lease := self._leases.get(generation)) is not None:
+        if (lease := self.by_generation.get(generation)) is not None:
             self._tasks.start_soon(self._report, partial(self._connector.check, lease), name="liveness")
 
     def adopt(self, limits: Limits) -> None:
         """Use other limits for the connections that stand."""
-        for lease in self._leases.values():
+        for lease in self.by_generation.values():
             if lease.connection is not None:
                 lease.connection.adopt(limits)
 
@@ -372,7 +374,7 @@ class Leases:
                     told=partial(self._told, generation),
                 )
         finally:
-            del self._leases[generation]
+            del self.by_generation[generation]
             lease.attempt = None  # it refers to the lease
         if failed is not None and machine.dialing == generation:
             self.failed_dials = {generation: failed}

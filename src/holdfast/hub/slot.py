@@ -176,7 +176,7 @@ class Slot:
     def lease(self) -> Lease | None:
         """The live connection for new calls, if there is one."""
         stands = self.machine.life.lease
-        return self.leases.get(stands.generation) if stands is not None else None
+        return self.leases.by_generation.get(stands.generation) if stands is not None else None
 
     def health(self) -> Health:
         """The health of the server now.

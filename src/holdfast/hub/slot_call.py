@@ -130,9 +130,11 @@ class SlotCall:
         self._repeatable = repeatable
         self._on_progress = on_progress
         self._timer = _Timer()
-        self._trace = tracing.begin(slot.id, method, params, principal=self._principal)
-        if self._trace is not None and caller is not None:
-            caller.trace_id = self._trace.id
+        self._trace: tracing.Trace | None = None
+        if tracing.is_tracing():
+            self._trace = tracing.begin(slot.id, method, params, principal=self._principal)
+            if caller is not None:
+                caller.trace_id = self._trace.id
         self._asked_at: float | None = None
         """When it was first admitted; the wait for a server that comes up is counted from there."""
         self._late = slot.lease is None
@@ -149,7 +151,7 @@ class SlotCall:
     async def attempt(self) -> RawObject | None:
         """Send it once; None if it may be sent again. The permit is settled and the place given back in any case."""
         slot, trace, used = self._slot, self._trace, _Attempt(self._slot)
-        self.prepared()  # what is held is refused before it takes a place
+        params = self._prepared()  # what is held is refused before it takes a place
         if trace is not None:
             trace.enter("admission")
         permit = self._admitted()
@@ -163,11 +165,12 @@ class SlotCall:
                     trace.enter("wait")
                 lease = slot.lease
                 if lease is None:
-                    lease = await self._ready()
+                    waited, lease = True, await self._ready()
                     permit = self._admitted_again(permit)
                 permit.connection = lease.generation
                 connection = await used.use(lease, self._caller)
-                params = self.prepared()
+                if waited or connection is not lease.connection:
+                    params = self._prepared()
                 if trace is not None:
                     trace.enter("upstream")
                     params = trace.carried(params)
@@ -198,7 +201,7 @@ class SlotCall:
         self._timer.stop()
         return None
 
-    def prepared(self) -> Fields:
+    def _prepared(self) -> Fields:
         """The parameters to send now; raises ``ToolHeld``."""
         return self._context.host.prepared(self._slot.id, self._method, self._params, late=self._late)
 

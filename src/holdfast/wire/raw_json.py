@@ -214,7 +214,7 @@ async def split(message: bytes | bytearray) -> Fields:
     # A large body comes as a bytearray, and all that follows reads that too.
     data: bytes = message  # type: ignore[assignment]
     if len(data) <= SMALL_BYTES:
-        return fields(read_bytes(data))
+        return _members(read_bytes(data))
     data = one_line(data)  # millions of line ends would be as many lines of an event stream
     await Turns().give()
     data = read_bytes(data)
@@ -225,7 +225,7 @@ async def split(message: bytes | bytearray) -> Fields:
 async def read_object(data: Bytes) -> RawObject:
     """An object of a message, such as its result; raises ``BadJson``. It waits only for a large one, as ``split``."""
     if len(data) <= SMALL_BYTES:
-        return RawObject.read(data)
+        return RawObject(_members(data), data)
     return RawObject(await _large_fields(data), data)
 
 

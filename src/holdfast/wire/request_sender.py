@@ -147,7 +147,7 @@ class RequestSender:
 
     def _addressed(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
         """The parameters and the headers of a request."""
-        headers = trace_headers(params)
+        headers = trace_headers(params) if "_meta" in params else {}
         if self._hub is not None:
             headers |= self._hub.headers(caller)
         if not self.modern:

@@ -193,9 +193,10 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
     """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
     raw_id = dumps(request_id)
     if progress:
-        token: Fields = {"progressToken": raw_id}
-        meta = {**fields(params["_meta"]), **token} if "_meta" in params else token
-        params = {**params, "_meta": join_fields(meta)}
+        meta = b'{"progressToken":%b}' % raw_id
+        if "_meta" in params:
+            meta = join_fields({**fields(params["_meta"]), "progressToken": raw_id})
+        params = {**params, "_meta": meta}
     if not params:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))

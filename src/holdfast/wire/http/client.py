@@ -283,7 +283,8 @@ class HttpPeer:
             own, token = await self._credentials.current()
             given = {**_DEFAULT_HEADERS, **self._cookies.header, **own, **headers}
             response = await pool.request(method, target, given.items(), content, on_sending=on_sending, again=again)
-            self._note_cookies(response)
+            if "set-cookie" in response.headers:
+                self._cookies.note(response.headers["set-cookie"])
             if response.status in REDIRECTS and "location" in response.headers:
                 asked = _Asked(method, url, given, content, on_sending)
                 response = await self._redirected(asked, response)
@@ -300,10 +301,6 @@ class HttpPeer:
             if another:
                 refusal.close()
         return another
-
-    def _note_cookies(self, response: Response) -> None:
-        if "set-cookie" in response.headers:
-            self._cookies.note(response.headers["set-cookie"])
 
     async def refusal(self, response: Response) -> tuple[HttpStatus, bytes]:
         """An error response as evidence, and enough of its body for a JSON-RPC error."""
@@ -336,7 +333,8 @@ class HttpPeer:
             response = await pool.request(
                 asked.method, target, asked.headers.items(), asked.content, on_sending=asked.on_sending
             )
-            self._note_cookies(response)
+            if "set-cookie" in response.headers:
+                self._cookies.note(response.headers["set-cookie"])
         if self._following(asked, url, response, may=False) is None:
             return response
         raise AssertionError("a redirect that may not be followed raises")
@@ -454,8 +452,8 @@ async def _within(silence: float, response: Response) -> bytes | None:
 def content_type(response: Response) -> str:
     """The content type without its parameters, in lower case; empty where there is none."""
     kind = response.headers.get("content-type", "")
-    if kind == "application/json":
-        return kind
+    if "," not in kind:
+        return kind.partition(";")[0].strip().lower()
     kinds = {one.partition(";")[0].strip().lower() for one in kind.split(",")}
     return kinds.pop() if len(kinds) == 1 else kind.partition(";")[0].strip().lower()  # some proxies repeat it
 

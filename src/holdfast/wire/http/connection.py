@@ -147,7 +147,7 @@ class Response:
             while self._parts:
                 part = bytes(self._parts.popleft())  # small ones were joined as a bytearray
                 self._size -= len(part)
-                if self._connection is not None and self._size < BUFFERED_BYTES:
+                if self._connection is not None and self._connection.flow.paused and self._size < BUFFERED_BYTES:
                     self._connection.flow.resume()
                 if self._inflater is not None:
                     self._inflater.feed(part)
@@ -370,7 +370,8 @@ class PooledConnection(asyncio.Protocol):
         response.end()
         if self.closed:
             return
-        self.flow.resume()
+        if self.flow.paused:
+            self.flow.resume()
         if self.transport.get_write_buffer_size():
             # What is left of the request is not sent: its answer came first, and its peer may not read on.
             self.abort()

@@ -37,7 +37,7 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.event_stream import ServerEvent
-from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
+from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.evidence import evidence_of
 from holdfast.wire.in_flight import OnProgress
@@ -292,17 +292,17 @@ class HttpDispatcher(ServerDispatcher):
     async def _take_events(self, response: Response, pending: PendingRequest, method: str, cursor: _Cursor) -> None:
         """Read one stream; a cut that can be resumed counts as its end."""
         try:
-            with translated(f"the answer to {method}"):
-                async with aclosing(read_events(response, self._peer.limits)) as events:
-                    async for event in events:
-                        cursor.note(event)
-                        if event.name == "message" and event.data:
-                            await self._take(event.data, pending)
-                            if pending.settled:
-                                response.leave()
-                                return
-        except ServerFailure as failure:
-            if not isinstance(failure.evidence, NetworkFailure) or not cursor.header:
+            async with aclosing(read_events(response, self._peer.limits)) as events:
+                async for event in events:
+                    cursor.note(event)
+                    if event.name == "message" and event.data:
+                        await self._take(event.data, pending)
+                        if pending.settled:
+                            response.leave()
+                            return
+        except Exception as exc:
+            seen = exc.evidence if isinstance(exc, ServerFailure) else evidence_of(exc, doing=f"the answer to {method}")
+            if not isinstance(seen, NetworkFailure) or not cursor.header:
                 raise
 
     async def _take(self, data: bytes | bytearray, pending: PendingRequest) -> None:
