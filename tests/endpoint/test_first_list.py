@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
 import pytest
@@ -12,6 +13,10 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Receive, Scope, Send
 
 from holdfast.core.lifecycle.table import State
+from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.clients import Client, Outlet
+from holdfast.endpoint.instructions import status_result
+from holdfast.endpoint.view import View
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
@@ -134,3 +139,74 @@ async def test_a_call_to_a_server_that_never_answered_is_answered_while_the_serv
             result = await client.call_tool("one__unlisted", {})
         assert "is starting up and not ready yet" in text_of(result)
         assert served.hub.server_health("one").state is State.CONNECTING
+
+
+def _client(hub: Hub, clock: FakeClock, program: str = "") -> Client:
+    outlet = cast("Outlet", None)  # it is told nothing
+    return Client(View(hub), outlet, {}, modern=False, owner="one", clock=clock.now, program=program)
+
+
+@pytest.mark.requirement("HUB-13")
+@pytest.mark.parametrize(
+    ("program", "seconds"),
+    [
+        ("mcp", 4.0),
+        ("", 4.0),
+        ("claude-ai", 15.0),
+        ("claude-code", 15.0),
+        ("codex-mcp-client", 5.0),
+        ("gemini-cli-mcp-client-holdfast", 15.0),
+        ("codex-mcp-clients", 4.0),
+    ],
+)
+async def test_the_first_list_of_a_client_waits_for_as_long_as_its_program_bears(program: str, seconds: float) -> None:
+    clock = FakeClock()
+    async with _slow() as slow:
+        hub = Hub.from_config({"mcpServers": {"slow": {"url": slow.url}}}, clock=clock)
+        async with hub:
+            servers = Broker(hub).servers
+            client = Client(
+                View(hub),
+                cast("Outlet", None),
+                capabilities={},
+                modern=False,
+                owner="o",
+                clock=clock.now,
+                program=program,
+            )
+            await slow.asked.wait()
+            await clock.advance(60)  # the server still starts: it is the client's patience that counts
+            answered = anyio.Event()
+
+            async def ask() -> None:
+                await servers.wait_for_first_listing(client.view, client)
+                answered.set()
+
+            with anyio.fail_after(20):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask)
+                    await anyio.wait_all_tasks_blocked()
+                    await clock.advance(seconds - 0.1)
+                    await anyio.wait_all_tasks_blocked()
+                    assert not answered.is_set()
+                    await clock.advance(0.2)
+                    await answered.wait()
+                client.listed = {"tools/list": "given"}
+                await servers.wait_for_first_listing(client.view, client)  # a later list waits no more
+                status = status_result(client.view, {}, {})
+    assert "slow" in status["content"][0]["text"]
+    assert "starting" in status["content"][0]["text"]
+
+
+@pytest.mark.requirement("HUB-13")
+async def test_the_first_list_ends_its_wait_when_the_last_server_has_an_outcome() -> None:
+    clock = FakeClock()
+    async with _slow() as slow:
+        hub = Hub.from_config({"mcpServers": {"slow": {"url": slow.url}}}, clock=clock)
+        async with hub:
+            client = _client(hub, clock)
+            with anyio.fail_after(20):
+                await slow.asked.wait()
+                slow.may.set()
+                await Broker(hub).servers.wait_for_first_listing(client.view, client)
+            assert [tool.original for tool in hub.catalog.tools]

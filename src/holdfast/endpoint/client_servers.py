@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-import anyio
 from mcp import MCPError
 
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL
+from holdfast.config import CallPolicy
 from holdfast.core import Catalog, State
 from holdfast.endpoint.attribution import Attribution
 from holdfast.endpoint.clients import Client
+from holdfast.endpoint.first_list import first_list_seconds
 from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError
@@ -29,6 +30,8 @@ from holdfast.wire import Relay
 __all__ = ["ClientServers"]
 
 log = logging.getLogger("holdfast.front")
+
+DEFAULT_READY = CallPolicy().ready_timeout
 
 
 class ClientServers:
@@ -95,21 +98,30 @@ class ClientServers:
         if self._homes is not None and self.is_per_client(server):
             await self._homes.check(client)
 
-    async def wait_for_first_listing(self, view: View) -> None:
-        """Wait a moment for servers that were never listed: many clients list only once."""
+    async def wait_for_first_listing(self, view: View, asker: Client | None = None) -> None:
+        """Wait a moment for servers that were never listed, from when each of them began.
+
+        ``asker`` is a client that asks for the tools: for its first list it waits for as long as it bears
+        (``first_list``), because many clients list only once. A shorter ``readyTimeout`` counts for that list too.
+        """
         catalog = self._hub.catalog
         if self._all_listed is catalog:
             return
         if all(source.listing is not None for source in catalog.servers.values()):
             self._all_listed = catalog
             return
-        within = self._hub.config.settings.call.ready_timeout
-        with anyio.move_on_after(within):
-            for server in view.servers:
-                source = self._hub.catalog.servers.get(server)
-                if source is not None and source.listing is None:
-                    slot = self._registry.slot(server)
-                    await self._registry.clock.wait(slot.has_outcome, slot.begun + within)
+        clock, within = self._registry.clock, self._hub.config.settings.call.ready_timeout
+        first = asker is not None and not asker.rebuilt and "tools/list" not in (asker.listed or {})
+        if asker is not None and first and within >= DEFAULT_READY:
+            within = max(within, first_list_seconds(asker.program))
+        until = clock.now() + within
+        for server in view.servers:
+            source = self._hub.catalog.servers.get(server)
+            if source is not None and source.listing is None:
+                slot = self._registry.slot(server)
+                # A modern client over HTTP is not known from its last request: each of its lists is a first one.
+                known = asker is not None and first and not asker.modern
+                await clock.wait(slot.has_outcome, until if known else min(until, slot.begun + within))
 
     def _report_stateless(self, server: str) -> None:
         text = (

@@ -72,8 +72,9 @@ class OwnMethods:
 
     async def _list(self, call: Call) -> RawObject:
         cursor = checked_values(call).get("cursor") if call.params else None
-        await self._broker.servers.wait_for_first_listing(self._view)
         client = call.client
+        asker = client if call.method == "tools/list" else None
+        await self._broker.servers.wait_for_first_listing(self._view, asker)
         page, start, digest = await self._lists.page(call.method, cursor, modern=client.modern)
         if not client.modern:
             client.listed = client.listed or {}
