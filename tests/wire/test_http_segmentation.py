@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.answer_parser import NotHttp
+from holdfast.wire.http.answer_parser import NotHttp, _known
 from holdfast.wire.http.connection import PooledConnection
+from holdfast.wire.http.framing import KNOWN_BYTES, MOST_KNOWN, KnownHeads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-4", "SEC-7")]
 
@@ -167,3 +168,17 @@ async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
     found = await _read([sent])
     assert found == await _read([sent[:20], sent[20:]])
     assert found == (200, {"content-type": "application/json", "content-length": "8"}, b'{"a": 1}', True, True)
+
+
+async def test_a_head_that_came_before_means_the_same_and_what_is_kept_of_heads_is_bounded() -> None:
+    heads: KnownHeads[int] = KnownHeads()
+    for number in range(MOST_KNOWN):
+        heads.keep(b"%d" % number, number)
+    heads.keep(b"x" * (KNOWN_BYTES + 1), 0)
+    assert (heads.get(b"0"), heads.get(b"x" * (KNOWN_BYTES + 1))) == (0, None)
+    heads.keep(b"one more", 1)
+    assert (heads.get(b"0"), heads.get(b"one more")) == (None, 1)
+    named = b"HTTP/1.1 200 OK\r\nset-cookie: a=1\r\ncontent-length: 2\r\n\r\nok"
+    for answer in (*ANSWERS, named):
+        assert await _read([answer]) == await _read([answer[:9], answer[9:]]) == await _read([answer])
+    assert _known.get(named[:-2]) is None, "a cookie is for one client"

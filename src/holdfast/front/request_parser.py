@@ -9,7 +9,8 @@ states; at once.
 What must never happen (request smuggling): a proxy before us and this reader disagree where a request ends.
 
 - httptools reads heads and nothing else, each head by a parser of its own that gets exactly the bytes of that head
-  (``framing.HeadFrame``). Nothing in one request changes how the next one is read.
+  (``framing.HeadFrame``). Nothing in one request changes how the next one is read. The same bytes mean the same head,
+  and are not read again (``KnownHeads``).
 - The events depend on the bytes alone, not on how they were cut on their way.
 - What two readers may read apart is refused, not repaired: ``content-length`` beside ``transfer-encoding``, a length
   that is no plain number, a coding other than ``chunked``, a chunk whose size line is odd, two ``Host`` headers.
@@ -26,7 +27,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from holdfast.wire import BadChunk, ChunkReader, HeadFrame
+from holdfast.wire import BadChunk, ChunkReader, HeadFrame, KnownHeads
 
 __all__ = ["BadRequest", "RequestEnd", "RequestEvent", "RequestHead", "RequestParser"]
 
@@ -135,15 +136,18 @@ class RequestParser:
         self._forget_reader()
 
     def _read_head(self) -> RequestHead | None:
-        frame, data = self._frame, self._data
-        start, stop, ends = frame.find(data, self._at)
-        head = None
-        if start < stop:
+        frame = self._frame
+        start, stop, ends = frame.find(self._data, self._at)
+        raw, self._at = self._data[start:stop], stop
+        whole = ends and self._reader is None
+        head = _known.get(raw) if whole else None
+        if head is None and raw:
             if self._reader is None:
                 self._reader = _RequestHeadReader()
-            head = self._reader.feed(data[start:stop])
-        self._at = stop
-        if frame.over:
+            head = self._reader.feed(raw)
+            if whole and head is not None:
+                _known.keep(raw, head)
+        if frame.size > HEAD_BYTES:
             raise BadRequest(431)
         if ends != (head is not None):
             raise BadRequest(400)
@@ -173,6 +177,9 @@ class RequestParser:
     def __repr__(self) -> str:
         state = "in a body" if self._in_body else "in a head" if self.in_head else "between requests"
         return f"<RequestParser {state} unread={self.unread}>"
+
+
+_known: Final = KnownHeads[RequestHead]()
 
 
 class _RequestHeadReader:

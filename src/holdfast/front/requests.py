@@ -6,7 +6,7 @@ What serves a request sees these two, and no transport: they know a connection b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.front.request_parser import BadRequest, RequestHead
@@ -180,8 +180,8 @@ class Request:
         """Whether another replica sent it here: then it goes no further."""
         self.whole = b""
         """The body, where it may have to go to another replica."""
-        self.headers = head.headers
-        """By lower-case name. Values of a repeated header are joined by a comma."""
+        self.headers: Mapping[str, str] = head.headers
+        """By lower-case name. Values of a repeated header are joined by a comma. Other requests may share them."""
         self.on_gone: Callable[[], object] | None = None
         """Told when the client closes the connection before it has its answer."""
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         BadChunk as BadChunk,
         ChunkReader as ChunkReader,
         HeadFrame as HeadFrame,
+        KnownHeads as KnownHeads,
         append_piece as append_piece,
     )
     from holdfast.wire.http.pool import (

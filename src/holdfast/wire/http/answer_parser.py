@@ -11,7 +11,8 @@ What must never happen:
 
 - Two readers disagree where an answer ends. httptools reads heads and nothing else, each head by a parser of its own,
   and gets exactly the bytes of that head (``framing.HeadFrame``). So no byte is read twice, and nothing in one answer
-  changes how the next one is read. The events depend on the bytes alone, not on how they were cut on their way.
+  changes how the next one is read. The same bytes mean the same head, and are not read again (``KnownHeads``). The
+  events depend on the bytes alone, not on how they were cut on their way.
 - A server speaks unasked, and that becomes the answer to the next request. Bytes while nothing is expected are refused.
 - A head holds up the event loop: its size and the number of its headers have bounds.
 
@@ -28,7 +29,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import httptools
 
-from holdfast.wire.http.framing import BadChunk, ChunkReader, HeadFrame
+from holdfast.wire.http.framing import BadChunk, ChunkReader, HeadFrame, KnownHeads
 
 __all__ = [
     "AnswerEnd",
@@ -127,8 +128,8 @@ class AnswerParser:
                 return None
             if not self._expects:
                 raise SpokeUnasked("it spoke unasked")
-            if (read := self._read_head()) is not None and read.status >= 200:
-                return self._begin(read)
+            if (head := self._read_head()) is not None and head.status >= 200:
+                return self._begin(head)
         piece, done = self._read_chunks(self._chunks) if self._chunks is not None else self._read_plain(self._head)
         if piece:
             return piece
@@ -152,34 +153,36 @@ class AnswerParser:
             raise Disconnected("the peer closed the connection")
         return None
 
-    def _read_head(self) -> _AnswerHeadReader | None:
+    def _read_head(self) -> AnswerHead | None:
         """A head that is complete, also that of an interim answer; None if more bytes are needed."""
         frame = self._frame
         start, stop, ends = frame.find(self._data, self._at)
-        reader = self._reader
-        if start < stop:
+        raw, self._at = self._data[start:stop], stop
+        reader, whole = self._reader, ends and self._reader is None
+        head = _known.get(raw) if whole else None
+        if head is not None:
+            return head
+        if raw:
             if reader is None:
                 reader = self._reader = _AnswerHeadReader()
-            reader.feed(self._data[start:stop])
-        self._at = stop
-        if frame.over:
+            reader.feed(raw)
+        if frame.size > HEAD_BYTES:
             raise BrokenHttp(_LARGE_HEAD)
         if ends != (reader is not None and reader.complete):
             raise BrokenHttp("it breaks the rules of HTTP (its head has no clear end)")
-        if not ends:
+        if not ends or reader is None:
             return None
         self._forget_reader()
-        return reader
+        head = _head_in(reader)
+        if whole and "set-cookie" not in head.headers:
+            _known.keep(raw, head)
+        return head
 
-    def _begin(self, read: _AnswerHeadReader) -> AnswerHead:
-        bare = read.status in (204, 304)
-        chunked = not bare and _is_chunked(read.headers)
-        length = 0 if bare else None if chunked else _length_in(read.headers)
-        keep_alive = read.keep_alive and (chunked or length is not None)
-        self._expects, self.left = False, length or 0
-        self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES) if chunked else None
-        self._head = AnswerHead(read.status, read.headers, keep_alive, length, chunked)
-        return self._head
+    def _begin(self, head: AnswerHead) -> AnswerHead:
+        self._expects, self.left = False, head.length or 0
+        self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES) if head.chunked else None
+        self._head = head
+        return head
 
     def _read_plain(self, head: AnswerHead) -> tuple[bytes, bool]:
         """The next piece of a body, and whether the body is complete without one."""
@@ -253,6 +256,18 @@ class _AnswerHeadReader:
         self.status = self._parser.get_status_code()
         self.keep_alive = self._parser.should_keep_alive()
         self.complete = True
+
+
+_known: Final = KnownHeads[AnswerHead]()
+
+
+def _head_in(read: _AnswerHeadReader) -> AnswerHead:
+    """The head that was read; raises ``BrokenHttp`` if its body could not be read."""
+    bare = read.status < 200 or read.status in (204, 304)
+    chunked = not bare and _is_chunked(read.headers)
+    length = 0 if bare else None if chunked else _length_in(read.headers)
+    keep_alive = read.keep_alive and (chunked or length is not None)
+    return AnswerHead(read.status, read.headers, keep_alive, length, chunked)
 
 
 def _is_chunked(headers: Mapping[str, str]) -> bool:

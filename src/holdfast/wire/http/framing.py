@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import MutableSequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["BadChunk", "ChunkReader", "HeadFrame", "append_piece"]
+__all__ = ["BadChunk", "ChunkReader", "HeadFrame", "KnownHeads", "append_piece"]
 
 EXTENSION_BYTES: Final = 16 * 1024
 """What chunks may say of themselves, in all chunks of a body: hardly any peer says anything."""
 
 _END: Final = b"\r\n\r\n"
+
+KNOWN_BYTES, MOST_KNOWN = 2 * 1024, 256
+"""How large a head may be that is kept, and how many are."""
 
 
 class HeadFrame:
@@ -39,7 +42,7 @@ class HeadFrame:
     def find(self, data: bytes, at: int) -> tuple[int, int, bool]:
         """Return where the head is that begins or goes on at ``at``, from and to, and whether it ends there.
 
-        Nothing after the bound belongs to it: then ``over`` is true.
+        Nothing after the bound belongs to it: then ``size`` is larger.
         """
         if not self.begun:
             begin = _after_blank(data, at)
@@ -61,11 +64,6 @@ class HeadFrame:
             self._tail = (self._tail + data[max(at, stop - 3) : stop])[-3:]
         return at, stop, ends
 
-    @property
-    def over(self) -> bool:
-        """Whether the head is larger than its bound."""
-        return self.size > self._most
-
     def _stop(self, data: bytes, at: int) -> int:
         if self._tail:
             found = (self._tail + data[at : at + 3]).find(_END)
@@ -78,6 +76,33 @@ class HeadFrame:
 def _after_blank(data: bytes, at: int) -> int:
     """Where the first byte is that belongs to no empty line."""
     return len(data) - len(data[at:].lstrip(b"\r\n")) if data.startswith((b"\r", b"\n"), at) else at
+
+
+_H = TypeVar("_H")
+
+
+class KnownHeads(Generic[_H]):
+    """What heads mean that came before: the same bytes mean the same again.
+
+    A peer says the same head again and again, but for what changes in it: the length of a body, and with a server the
+    time, once a second. Reading one takes a tenth of a call. What is kept is bounded, and nothing changes it.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _H] = {}
+
+    def get(self, raw: bytes) -> _H | None:
+        """What these bytes mean, if they came before."""
+        return self._known.get(raw)
+
+    def keep(self, raw: bytes, head: _H) -> None:
+        """Keep what these bytes mean, if they are short."""
+        if len(raw) <= KNOWN_BYTES:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[raw] = head
 
 
 class BadChunk(Exception):
