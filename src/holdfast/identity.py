@@ -67,6 +67,10 @@ class FleetIdentity:
         """The names of the authorities in force, the first one signs: compare ``peer_authority``."""
         return self._contexts().authorities
 
+    def trusts(self, connection: ssl.SSLObject) -> bool:
+        """Whether the key on which a connection stands is still in force."""
+        return peer_authority(connection) in self.authorities()
+
     def _contexts(self) -> _Contexts:
         ring = self._keys()
         if self._made is None or self._made.ring != ring:

@@ -34,7 +34,7 @@ import anyio
 
 from holdfast.errors import UsageError
 from holdfast.fleet.peer_address import PeerAddress, bind_peer
-from holdfast.identity import FleetIdentity, peer_authority, peer_name
+from holdfast.identity import FleetIdentity, peer_name
 from holdfast.wire import ConnectFailed, ConnectTimedOut, HttpOrigin, NotHttp, Pool, Response
 
 __all__ = [
@@ -285,11 +285,6 @@ class Peers:
 
         origin = HttpOrigin(at.host, at.port, True)
         return Pool(origin, tls=self.identity.client(), connect_within=CONNECT_SECONDS, check=check)
-
-    def trusts(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether the key on which a connection stands is still in force."""
-        tls = transport.get_extra_info("ssl_object")
-        return tls is None or peer_authority(tls) in self.identity.authorities()
 
     def __repr__(self) -> str:
         return f"<Peers of {self.replica!r} at {self.address or 'no address'}: {len(self.others)} others>"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.front.join import JoinedClient as JoinedClient, JoinServer as JoinServer
     from holdfast.front.line_peek import LineHead as LineHead, heads_of as heads_of, id_in as id_in
     from holdfast.front.listener import HttpConnection as HttpConnection
+    from holdfast.front.peer_connection import PeerConnection as PeerConnection
     from holdfast.front.session_id import SessionIds as SessionIds, SessionKeys as SessionKeys
     from holdfast.front.session_store import (
         SessionRecord as SessionRecord,

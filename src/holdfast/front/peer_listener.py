@@ -41,7 +41,7 @@ from holdfast.fleet import (
 )
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.bodies import BodyBudget
-from holdfast.front.listener import HttpConnection
+from holdfast.front.peer_connection import PeerConnection
 from holdfast.front.requests import Reply, Request
 from holdfast.wire import dumps
 
@@ -52,8 +52,6 @@ __all__ = ["EndpointsOfHub", "PeerListener", "SessionsInMemory"]
 
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 """Bytes of a message for a stream of notices."""
-LOOK_SECONDS: Final = 1.0
-"""How often connections of a removed key are looked for."""
 END_SECONDS: Final = 5.0
 """How long the end of what is still served may take."""
 _HEADERS: Final = frozenset({ABOUT_HEADER, SENDER_HEADER, TARGET_HEADER, PRINCIPAL_HEADER})
@@ -92,18 +90,6 @@ class EndpointsOfHub(Protocol):
         """Close the connections of a client that ended them."""
 
 
-class PeerConnection(HttpConnection):
-    """One connection of another replica, which its listener can end."""
-
-    transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A replica is there."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream has such a transport
-        self.transport = transport
-        super().connection_made(transport)
-
-
 class PeerListener:
     """Serves the other replicas. It is the ``MessageEndpoint`` of their connections."""
 
@@ -132,11 +118,7 @@ class PeerListener:
         tls = None if self._peers.address.startswith("unix:") else self._peers.identity.server()
         self._acceptor = Acceptor(listener, self._made, limits=ConnectionLimits(), tls=tls)
         try:
-            while True:
-                await anyio.sleep(LOOK_SECONDS)
-                for one in self.connections:
-                    if not one.lost and not self._peers.trusts(one.transport):
-                        one.transport.abort()
+            await anyio.sleep_forever()
         finally:
             self.close()
             with anyio.CancelScope(shield=True):
@@ -156,7 +138,7 @@ class PeerListener:
             one.transport.abort()
 
     def _made(self) -> PeerConnection:
-        return PeerConnection(self._served, self._state, {})
+        return PeerConnection(self._served, self._state, {}, self._peers.identity.trusts)
 
     def claims(self, path: str) -> bool:
         """Whether a path is served here: all that replicas send is."""

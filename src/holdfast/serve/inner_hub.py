@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from holdfast.config import UNIX, Config, ServerSpec
 from holdfast.core import is_loopback, nearest
 from holdfast.errors import HoldfastError, Problem, UsageError
+from holdfast.identity import FleetIdentity
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig
 from holdfast.serve.program import config_in
@@ -41,8 +42,13 @@ class HubListener:
     """Where other hubs connect."""
 
     listener: socket.socket
-    tls: ssl.SSLContext | None
-    """None for a Unix socket: the kernel says who connects."""
+    identity: FleetIdentity
+    """Proves this hub to the others; not on a Unix socket, where the kernel says who connects."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For TCP; None for a Unix socket."""
+        return self.identity.server() if self.listener.family != socket.AF_UNIX else None
 
     @property
     def uids(self) -> frozenset[int] | None:

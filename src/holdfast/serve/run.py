@@ -236,7 +236,7 @@ def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[
     listener = serving.hub_listener
     if listener is None:
         return None
-    hubs = HubListener(listener, None if listener.family == socket.AF_UNIX else identity.server())
+    hubs = HubListener(listener, identity)
     if serving.options.listen_hubs is not None:
         log.info("other hubs are served on %s", serving.options.listen_hubs)
     return hubs, create_hub_app(front, uids=hubs.uids)

@@ -15,7 +15,7 @@ import anyio
 import uvicorn
 
 from holdfast.access import ConnectionLimits, PeerUids
-from holdfast.front import Acceptor, HttpConnection, ServerTls
+from holdfast.front import Acceptor, HttpConnection, PeerConnection, ServerTls
 from holdfast.serve.inner_hub import HubListener
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class HubWebServer(uvicorn.Server):
         config.load()
         return Acceptor(
             hubs.listener,
-            lambda: HttpConnection(config, self.server_state, self.lifespan.state),
+            lambda: PeerConnection(config, self.server_state, self.lifespan.state, hubs.identity.trusts),
             limits=ConnectionLimits(),
             tls=hubs.tls,
             on_refused=app.state.endpoint.certificate_refused,
