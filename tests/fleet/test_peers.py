@@ -131,6 +131,14 @@ async def send(
         return bytes(await answer.read(1 << 20) or b"")
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
+async def test_replicas_reach_each_other_on_the_event_loop_of_a_served_hub(fleet: Fleet, tmp_path: Path) -> None:
+    a = await fleet.add("a")
+    await fleet.add("b")
+    await fleet.add("c", at=PeerAddress.parse(f"unix:{tmp_path}/c"))
+    assert [await send(a, to) for to in ("b", "c")] == [b"echo hello"] * 2
+
+
 async def test_a_request_is_sent_on_as_it_is_with_its_principal_and_goes_no_further(fleet: Fleet) -> None:
     a = await fleet.add("a")
     await fleet.add("b")

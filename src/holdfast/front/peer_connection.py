@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.server import ServerState
 
@@ -35,8 +35,7 @@ class PeerConnection(HttpConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A hub is there."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream has such a transport
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # a stream has one; that of uvloop is of no such class
         super().connection_made(transport)
         if (tls := transport.get_extra_info("ssl_object")) is not None:
             self._look(tls)
