@@ -22,7 +22,8 @@ import anyio
 
 from benchmarks.report import Check, Report, Row, median
 from benchmarks.servers import fleet
-from holdfast.control.control_client import ControlClient, RunningHub
+from holdfast.control.control_client import ControlClient
+from holdfast.control.hub_finder import RunningHub
 from tests.control.server.browser import Browser, browser
 
 __all__ = ["REQUIREMENTS", "measure"]

@@ -21,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 from holdfast.cli import entry
 from holdfast.cli.doctor import print_report
-from holdfast.control.control_client import RunningHub, registered
+from holdfast.control.hub_finder import RunningHub, registered
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.report import CheckResult, HubSeen, LiveState, Report, ServerReport, finding
 from schema.generate import report_schema

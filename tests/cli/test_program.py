@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from holdfast.control.control_client import ControlClient, find_hub
+from holdfast.control.control_client import ControlClient
+from holdfast.control.hub_finder import find_hub
 from holdfast.errors import HubRefused
 from holdfast.serve.program import here
 from tests.cli.command import HOLDFAST, Cli

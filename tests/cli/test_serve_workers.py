@@ -20,7 +20,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.control.control_client import running_hubs
+from holdfast.control.hub_finder import running_hubs
 from holdfast.files import replace_file
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.supervisor import private_place

@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.control import control_client as clients
-from holdfast.control.control_client import ControlClient, RunningHub
+from holdfast.control.control_client import ControlClient
+from holdfast.control.hub_finder import RunningHub
 from holdfast.errors import NoHub
 from tests.harness.web import serving
 from tests.peers.http_fault import closed_port

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.control.control_client import RunningHub, find_hub, registered, running_hubs
+from holdfast.control.hub_finder import RunningHub, find_hub, registered, running_hubs
 from holdfast.errors import NoHub
 
 ME = os.getpid()

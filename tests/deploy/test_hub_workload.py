@@ -20,7 +20,8 @@ from anyio import to_thread
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.control.control_client import ControlClient, RunningHub
+from holdfast.control.control_client import ControlClient
+from holdfast.control.hub_finder import RunningHub
 from tests.cli.serve_process import COMMAND, Served, run, spawned
 from tests.deploy.chart import ASKS, Refused, by_kind, manifests, static_config
 from tests.deploy.pods import container_of

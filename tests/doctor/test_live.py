@@ -8,7 +8,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from holdfast.control.control_client import ControlClient, RunningHub, find_hub, registered, running_hubs
+from holdfast.control.control_client import ControlClient
+from holdfast.control.hub_finder import RunningHub, find_hub, registered, running_hubs
 from holdfast.core.replicas import agreement
 from holdfast.errors import HubRefused
 from holdfast.fleet import Fleet, LocalStore, serve_broker

@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from holdfast.control.control_client import RunningHub, running_hubs
+from holdfast.control.hub_finder import RunningHub, running_hubs
 from tests.cli.serve_process import COMMAND, environment
 from tests.clients.raw import MODERN_META
 from tests.harness.waiting import PATIENCE, came_true, gone

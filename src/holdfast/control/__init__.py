@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.control.control_client import (
+    from holdfast.control.control_client import ControlClient as ControlClient, ServerAction as ServerAction
+    from holdfast.control.hub_finder import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
         URL_VARIABLE as URL_VARIABLE,
-        ControlClient as ControlClient,
         RunningHub as RunningHub,
-        ServerAction as ServerAction,
         SeveralHubs as SeveralHubs,
         find_hub as find_hub,
         is_named as is_named,

@@ -2,29 +2,20 @@
 
 Answers are the models of ``models.py``. Errors are ``NoHub`` (the hub cannot be reached) or ``HubRefused`` (it
 refused, with its reason).
-
-``find_hub`` finds a hub that this user runs: each hub writes its address and control token into a private file.
-
-There is one file for each hub, ``hubs/<pid>.json`` in the user's state folder. A hub removes its file when it ends;
-the file of a killed hub is ignored and removed by the next lookup.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from holdfast.config import state_folder
+from holdfast.control.hub_finder import TOKEN_VARIABLE, RunningHub
 from holdfast.control.models import (
     ApiError,
     ApiModel,
@@ -51,194 +42,9 @@ from holdfast.core import (
     mask_url,
 )
 from holdfast.errors import HubRefused, NoHub, ServerFailure
-from holdfast.files import PRIVATE_FOLDER, private_folder, replace_file
 from holdfast.wire import ApiClient, HttpAnswer
 
-__all__ = [
-    "TOKEN_VARIABLE",
-    "URL_VARIABLE",
-    "ControlClient",
-    "HubConnection",
-    "HubEvent",
-    "RunningHub",
-    "ServerAction",
-    "SeveralHubs",
-    "find_hub",
-    "is_named",
-    "registered",
-    "running_hubs",
-]
-
-URL_VARIABLE = "HOLDFAST_URL"
-TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
-
-
-def _start() -> str:
-    return f"start one with `{command_line('serve')}`, or give the address of another one with --url"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunningHub:
-    """A running hub: its address and control token."""
-
-    url: str
-    """Its address without a path: ``http://127.0.0.1:4653``."""
-    token: str = field(repr=False)
-    pid: int = 0
-    started: float = 0.0
-    """Seconds since the epoch."""
-    config: str = ""
-    """The file that it serves; empty for the demo fleet, and for a hub that is known only by its address."""
-    version: str = ""
-    certificate: str = ""
-    """The file with the certificate that it serves TLS with; empty without TLS."""
-    handover: str = ""
-    """The Unix socket at which a successor gets its listening socket; empty if it offers none."""
-    background: bool = False
-    """Whether a client started it in the background; a hub that a person starts takes its place."""
-
-
-def find_hub(
-    *,
-    url: str | None = None,
-    token: str | None = None,
-    config: Path | None = None,
-    name: str | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> RunningHub:
-    """Return the hub at ``url`` or ``$HOLDFAST_URL``, else the one that runs on this machine.
-
-    ``name`` chooses one of those: see ``is_named``. If several run, return the one that serves ``config``; if none
-    does, the error lists them all.
-    """
-    env = os.environ if environ is None else environ
-    wanted = url or (env.get(URL_VARIABLE) if name is None else None)
-    hubs = running_hubs(env)
-    if name is not None and wanted is None:
-        found = _chosen(name, hubs)
-        return replace(found, token=token) if token else found
-    if wanted:
-        return _named(wanted, token or env.get(TOKEN_VARIABLE), hubs)
-    if len(hubs) > 1 and config is not None:
-        hubs = [hub for hub in hubs if hub.config == str(config.absolute())] or hubs
-    if not hubs:
-        raise NoHub("no hub is running here", hint=_start())
-    if len(hubs) > 1:
-        raise SeveralHubs("several hubs are running here", hint=f"choose one:{_listed(hubs)}")
-    found = hubs[0]
-    return replace(found, token=token) if token else found
-
-
-class SeveralHubs(NoHub):
-    """More than one hub could be meant."""
-
-
-def is_named(hub: RunningHub, name: str) -> bool:
-    """Whether a name means this hub: its process id, its port, its address, or its file, folder or file name."""
-    parts = urlsplit(hub.url)
-    if name in (str(hub.pid), str(parts.port), hub.url, f"{hub.url}/mcp", parts.netloc):
-        return True
-    if not hub.config:
-        return name == "demo"
-    file = Path(hub.config)
-    given = Path(name).expanduser().absolute()
-    return given in (file, file.parent) or name in (file.name, file.stem, file.parent.name)
-
-
-def _chosen(name: str, hubs: list[RunningHub]) -> RunningHub:
-    matching = [hub for hub in hubs if is_named(hub, name)]
-    if len(matching) == 1:
-        return matching[0]
-    if not hubs:
-        raise NoHub("no hub is running here", hint=_start())
-    if not matching:
-        raise NoHub(f"no running hub is meant by `{name}`", hint=f"choose one:{_listed(hubs)}")
-    raise SeveralHubs(f"several hubs are meant by `{name}`", hint=f"choose one:{_listed(matching)}")
-
-
-def _listed(hubs: list[RunningHub]) -> str:
-    return "".join(f"\n  --hub {hub.pid}   {hub.url}   {hub.config or 'the demo fleet'}" for hub in hubs)
-
-
-def running_hubs(environ: Mapping[str, str] | None = None) -> list[RunningHub]:
-    """Return every hub that this user runs on this machine, oldest first."""
-    folder = _folder(os.environ if environ is None else environ)
-    try:
-        files = sorted(folder.glob("*.json"))
-    except OSError:
-        return []
-    return sorted((hub for file in files if (hub := _alive(file)) is not None), key=lambda hub: hub.started)
-
-
-@contextmanager
-def registered(hub: RunningHub, *, environ: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """Register a hub of this process for the length of the block."""
-    folder = _folder(os.environ if environ is None else environ)
-    private_folder(folder).chmod(PRIVATE_FOLDER)
-    file = folder / f"{hub.pid}.json"
-    replace_file(file, json.dumps(asdict(hub)))
-    try:
-        yield file
-    finally:
-        if (found := _read(file)) is None or found.started == hub.started:
-            file.unlink(missing_ok=True)
-
-
-def _folder(environ: Mapping[str, str]) -> Path:
-    return state_folder(environ) / "hubs"
-
-
-def _alive(file: Path) -> RunningHub | None:
-    hub = _read(file)
-    if hub is not None and _runs(hub.pid):
-        return hub
-    if hub is not None:
-        with suppress(OSError):
-            file.unlink()
-    return None
-
-
-def _read(file: Path) -> RunningHub | None:
-    """Read a file; None if it is not valid or belongs to another user, who could send our token to another address."""
-    try:
-        if file.stat().st_uid != os.getuid():
-            return None
-        read = json.loads(file.read_text(encoding="utf-8"))
-        return RunningHub(
-            url=str(read["url"]),
-            token=str(read["token"]),
-            pid=int(read["pid"]),
-            started=float(read["started"]),
-            config=str(read["config"]),
-            version=str(read["version"]),
-            certificate=str(read.get("certificate", "")),
-            handover=str(read.get("handover", "")),
-            background=bool(read.get("background", False)),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (OSError, OverflowError):  # the process ended, or the id belongs to another user now
-        return False
-    return pid > 0
-
-
-def _named(url: str, token: str | None, hubs: list[RunningHub]) -> RunningHub:
-    base = url.rstrip("/").removesuffix("/mcp").rstrip("/")
-    known = next((hub for hub in hubs if hub.url == base), None)
-    if token:
-        return replace(known, token=token) if known is not None else RunningHub(url=base, token=token)
-    if known is None:
-        raise NoHub(
-            f"there is no control token for the hub at {mask_url(base)}",
-            hint=f"set {TOKEN_VARIABLE} to the value that the hub was started with",
-        )
-    return known
-
+__all__ = ["ControlClient", "HubConnection", "HubEvent", "ServerAction"]
 
 ANSWER_SECONDS = 10.0
 """A hub on this machine answers in milliseconds; after this time it is stuck."""

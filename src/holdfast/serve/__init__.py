@@ -21,18 +21,18 @@ if TYPE_CHECKING:
         endpoint_url as endpoint_url,
     )
     from holdfast.serve.program import here as here, own_command as own_command, typed_command as typed_command
-    from holdfast.serve.secret_files import (
-        TOKEN_VARIABLE as TOKEN_VARIABLE,
-        local_token as local_token,
-        local_token_file as local_token_file,
-        read_token as read_token,
-    )
     from holdfast.serve.shared_hub import own_file as own_file, runs_in_background as runs_in_background
     from holdfast.serve.start import (
         require_credentials_beyond_loopback as require_credentials_beyond_loopback,
         start_serving as start_serving,
     )
     from holdfast.serve.telemetry import log_faults_in_lines as log_faults_in_lines
+    from holdfast.serve.tokens import (
+        TOKEN_VARIABLE as TOKEN_VARIABLE,
+        local_token as local_token,
+        local_token_file as local_token_file,
+        read_token as read_token,
+    )
     from holdfast.serve.worker_link import WorkerLink as WorkerLink
 
 __getattr__, __dir__ = lazy_exports(__name__)

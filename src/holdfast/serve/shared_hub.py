@@ -19,16 +19,18 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from holdfast.config import read_config, summarize, user_folders
 from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError
-from holdfast.hub import Clock, Hub
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.joiner import BACKGROUND_VARIABLE
+
+if TYPE_CHECKING:  # slow to import, and a supervisor imports this module
+    from holdfast.hub import Clock, Hub
 
 __all__ = ["IDLE_SECONDS", "ClientVariables", "SharedPlace", "end_when_idle", "own_file", "runs_in_background"]
 

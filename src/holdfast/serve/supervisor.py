@@ -57,10 +57,10 @@ from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.serve.listening_socket import notify_successor
 from holdfast.serve.options import Serving
 from holdfast.serve.program import anywhere
-from holdfast.serve.secret_files import read_token
 from holdfast.serve.stdio_process import StdioProcess
 from holdfast.serve.takeover import handing_over, start_successors
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
+from holdfast.serve.tokens import read_token
 from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, STDIO_NUMBER, SUCCEED, WorkerTask
 from holdfast.serve.worker_process import WorkerProcess, start_worker
 
