@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -25,47 +25,28 @@ pytestmark = pytest.mark.anyio
 SECRET = "hush-hush-of-clinic"
 
 
-class Crashing(Check):
-    id: ClassVar[str] = "crashing"
-    looks_at: ClassVar[str] = "nothing: it crashes"
-    finds: ClassVar[tuple[str, ...]] = ()
-
-    async def look(self, case: Case) -> Observation:
-        raise ValueError(f"with {SECRET} in it")
+async def _crash(case: Case) -> Observation:
+    raise ValueError(f"with {SECRET} in it")
 
 
-class Endless(Check):
-    id: ClassVar[str] = "endless"
-    looks_at: ClassVar[str] = "something that never comes"
-    finds: ClassVar[tuple[str, ...]] = ()
-    within: ClassVar[float | None] = 0.05
-
-    async def look(self, case: Case) -> Observation:
-        await anyio.sleep_forever()
-        raise AssertionError
+async def _never(case: Case) -> Observation:
+    await anyio.sleep_forever()
+    raise AssertionError
 
 
-class Fine(Check):
-    id: ClassVar[str] = "fine"
-    looks_at: ClassVar[str] = "nothing much"
-    finds: ClassVar[tuple[str, ...]] = ()
-
-    async def look(self, case: Case) -> Observation:
-        return Observation("all is well")
+async def _well(case: Case) -> Observation:
+    return Observation("all is well")
 
 
-class AfterCrash(Fine):
-    id: ClassVar[str] = "after"
-    needs: ClassVar[tuple[str, ...]] = ("crashing",)
+async def _crash_whole(whole: GlobalContext) -> Observation:
+    raise RuntimeError("by itself")
 
 
-class CrashingWhole(GlobalCheck):
-    id: ClassVar[str] = "crashing"
-    looks_at: ClassVar[str] = "nothing: it crashes"
-    finds: ClassVar[tuple[str, ...]] = ()
-
-    async def look(self, whole: GlobalContext) -> Observation:
-        raise RuntimeError("by itself")
+CRASHING = Check(id="crashing", looks_at="nothing: it crashes", finds=(), look=_crash)
+ENDLESS = Check(id="endless", looks_at="something that never comes", finds=(), within=0.05, look=_never)
+FINE = Check(id="fine", looks_at="nothing much", finds=(), look=_well)
+AFTER_CRASH = replace(FINE, id="after", needs=("crashing",))
+CRASHING_WHOLE = GlobalCheck(id="crashing", looks_at="nothing: it crashes", finds=(), look=_crash_whole)
 
 
 @pytest.mark.requirement("DOC-7")
@@ -74,7 +55,7 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_DEBUG", "1")
     clinic.configure({"a": {"command": "x", "env": {"KEY": SECRET}}})
-    report = await clinic.all(checks=[Crashing(), AfterCrash(), Fine()], global_checks=[CrashingWhole()])
+    report = await clinic.all(checks=[CRASHING, AFTER_CRASH, FINE], global_checks=[CRASHING_WHOLE])
     (server,) = report.servers
     assert [(result.check, result.status) for result in server.checks] == [
         ("crashing", "failed"),
@@ -87,7 +68,7 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
     clinic.matches("check_crashed", found.model_copy(update={"detail": ""}))
     assert report.checks[0].findings[0].code == "HF-CHECK-CRASHED"
     clinic.configure({})
-    assert (await clinic.all(global_checks=[CrashingWhole()])).ok is False
+    assert (await clinic.all(global_checks=[CRASHING_WHOLE])).ok is False
 
 
 @pytest.mark.requirement("DOC-1", "DOC-7")
@@ -97,7 +78,7 @@ async def test_a_check_that_does_not_end_is_ended_and_told(
     monkeypatch.setattr("holdfast.doctor.examine.GRACE_SECONDS", 0.1)
     clinic.configure({"a": {"command": "x"}})
     with anyio.fail_after(30):
-        report = await clinic.all(checks=[Endless(), Fine()])
+        report = await clinic.all(checks=[ENDLESS, FINE])
     assert [result.status for result in report.servers[0].checks] == ["failed", "passed"]
     clinic.matches("check_time", report.servers[0].findings[0])
 
@@ -141,23 +122,22 @@ async def _true(event: anyio.Event) -> bool:
 async def test_all_servers_have_one_deadline_and_it_counts_from_the_start(clinic: Examination) -> None:
     deadlines: list[float] = []
 
-    class Noting(Fine):
-        async def look(self, case: Case) -> Observation:
-            deadlines.append(case.deadline)
-            return Observation()
+    async def noting(case: Case) -> Observation:
+        deadlines.append(case.deadline)
+        return Observation()
 
     clinic.configure({f"s{n}": {"command": "x"} for n in range(20)})
     began = anyio.current_time()
-    await clinic.all(checks=[Noting()], within=7.0)
+    await clinic.all(checks=[replace(FINE, look=noting)], within=7.0)
     assert len(deadlines) == 20
     assert all(began + 7 <= deadline <= anyio.current_time() + 7 for deadline in deadlines)
 
 
 async def test_a_disabled_server_is_looked_at_only_by_name(clinic: Examination) -> None:
     clinic.configure({"on": {"command": "x"}, "off": {"command": "y", "enabled": False}})
-    by_default = await clinic.all(checks=[Fine()])
+    by_default = await clinic.all(checks=[FINE])
     assert [server.health for server in by_default.servers] == ["healthy", "disabled"]
-    by_name = await clinic.all(checks=[Fine()], names=["off"])
+    by_name = await clinic.all(checks=[FINE], names=["off"])
     assert [(server.id, server.health) for server in by_name.servers] == [("off", "healthy")]
 
 
@@ -177,7 +157,9 @@ def test_every_code_was_produced_for_real_and_its_words_are_kept() -> None:
 
 @pytest.mark.requirement("DOC-8")
 def test_every_code_is_found_by_a_check_and_every_check_names_its_codes() -> None:
-    named = {code for check in (*CHECKS, *GLOBAL_CHECKS) for code in check.finds}
+    named = {
+        code for finds in (*(one.finds for one in CHECKS), *(one.finds for one in GLOBAL_CHECKS)) for code in finds
+    }
     engine = {
         "HF-CONFIG",
         "HF-CHECK-TIME",

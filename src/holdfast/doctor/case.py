@@ -20,12 +20,11 @@ import math
 import os
 import re
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -487,29 +486,26 @@ def found(*findings: Finding) -> Observation:
     return Observation("; ".join(one.words for one in findings), findings)
 
 
-class _Described(ABC):
-    id: ClassVar[str]
-    looks_at: ClassVar[str]
-    finds: ClassVar[tuple[str, ...]]
-    """The codes of its findings."""
-
-
-class Check(_Described):
+@dataclass(frozen=True, kw_only=True)
+class Check:
     """A check of one server."""
 
-    needs: ClassVar[tuple[str, ...]] = ()
+    id: str
+    looks_at: str
+    finds: tuple[str, ...]
+    """The codes of its findings."""
+    look: Callable[[Case], Awaitable[Observation]]
+    """Runs the check. An exception becomes a finding."""
+    needs: tuple[str, ...] = ()
     """Checks that must have passed. Otherwise this one is skipped."""
-    transports: ClassVar[tuple[str, ...]] = ("stdio", "http", "sse", "hub", "")
-    within: ClassVar[float | None] = None
+    transports: tuple[str, ...] = ("stdio", "http", "sse", "hub", "")
+    only_if: Callable[[Case], bool] = lambda _: True
+    within: float | None = None
     """The longest time in seconds; None for the time that is left for the server."""
 
     def applies(self, case: Case) -> bool:
         """Whether the check applies to this server."""
-        return case.transport in self.transports
-
-    @abstractmethod
-    async def look(self, case: Case) -> Observation:
-        """Run the check. An exception becomes a finding."""
+        return case.transport in self.transports and self.only_if(case)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -521,9 +517,11 @@ class GlobalContext:
     state_file: Path | None
 
 
-class GlobalCheck(_Described):
+@dataclass(frozen=True, kw_only=True)
+class GlobalCheck:
     """A check that concerns no single server."""
 
-    @abstractmethod
-    async def look(self, whole: GlobalContext) -> Observation:
-        """Run the check. An exception becomes a finding."""
+    id: str
+    looks_at: str
+    finds: tuple[str, ...]
+    look: Callable[[GlobalContext], Awaitable[Observation]]

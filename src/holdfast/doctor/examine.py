@@ -30,7 +30,13 @@ from holdfast.doctor.case import (
     places_here,
 )
 from holdfast.doctor.diagnose.network import not_judged, resolve
-from holdfast.doctor.local_checks import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
+from holdfast.doctor.local_checks import (
+    look_at_command,
+    look_at_definition,
+    look_at_files,
+    look_at_state,
+    look_at_tokens,
+)
 from holdfast.doctor.repair import repair
 from holdfast.doctor.report import (
     CheckResult,
@@ -45,33 +51,196 @@ from holdfast.doctor.report import (
     worst,
 )
 from holdfast.doctor.server_checks import (
-    HandshakeCheck,
-    HubCheck,
-    LoginCheck,
-    NameCheck,
-    PortCheck,
-    TlsCheck,
-    ToolsCheck,
+    OVER_NETWORK,
+    hub_applies,
+    look_at_handshake,
+    look_at_hub,
+    look_at_login,
+    look_at_name,
+    look_at_port,
+    look_at_tls,
+    look_at_tools,
+    tls_applies,
 )
 from holdfast.hub import DialLimit, default_state_file, is_shown
 from holdfast.wire import Dialer, Starting, Warden
 
 __all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnServer"]
 
-CHECKS: Sequence[Check] = (
-    DefinitionCheck(),
-    CommandCheck(),
-    NameCheck(),
-    PortCheck(),
-    TlsCheck(),
-    LoginCheck(),
-    HandshakeCheck(),
-    ToolsCheck(),
-    HubCheck(),
+_EITHER = (
+    "HF-CUT",
+    "HF-SILENT",
+    "HF-CROWDED",
+    "HF-NOT-READY",
+    "HF-RATE",
+    "HF-AUTH-OUTAGE",
+    "HF-DENIED",
+    "HF-DENIED-HOST",
+    "HF-DENIED-UNCLEAR",
+    "HF-AUTH-SCOPE",
+    "HF-PROTOCOL",
+    "HF-RPC-ERROR",
+    "HF-BOUND",
+    "HF-BEHIND-HUB",
+    "HF-DESCRIPTORS",
+    "HF-KILLED",
+    "HF-EXITED",
+    "HF-UNEXPECTED",
 )
-"""Checks of each server."""
+"""Codes of the handshake and of the listing."""
 
-GLOBAL_CHECKS: Sequence[GlobalCheck] = (FilesCheck(), TokensCheck(), StateCheck())
+CHECKS: Sequence[Check] = (
+    Check(
+        id="definition",
+        looks_at="whether its definition can be used, and every missing variable",
+        finds=("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER", "HF-PLACEMENT"),
+        look=look_at_definition,
+    ),
+    Check(
+        id="command",
+        looks_at="whether its command exists and can be executed",
+        needs=("definition",),
+        transports=("stdio",),
+        finds=(
+            "HF-COMMAND-MISSING",
+            "HF-COMMAND-RUN-BIT",
+            "HF-COMMAND-FOLDER",
+            "HF-COMMAND-INTERPRETER",
+        ),
+        look=look_at_command,
+    ),
+    Check(
+        id="name",
+        looks_at="whether the host in its URL, or of the proxy, has an address",
+        needs=("definition",),
+        transports=OVER_NETWORK,
+        finds=("HF-DNS-NAME", "HF-DNS-SERVER", "HF-PROXY-DOWN"),
+        look=look_at_name,
+    ),
+    Check(
+        id="port",
+        looks_at="whether its port, or the proxy's, accepts a connection",
+        needs=("name",),
+        transports=OVER_NETWORK,
+        finds=("HF-REFUSED", "HF-FILTERED", "HF-UNREACHABLE", "HF-PROXY-DOWN"),
+        look=look_at_port,
+    ),
+    Check(
+        id="tls",
+        looks_at="whether its certificate is valid, trusted and for that name",
+        needs=("port",),
+        transports=OVER_NETWORK,
+        only_if=tls_applies,
+        finds=(
+            "HF-TLS-NAME",
+            "HF-TLS-EXPIRED",
+            "HF-TLS-EARLY",
+            "HF-TLS-CLOCK",
+            "HF-TLS-AUTHORITY",
+            "HF-TLS-UNVERIFIED",
+            "HF-TLS-PLAIN",
+            "HF-TLS-HANDSHAKE",
+        ),
+        look=look_at_tls,
+    ),
+    Check(
+        id="login",
+        looks_at="where its credentials come from and whether they have expired; an expired login is renewed",
+        needs=("definition",),
+        transports=("http", "sse"),
+        finds=("HF-LOGIN-RENEWED", "HF-LOGIN-SETTINGS"),
+        look=look_at_login,
+    ),
+    Check(
+        id="handshake",
+        looks_at="whether it answers, accepts the credentials, and speaks a known protocol version",
+        needs=("definition", "command", "port", "tls"),
+        finds=(
+            *_EITHER,
+            "HF-COMMAND-FORMAT",
+            "HF-COMMAND-START",
+            "HF-EXIT-VARIABLE",
+            "HF-EXIT-RUNTIME",
+            "HF-EXIT-MODULE",
+            "HF-EXIT-VERSION",
+            "HF-EXIT-ADDRESS",
+            "HF-EXIT-PACKAGE",
+            "HF-EXIT-EXECUTABLE",
+            "HF-EXIT-WITHDRAWN",
+            "HF-EXIT-BROKEN",
+            "HF-EXIT-ARGUMENT",
+            "HF-EXIT-CERTIFICATE",
+            "HF-EXIT-DOCKER",
+            "HF-STDOUT-ONLY",
+            "HF-STDOUT-NOISE",
+            "HF-PROXY-LOGIN",
+            "HF-PROXY-REFUSED",
+            "HF-HTTPS-MEANT",
+            "HF-PLAIN-CREDENTIALS",
+            "HF-AUTH-NEEDED",
+            "HF-AUTH-REJECTED",
+            "HF-AUTH-EXPIRED",
+            "HF-AUTH-AUDIENCE",
+            "HF-LOGIN-INPUT",
+            "HF-LOGIN-ENDED",
+            "HF-LOGIN-UNREACHABLE",
+            "HF-PATH",
+            "HF-TYPE-SSE",
+            "HF-TYPE-HTTP",
+            "HF-REDIRECT",
+            "HF-STATUS",
+            "HF-NOT-MCP",
+            "HF-VERSION",
+        ),
+        look=look_at_handshake,
+    ),
+    Check(
+        id="tools",
+        looks_at="whether it lists its tools, with names and schemas that clients accept",
+        needs=("handshake",),
+        finds=(
+            *_EITHER,
+            "HF-TOOLS-NONE",
+            "HF-TOOLS-HIDDEN",
+            "HF-TOOLS-DUPLICATE",
+            "HF-TOOLS-NAME",
+            "HF-TOOLS-CUT",
+            "HF-TOOLS-LONG",
+            "HF-TOOLS-SCHEMA",
+            "HF-LIST",
+        ),
+        look=look_at_tools,
+    ),
+    Check(
+        id="hub",
+        looks_at="the server's state in a running hub, and why it may differ from this examination",
+        only_if=hub_applies,
+        finds=("HF-HUB-DIFFERS", "HF-HUB-BREAKER", "HF-HUB-DISABLED"),
+        look=look_at_hub,
+    ),
+)
+"""Checks of each server, in the order in which they run."""
+
+GLOBAL_CHECKS: Sequence[GlobalCheck] = (
+    GlobalCheck(
+        id="files",
+        looks_at="whether other users can read files with credentials",
+        finds=("HF-FILE-READABLE",),
+        look=look_at_files,
+    ),
+    GlobalCheck(
+        id="tokens",
+        looks_at="whether the file with the logins is intact",
+        finds=("HF-TOKENS-CORRUPT",),
+        look=look_at_tokens,
+    ),
+    GlobalCheck(
+        id="state",
+        looks_at="whether the file with the hub's last listings is intact",
+        finds=("HF-STATE-CORRUPT",),
+        look=look_at_state,
+    ),
+)
 """Checks that concern no single server."""
 
 

@@ -8,19 +8,19 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import anyio.to_thread
 
 from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.core import CommandUnusable, command_line
-from holdfast.doctor.case import Case, Check, GlobalCheck, GlobalContext, Observation, found
+from holdfast.doctor.case import Case, GlobalContext, Observation, found
 from holdfast.doctor.diagnose.process_exits import missing_interpreter, unusable
 from holdfast.doctor.report import Finding, ask_for, finding, problem_finding, rename_edits, shell
 from holdfast.errors import Problem, ServerFailure
 from holdfast.wire import environment_of, find_program
 
-__all__ = ["CommandCheck", "DefinitionCheck", "FilesCheck", "StateCheck", "TokensCheck"]
+__all__ = ["look_at_command", "look_at_definition", "look_at_files", "look_at_state", "look_at_tokens"]
 
 _PLACEHOLDER = re.compile(
     r"<[A-Za-z][\w .:/-]{1,60}>"
@@ -32,25 +32,18 @@ _PLACEHOLDER = re.compile(
 """How documentation marks a value that the reader must replace."""
 
 
-class DefinitionCheck(Check):
-    """Whether the definition can be used, and every missing variable."""
-
-    id: ClassVar[str] = "definition"
-    looks_at: ClassVar[str] = "whether its definition can be used, and every missing variable"
-    finds: ClassVar[tuple[str, ...]] = ("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER", "HF-PLACEMENT")
-
-    async def look(self, case: Case) -> Observation:
-        """Report every problem, not only the first."""
-        server = case.server
-        if not server.problems:
-            notes = (*_placeholders(case), *_old_placement(case))
-            return Observation(case.source_map.label(case.definition.path), notes)
-        missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
-        others = [problem for problem in server.problems if not problem.variable]
-        variables = [_missing_variable(problem) for problem in reversed(missing.values())]
-        return found(
-            *variables, *(problem_finding("HF-DEFINITION", problem, edits=rename_edits(problem)) for problem in others)
-        )
+async def look_at_definition(case: Case) -> Observation:
+    """Report every problem, not only the first."""
+    server = case.server
+    if not server.problems:
+        notes = (*_placeholders(case), *_old_placement(case))
+        return Observation(case.source_map.label(case.definition.path), notes)
+    missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
+    others = [problem for problem in server.problems if not problem.variable]
+    variables = [_missing_variable(problem) for problem in reversed(missing.values())]
+    return found(
+        *variables, *(problem_finding("HF-DEFINITION", problem, edits=rename_edits(problem)) for problem in others)
+    )
 
 
 def _placeholders(case: Case) -> Iterator[Finding]:
@@ -98,45 +91,24 @@ def _missing_variable(problem: Problem) -> Finding:
     return finding("HF-VARIABLE", str(problem), text, ask_for(name))
 
 
-class CommandCheck(Check):
-    """Whether the command can be started."""
-
-    id: ClassVar[str] = "command"
-    looks_at: ClassVar[str] = "whether its command exists and can be executed"
-    needs: ClassVar[tuple[str, ...]] = ("definition",)
-    transports: ClassVar[tuple[str, ...]] = ("stdio",)
-    finds: ClassVar[tuple[str, ...]] = (
-        "HF-COMMAND-MISSING",
-        "HF-COMMAND-RUN-BIT",
-        "HF-COMMAND-FOLDER",
-        "HF-COMMAND-INTERPRETER",
-    )
-
-    async def look(self, case: Case) -> Observation:
-        """Find it as the hub does."""
-        try:
-            program = find_program(case.spec, environment_of(case.spec))
-        except ServerFailure as failure:
-            return found(unusable(case, cast("CommandUnusable", failure.evidence)))
-        case.learned.program = program
-        interpreter = missing_interpreter(case)
-        return found(interpreter) if interpreter is not None else Observation(str(Path(program)))
+async def look_at_command(case: Case) -> Observation:
+    """Find it as the hub does."""
+    try:
+        program = find_program(case.spec, environment_of(case.spec))
+    except ServerFailure as failure:
+        return found(unusable(case, cast("CommandUnusable", failure.evidence)))
+    case.learned.program = program
+    interpreter = missing_interpreter(case)
+    return found(interpreter) if interpreter is not None else Observation(str(Path(program)))
 
 
 _OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
-class FilesCheck(GlobalCheck):
-    """Whether other users can read secrets in the configuration."""
-
-    id: ClassVar[str] = "files"
-    looks_at: ClassVar[str] = "whether other users can read files with credentials"
-    finds: ClassVar[tuple[str, ...]] = ("HF-FILE-READABLE",)
-
-    async def look(self, whole: GlobalContext) -> Observation:
-        """Check the mode of each file with a credential in plain text."""
-        files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
-        return Observation("", tuple(_readable(file) for file in files if _others_may_read(file)))
+async def look_at_files(whole: GlobalContext) -> Observation:
+    """Check the mode of each file with a credential in plain text."""
+    files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
+    return Observation("", tuple(_readable(file) for file in files if _others_may_read(file)))
 
 
 def _with_secrets(whole: GlobalContext) -> Iterator[Path]:
@@ -177,46 +149,30 @@ def _readable(file: Path) -> Finding:
     return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
 
 
-class TokensCheck(GlobalCheck):
-    """Whether the token store is intact."""
-
-    id: ClassVar[str] = "tokens"
-    looks_at: ClassVar[str] = "whether the file with the logins is intact"
-    finds: ClassVar[tuple[str, ...]] = ("HF-TOKENS-CORRUPT",)
-
-    async def look(self, whole: GlobalContext) -> Observation:
-        """Read it as the store does, without setting it aside."""
-        file = whole.store.file
-        fault = await anyio.to_thread.run_sync(whole.store.damage, abandon_on_cancel=True)
-        if not fault:
-            return Observation(str(file) if file.exists() else "")
-        words = f"the token store {file} is damaged ({fault}): no login can be read from it"
-        text = f"set it aside and log in again; `{command_line('doctor', '--fix')}` sets it aside and deletes nothing"
-        aside = shell("mv", str(file), f"{file}.corrupt")
-        return Observation(
-            "", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),)
-        )
+async def look_at_tokens(whole: GlobalContext) -> Observation:
+    """Read it as the store does, without setting it aside."""
+    file = whole.store.file
+    fault = await anyio.to_thread.run_sync(whole.store.damage, abandon_on_cancel=True)
+    if not fault:
+        return Observation(str(file) if file.exists() else "")
+    words = f"the token store {file} is damaged ({fault}): no login can be read from it"
+    text = f"set it aside and log in again; `{command_line('doctor', '--fix')}` sets it aside and deletes nothing"
+    aside = shell("mv", str(file), f"{file}.corrupt")
+    return Observation("", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
 
 
-class StateCheck(GlobalCheck):
-    """Whether the hub's state file is intact."""
-
-    id: ClassVar[str] = "state"
-    looks_at: ClassVar[str] = "whether the file with the hub's last listings is intact"
-    finds: ClassVar[tuple[str, ...]] = ("HF-STATE-CORRUPT",)
-
-    async def look(self, whole: GlobalContext) -> Observation:
-        """Let SQLite check every page."""
-        file = whole.state_file
-        if file is None or not file.exists():
-            return Observation()
-        fault = await anyio.to_thread.run_sync(_fault, file, abandon_on_cancel=True)
-        if not fault:
-            return Observation(str(file))
-        words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
-        text = f"set it aside; the hub writes a new one; `{command_line('doctor', '--fix')}` does the same"
-        aside = shell("mv", str(file), f"{file}.corrupt")
-        return Observation("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+async def look_at_state(whole: GlobalContext) -> Observation:
+    """Let SQLite check every page."""
+    file = whole.state_file
+    if file is None or not file.exists():
+        return Observation()
+    fault = await anyio.to_thread.run_sync(_fault, file, abandon_on_cancel=True)
+    if not fault:
+        return Observation(str(file))
+    words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
+    text = f"set it aside; the hub writes a new one; `{command_line('doctor', '--fix')}` does the same"
+    aside = shell("mv", str(file), f"{file}.corrupt")
+    return Observation("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
 
 
 def _fault(file: Path) -> str:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -39,7 +39,7 @@ from holdfast.core import (
     quoted,
     quoted_name,
 )
-from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Check, Observation, Route, found, probe, route_to
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Observation, Route, found, probe, route_to
 from holdfast.doctor.diagnose import network
 from holdfast.doctor.diagnose.access import claims_of, configured_token, input_edits, lacking_inputs, named_inputs
 from holdfast.doctor.diagnose.by_evidence import diagnose, route_failed
@@ -47,9 +47,20 @@ from holdfast.doctor.report import Edit, Finding, LiveState, finding, on_server
 from holdfast.hub import is_shown
 from holdfast.wire import Offers, evidence_of, ssl_context
 
-__all__ = ["HandshakeCheck", "HubCheck", "LoginCheck", "NameCheck", "PortCheck", "TlsCheck", "ToolsCheck"]
+__all__ = [
+    "OVER_NETWORK",
+    "hub_applies",
+    "look_at_handshake",
+    "look_at_hub",
+    "look_at_login",
+    "look_at_name",
+    "look_at_port",
+    "look_at_tls",
+    "look_at_tools",
+    "tls_applies",
+]
 
-_OVER_NETWORK = ("http", "sse")
+OVER_NETWORK = ("http", "sse")
 _ANSWERED_NO = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
@@ -57,60 +68,42 @@ SUSPICIOUS_SECONDS = 1.0
 """After this long without an answer to the TLS handshake, the port may speak another protocol."""
 
 
-class NameCheck(Check):
-    """Whether the host in its URL has an address."""
-
-    id: ClassVar[str] = "name"
-    looks_at: ClassVar[str] = "whether the host in its URL, or of the proxy, has an address"
-    needs: ClassVar[tuple[str, ...]] = ("definition",)
-    transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
-    finds: ClassVar[tuple[str, ...]] = ("HF-DNS-NAME", "HF-DNS-SERVER", "HF-PROXY-DOWN")
-
-    async def look(self, case: Case) -> Observation:
-        """Resolve it."""
-        route = case.learned.route = route_to(case.spec.url)
-        if route is None:
-            text = "write it as http://host:port/path"
-            return found(
-                finding(
-                    "HF-DEFINITION",
-                    "its URL names no host",
-                    text,
-                    edits=case.url_edit("http://host/mcp", certain=False),
-                )
+async def look_at_name(case: Case) -> Observation:
+    """Resolve it."""
+    route = case.learned.route = route_to(case.spec.url)
+    if route is None:
+        text = "write it as http://host:port/path"
+        return found(
+            finding(
+                "HF-DEFINITION",
+                "its URL names no host",
+                text,
+                edits=case.url_edit("http://host/mcp", certain=False),
             )
-        try:
-            with anyio.fail_after(case.left):
-                case.learned.addresses = await case.tools.resolve(route.host, route.port)
-        except TimeoutError:
-            return found(network.no_address(case, route, exists=True))
-        except socket.gaierror as exc:
-            return found(network.no_address(case, route, exists=exc.errno not in _ANSWERED_NO))
-        by = f" (the proxy of {route.variable})" if route.proxy else ""
-        return Observation(f"{route.host} is {', '.join(case.learned.addresses[:3])}{by}")
+        )
+    try:
+        with anyio.fail_after(case.left):
+            case.learned.addresses = await case.tools.resolve(route.host, route.port)
+    except TimeoutError:
+        return found(network.no_address(case, route, exists=True))
+    except socket.gaierror as exc:
+        return found(network.no_address(case, route, exists=exc.errno not in _ANSWERED_NO))
+    by = f" (the proxy of {route.variable})" if route.proxy else ""
+    return Observation(f"{route.host} is {', '.join(case.learned.addresses[:3])}{by}")
 
 
-class PortCheck(Check):
-    """Whether the port accepts connections."""
-
-    id: ClassVar[str] = "port"
-    looks_at: ClassVar[str] = "whether its port, or the proxy's, accepts a connection"
-    needs: ClassVar[tuple[str, ...]] = ("name",)
-    transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
-    finds: ClassVar[tuple[str, ...]] = ("HF-REFUSED", "HF-FILTERED", "HF-UNREACHABLE", "HF-PROXY-DOWN")
-
-    async def look(self, case: Case) -> Observation:
-        """Connect to all its addresses at the same time. One that accepts is enough."""
-        route = case.learned.route
-        assert route is not None  # noqa: S101 - `name` found it
-        patience = case.left
-        failures: list[Evidence] = []
-        with anyio.move_on_after(patience):
-            accepted = await _any_accepts(case.learned.addresses, route.port, failures)
-            if accepted:
-                return Observation(f"{accepted} port {route.port} accepts connections")
-            return found(route_failed(case, route, failures[0], after=0.0))
-        return found(network.filtered(case, route, round(patience, 1)))
+async def look_at_port(case: Case) -> Observation:
+    """Connect to all its addresses at the same time. One that accepts is enough."""
+    route = case.learned.route
+    assert route is not None  # noqa: S101 - `name` found it
+    patience = case.left
+    failures: list[Evidence] = []
+    with anyio.move_on_after(patience):
+        accepted = await _any_accepts(case.learned.addresses, route.port, failures)
+        if accepted:
+            return Observation(f"{accepted} port {route.port} accepts connections")
+        return found(route_failed(case, route, failures[0], after=0.0))
+    return found(network.filtered(case, route, round(patience, 1)))
 
 
 async def _any_accepts(addresses: tuple[str, ...], port: int, failures: list[Evidence]) -> str:
@@ -134,41 +127,24 @@ async def _any_accepts(addresses: tuple[str, ...], port: int, failures: list[Evi
     return accepted[0] if accepted else ""
 
 
-class TlsCheck(Check):
-    """Whether its certificate can be trusted."""
+async def look_at_tls(case: Case) -> Observation:
+    """Make a TLS handshake with the certificates that the hub trusts."""
+    route = case.learned.route
+    assert route is not None  # noqa: S101 - `name` found it
+    patience = case.left
+    seen = await _handshake(route, patience)
+    if isinstance(seen, TlsFailure):
+        return found(await network.unverified(case, route, seen))
+    if isinstance(seen, NetworkFailure) and seen.stood:
+        return found(await network.no_handshake(case, route, cut=True))
+    if isinstance(seen, TimedOut):
+        return found(await network.no_handshake(case, route, after=patience))
+    return Observation(seen if isinstance(seen, str) else "the handshake check shows more")
 
-    id: ClassVar[str] = "tls"
-    looks_at: ClassVar[str] = "whether its certificate is valid, trusted and for that name"
-    needs: ClassVar[tuple[str, ...]] = ("port",)
-    transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
-    finds: ClassVar[tuple[str, ...]] = (
-        "HF-TLS-NAME",
-        "HF-TLS-EXPIRED",
-        "HF-TLS-EARLY",
-        "HF-TLS-CLOCK",
-        "HF-TLS-AUTHORITY",
-        "HF-TLS-UNVERIFIED",
-        "HF-TLS-PLAIN",
-        "HF-TLS-HANDSHAKE",
-    )
 
-    def applies(self, case: Case) -> bool:
-        """Behind a proxy, the handshake check covers TLS."""
-        return super().applies(case) and case.spec.url.lower().startswith("https:") and not case.beyond_proxy
-
-    async def look(self, case: Case) -> Observation:
-        """Make a TLS handshake with the certificates that the hub trusts."""
-        route = case.learned.route
-        assert route is not None  # noqa: S101 - `name` found it
-        patience = case.left
-        seen = await _handshake(route, patience)
-        if isinstance(seen, TlsFailure):
-            return found(await network.unverified(case, route, seen))
-        if isinstance(seen, NetworkFailure) and seen.stood:
-            return found(await network.no_handshake(case, route, cut=True))
-        if isinstance(seen, TimedOut):
-            return found(await network.no_handshake(case, route, after=patience))
-        return Observation(seen if isinstance(seen, str) else "the handshake check shows more")
+def tls_applies(case: Case) -> bool:
+    """Behind a proxy, the handshake check covers TLS."""
+    return case.spec.url.lower().startswith("https:") and not case.beyond_proxy
 
 
 async def _handshake(route: Route, patience: float) -> str | Evidence | None:
@@ -202,42 +178,32 @@ async def _tls_version(route: Route) -> str:
         return f"{version}, certificate valid"
 
 
-class LoginCheck(Check):
-    """Where the server's credentials come from, and whether they have expired."""
+async def look_at_login(case: Case) -> Observation:
+    """Read the store; ask the authorization server only for an expired token."""
+    store = case.tools.logins.store
+    # A keyring may ask the user first. The thread lets the deadline hold.
+    status = await anyio.to_thread.run_sync(status_of, case.spec, store, abandon_on_cancel=True)
+    match status.kind:
+        case "login":
+            return await _login(case, status)
+        case "header":
+            return Observation(_header(case))
+        case "off":
+            return Observation("no login is used: the definition says so")
+        case "none":
+            seen = "there is no login" if not case.spec.headers else "headers of its definition, no login"
+            return Observation(seen, tuple(_incomplete(case)))
+        case _:
+            return Observation("credentials come from elsewhere")
 
-    id: ClassVar[str] = "login"
-    looks_at: ClassVar[str] = (
-        "where its credentials come from and whether they have expired; an expired login is renewed"
-    )
-    needs: ClassVar[tuple[str, ...]] = ("definition",)
-    transports: ClassVar[tuple[str, ...]] = ("http", "sse")
-    finds: ClassVar[tuple[str, ...]] = ("HF-LOGIN-RENEWED", "HF-LOGIN-SETTINGS")
 
-    async def look(self, case: Case) -> Observation:
-        """Read the store; ask the authorization server only for an expired token."""
-        store = case.tools.logins.store
-        # A keyring may ask the user first. The thread lets the deadline hold.
-        status = await anyio.to_thread.run_sync(status_of, case.spec, store, abandon_on_cancel=True)
-        match status.kind:
-            case "login":
-                return await self._login(case, status)
-            case "header":
-                return Observation(_header(case))
-            case "off":
-                return Observation("no login is used: the definition says so")
-            case "none":
-                seen = "there is no login" if not case.spec.headers else "headers of its definition, no login"
-                return Observation(seen, tuple(_incomplete(case)))
-            case _:
-                return Observation("credentials come from elsewhere")
-
-    async def _login(self, case: Case, status: LoginStatus) -> Observation:
-        if status.refused or (status.expired(time.time()) and not status.refreshable):
-            why = "the authorization server no longer renews it" if status.refused else "its token expired"
-            return _ended(case, why)
-        if not status.expired(time.time()):
-            return Observation(f"a login from {status.place}{_until(status)}")
-        return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, renewer=case.tools.logins.renewer))
+async def _login(case: Case, status: LoginStatus) -> Observation:
+    if status.refused or (status.expired(time.time()) and not status.refreshable):
+        why = "the authorization server no longer renews it" if status.refused else "its token expired"
+        return _ended(case, why)
+    if not status.expired(time.time()):
+        return Observation(f"a login from {status.place}{_until(status)}")
+    return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, renewer=case.tools.logins.renewer))
 
 
 def _incomplete(case: Case) -> Iterator[Finding]:
@@ -287,93 +253,27 @@ _NAMED = 5
 
 _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-_EITHER = (
-    "HF-CUT",
-    "HF-SILENT",
-    "HF-CROWDED",
-    "HF-NOT-READY",
-    "HF-RATE",
-    "HF-AUTH-OUTAGE",
-    "HF-DENIED",
-    "HF-DENIED-HOST",
-    "HF-DENIED-UNCLEAR",
-    "HF-AUTH-SCOPE",
-    "HF-PROTOCOL",
-    "HF-RPC-ERROR",
-    "HF-BOUND",
-    "HF-BEHIND-HUB",
-    "HF-DESCRIPTORS",
-    "HF-KILLED",
-    "HF-EXITED",
-    "HF-UNEXPECTED",
-)
-"""Codes of the handshake and of the listing."""
 
-
-class HandshakeCheck(Check):
-    """Whether the server completes the MCP handshake."""
-
-    id: ClassVar[str] = "handshake"
-    looks_at: ClassVar[str] = "whether it answers, accepts the credentials, and speaks a known protocol version"
-    needs: ClassVar[tuple[str, ...]] = ("definition", "command", "port", "tls")
-    finds: ClassVar[tuple[str, ...]] = (
-        *_EITHER,
-        "HF-COMMAND-FORMAT",
-        "HF-COMMAND-START",
-        "HF-EXIT-VARIABLE",
-        "HF-EXIT-RUNTIME",
-        "HF-EXIT-MODULE",
-        "HF-EXIT-VERSION",
-        "HF-EXIT-ADDRESS",
-        "HF-EXIT-PACKAGE",
-        "HF-EXIT-EXECUTABLE",
-        "HF-EXIT-WITHDRAWN",
-        "HF-EXIT-BROKEN",
-        "HF-EXIT-ARGUMENT",
-        "HF-EXIT-CERTIFICATE",
-        "HF-EXIT-DOCKER",
-        "HF-STDOUT-ONLY",
-        "HF-STDOUT-NOISE",
-        "HF-PROXY-LOGIN",
-        "HF-PROXY-REFUSED",
-        "HF-HTTPS-MEANT",
-        "HF-PLAIN-CREDENTIALS",
-        "HF-AUTH-NEEDED",
-        "HF-AUTH-REJECTED",
-        "HF-AUTH-EXPIRED",
-        "HF-AUTH-AUDIENCE",
-        "HF-LOGIN-INPUT",
-        "HF-LOGIN-ENDED",
-        "HF-LOGIN-UNREACHABLE",
-        "HF-PATH",
-        "HF-TYPE-SSE",
-        "HF-TYPE-HTTP",
-        "HF-REDIRECT",
-        "HF-STATUS",
-        "HF-NOT-MCP",
-        "HF-VERSION",
-    )
-
-    async def look(self, case: Case) -> Observation:
-        """Dial it as the hub does, and list what it offers on the same connection."""
-        tools = case.tools
-        began, crowded = anyio.current_time(), tools.starts.crowded_seconds
-        try:
-            seen = await probe(
-                case.spec,
-                dialer=tools.dialer,
-                limit=tools.starts if case.transport == "stdio" else tools.turnstile,
-                redactor=case.redactor,
-                deadline=case.deadline,
-                begun=case.learned.probing,
-            )
-        finally:  # also where the time of the check is over
-            case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
-        if not seen.version:
-            assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
-            return found(await diagnose(case, seen.evidence))
-        noisy = (_noisy(case, seen.noise),) if seen.noise else ()
-        return Observation(f"speaks MCP {seen.version} after {seen.handshake_seconds:.2f} s", noisy)
+async def look_at_handshake(case: Case) -> Observation:
+    """Dial it as the hub does, and list what it offers on the same connection."""
+    tools = case.tools
+    began, crowded = anyio.current_time(), tools.starts.crowded_seconds
+    try:
+        seen = await probe(
+            case.spec,
+            dialer=tools.dialer,
+            limit=tools.starts if case.transport == "stdio" else tools.turnstile,
+            redactor=case.redactor,
+            deadline=case.deadline,
+            begun=case.learned.probing,
+        )
+    finally:  # also where the time of the check is over
+        case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
+    if not seen.version:
+        assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
+        return found(await diagnose(case, seen.evidence))
+    noisy = (_noisy(case, seen.noise),) if seen.noise else ()
+    return Observation(f"speaks MCP {seen.version} after {seen.handshake_seconds:.2f} s", noisy)
 
 
 def _noisy(case: Case, noise: str) -> Finding:
@@ -382,40 +282,22 @@ def _noisy(case: Case, noise: str) -> Finding:
     return finding("HF-STDOUT-NOISE", words, text, *case.by_hand(then=" </dev/null"), detail=noise)
 
 
-class ToolsCheck(Check):
-    """Which tools it has, and whether clients can use them."""
-
-    id: ClassVar[str] = "tools"
-    looks_at: ClassVar[str] = "whether it lists its tools, with names and schemas that clients accept"
-    needs: ClassVar[tuple[str, ...]] = ("handshake",)
-    finds: ClassVar[tuple[str, ...]] = (
-        *_EITHER,
-        "HF-TOOLS-NONE",
-        "HF-TOOLS-HIDDEN",
-        "HF-TOOLS-DUPLICATE",
-        "HF-TOOLS-NAME",
-        "HF-TOOLS-CUT",
-        "HF-TOOLS-LONG",
-        "HF-TOOLS-SCHEMA",
-        "HF-LIST",
-    )
-
-    async def look(self, case: Case) -> Observation:
-        """Check the listing of the handshake's connection."""
-        seen = case.learned.probe
-        assert seen is not None  # noqa: S101 - `handshake` made it
-        if seen.evidence is not None:
-            return found(await diagnose(case, seen.evidence))
-        lists = tuple(_list_failures(case, seen.listing)) if seen.listing is not None else ()
-        offered = seen.listing.get("tools", ()) if seen.listing is not None else ()
-        listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
-        count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
-        if not offered:
-            return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)), *lists))
-        if not listed:
-            return Observation(count, (_hidden(case, len(offered)), *lists))
-        names = [name for name, _ in offered if name in listed]
-        return Observation(count, (*_faults(case, names, listed), *_cut_names(case, listed), *lists))
+async def look_at_tools(case: Case) -> Observation:
+    """Check the listing of the handshake's connection."""
+    seen = case.learned.probe
+    assert seen is not None  # noqa: S101 - `handshake` made it
+    if seen.evidence is not None:
+        return found(await diagnose(case, seen.evidence))
+    lists = tuple(_list_failures(case, seen.listing)) if seen.listing is not None else ()
+    offered = seen.listing.get("tools", ()) if seen.listing is not None else ()
+    listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
+    count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
+    if not offered:
+        return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)), *lists))
+    if not listed:
+        return Observation(count, (_hidden(case, len(offered)), *lists))
+    names = [name for name, _ in offered if name in listed]
+    return Observation(count, (*_faults(case, names, listed), *_cut_names(case, listed), *lists))
 
 
 def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
@@ -510,26 +392,20 @@ def _schema_fault(raw: Mapping[str, Any]) -> str:
     return ""
 
 
-class HubCheck(Check):
-    """The state of this server in a running hub."""
+async def look_at_hub(case: Case) -> Observation:
+    """Compare the hub's state with this examination."""
+    hub = case.tools.hub
+    server = await hub.server(case.id) if hub is not None else None
+    if server is None:
+        return Observation("the hub does not have this server")
+    found = _difference(server, failed=case.learned.failed)
+    live = case.learned.live = _live(server, found.words if found is not None else "")
+    return Observation(f"{live.state}, breaker {live.breaker}", (found,) if found is not None else ())
 
-    id: ClassVar[str] = "hub"
-    looks_at: ClassVar[str] = "the server's state in a running hub, and why it may differ from this examination"
-    finds: ClassVar[tuple[str, ...]] = ("HF-HUB-DIFFERS", "HF-HUB-BREAKER", "HF-HUB-DISABLED")
 
-    def applies(self, case: Case) -> bool:
-        """Only if a running hub serves this configuration."""
-        return case.tools.hub is not None
-
-    async def look(self, case: Case) -> Observation:
-        """Compare the hub's state with this examination."""
-        hub = case.tools.hub
-        server = await hub.server(case.id) if hub is not None else None
-        if server is None:
-            return Observation("the hub does not have this server")
-        found = _difference(server, failed=case.learned.failed)
-        live = case.learned.live = _live(server, found.words if found is not None else "")
-        return Observation(f"{live.state}, breaker {live.breaker}", (found,) if found is not None else ())
+def hub_applies(case: Case) -> bool:
+    """Only if a running hub serves this configuration."""
+    return case.tools.hub is not None
 
 
 def _live(server: Server, difference: str) -> LiveState:
