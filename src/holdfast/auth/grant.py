@@ -112,7 +112,7 @@ class OAuthClient:
     key: str | None = field(default=None, repr=False)
     """Its private key, as PEM or as a JWK."""
     method: str = "none"
-    """How it authenticates at the token endpoint: one of ``METHODS`` in ``client_authentication``."""
+    """How it authenticates at the token endpoint: one of ``METHODS`` in ``token_endpoint``."""
     reads_plain: bool = False
     """Whether the server reads the id and the secret in HTTP Basic as they are, without decoding them."""
     audience: str = ""

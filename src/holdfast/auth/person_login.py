@@ -75,14 +75,14 @@ LoginMethod: TypeAlias = Literal["browser", "paste", "device"]
 
 DIAL_SECONDS = 15.0
 PERSON_SECONDS = 300.0
-"""LoginMethod long a person has by default."""
+"""How long a person has by default."""
 
 NOT_HERE = f"http://127.0.0.1:8765{DEFAULT_PATH}"
 """The redirect URI for a browser on another machine. Nothing answers there; its address bar shows the answer."""
 
 
 class LoginPrompt(Protocol):
-    """LoginMethod a login talks to the person who logs in."""
+    """How a login talks to the person who logs in."""
 
     def asked_for(self, scope: tuple[str, ...], issuer: str) -> None:
         """Show the scope that is about to be requested, and the issuer."""

@@ -1,6 +1,6 @@
 """Imports servers from clients. Every change is planned first, shown, and then made as planned.
 
-An import changes Holdfast's file only. PointingPlan a client at the hub removes the imported servers from
+An import changes Holdfast's file only. Pointing a client at the hub removes the imported servers from
 the client's file and adds the hub. A server that cannot be imported stays in the client's file.
 
 ``Backups`` are copies of files that Holdfast edits, kept until the edit is undone.

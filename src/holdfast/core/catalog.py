@@ -33,6 +33,7 @@ from holdfast.core.names import (
     name_leads,
     nearest,
     shortened_tails,
+    without_own_keys,
 )
 
 if TYPE_CHECKING:
@@ -649,14 +650,9 @@ def is_repeatable(catalog: Catalog, name: str) -> bool:
     return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
 
 
-MARK = "holdfast/"
-"""What the hub's own keys in ``_meta`` begin with."""
-
-
 def unmarked(raw: Mapping[str, object]) -> Mapping[str, object]:
     """A description without the hub's own marks (not verified, held): a list that differs in them has not changed."""
-    meta = raw.get("_meta")
-    if not isinstance(meta, Mapping) or not any(key.startswith(MARK) for key in meta):
-        return raw
-    rest = {key: value for key, value in meta.items() if not key.startswith(MARK)}
-    return {**{key: value for key, value in raw.items() if key != "_meta"}, **({"_meta": rest} if rest else {})}
+    plain = without_own_keys(raw)
+    if plain is raw or plain["_meta"]:
+        return plain
+    return {key: value for key, value in plain.items() if key != "_meta"}

@@ -363,22 +363,18 @@ class Bridge:
     def _can_write(self) -> bool:
         """Whether this bridge may write the file, and can read it."""
         try:
-            if not self._is_ours():
-                return False
-            self._look_at_file()
+            if self._lock.try_acquire():
+                if self.health.role != "active":
+                    self._begin()
+                self._look_at_file()
+                return True
         except OSError as exc:
             self._config_failed(f"cannot read the config or its lock: {_reason(exc)}")
             return False
-        return True
-
-    def _is_ours(self) -> bool:
-        ours = self._lock.try_acquire()
-        if ours and self.health.role != "active":
-            self._begin()
-        elif not ours and self.health.role != "standby":
+        if self.health.role != "standby":
             self.health.role = "standby"
             self._report(f"another bridge writes {self._plan.output}: this one is on standby")
-        return ours
+        return False
 
     def _begin(self) -> None:
         self.health.role = "active"
@@ -398,7 +394,10 @@ class Bridge:
             self._source_failed(f"cannot read the targets, so the last ones stay: {exc}", str(exc))
             return
         health.source_empty = not targets.found
-        self._note_left_out(targets)
+        if targets.left_out != health.left_out:
+            health.left_out = targets.left_out
+            for line in (*(f"no route for `{name}`: {why}" for name, why in targets.left_out.items()), *targets.notes):
+                self._report(line)
         if health.source_empty and not self._plan.allow_empty:
             self._source_failed("the source lists no targets, so the last ones stay", _EMPTY)
             return
@@ -412,15 +411,6 @@ class Bridge:
         if self.health.source_error != error:
             self._report(report)
         self.health.source_error = error
-
-    def _note_left_out(self, targets: Targets) -> None:
-        health = self.health
-        if targets.left_out != health.left_out:
-            health.left_out = targets.left_out
-            for name, why in targets.left_out.items():
-                self._report(f"no route for `{name}`: {why}")
-            for note in targets.notes:
-                self._report(note)
 
     def _look_at_file(self) -> None:
         """Check whether another program changed the file."""
@@ -478,7 +468,9 @@ class Bridge:
         health.mark = self._history.live
         if wanted is not None and wanted.mark == self._history.live:
             health.routes, health.shadowed = wanted.routes, wanted.shadowed
-            self._note_warnings(wanted.warnings)
+            for warning in wanted.warnings if wanted.warnings != health.warnings else ():
+                self._report(f"warning: {warning}")
+            health.warnings = wanted.warnings
             if health.config_error:
                 self._report("the config is in place again")
             health.config_error, health.config_success = "", self._clock()
@@ -489,12 +481,6 @@ class Bridge:
         health.take, health.gateway_error = take, _gateway_error(take, view)
         if take is GatewayState.TAKEN:
             health.gateway_success = self._clock()
-
-    def _note_warnings(self, warnings: tuple[str, ...]) -> None:
-        if warnings != self.health.warnings:
-            self.health.warnings = warnings
-            for warning in warnings:
-                self._report(f"warning: {warning}")
 
     def _config_failed(self, why: str) -> None:
         if why != self.health.config_error:

@@ -13,8 +13,9 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -68,19 +69,9 @@ class HttpServer:
         self.port = 0
         self.connections = 0
         """The number of accepted connections."""
-        self.asked: list[str] = []
+        self._state = _ScriptedState(tools=dict(tools), era=era, with_stream=stream)
+        self.asked = self._state.asked
         """The methods of all received requests, in order: of JSON-RPC, or of HTTP where the body has none."""
-        self._tools = dict(tools)
-        self._era = era
-        self._with_stream = stream
-        self._fault: Fault | None = None
-        self._healed = asyncio.Event()
-        self._arrival = asyncio.Event()
-        self._calls_left: int | None = None
-        self._next_fault = Fault.REFUSE
-        self._failing: asyncio.Task[None] | None = None
-        self._sessions: set[str] = set()
-        self._streams: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
 
@@ -115,7 +106,7 @@ class HttpServer:
             return
         listener, self._listener = self._listener, None
         await stop_listening(listener)
-        self._sessions.clear()
+        self._state.sessions.clear()
         serving = list(self._serving)
         for task in serving:
             task.cancel()
@@ -125,138 +116,173 @@ class HttpServer:
         """Fail in this way from now on."""
         if fault is Fault.REFUSE:
             await self.stop()
-        self._fault = fault
-        self._healed.clear()
+        self._state.fault = fault
+        self._state.healed.clear()
 
     def fail_after(self, calls: int, fault: Fault = Fault.REFUSE) -> None:
         """Answer so many more tool calls, then fail: an outage in the middle of an agent's run."""
-        self._calls_left, self._next_fault = calls, fault
+        self._state.calls_left, self._state.next_fault = calls, fault
 
     async def arrived(self, method: str, times: int = 1) -> None:
         """Wait until so many requests or notifications of this method have arrived."""
         while self.asked.count(method) < times:
-            await self._arrival.wait()
+            await self._state.arrival.wait()
 
     async def heal(self) -> None:
         """End the fault; requests that hang are answered now."""
-        if self._failing is not None:
-            await self._failing
-        self._fault = None
-        self._healed.set()
+        if self._state.failing is not None:
+            await self._state.failing
+        self._state.fault = None
+        self._state.healed.set()
         await self.start()
 
     async def set_tools(self, tools: Mapping[str, Answer]) -> None:
         """Replace the tools, and send ``list_changed`` on every open stream."""
-        self._tools = dict(tools)
-        for stream in tuple(self._streams):
+        self._state.tools = dict(tools)
+        for stream in tuple(self._state.streams):
             with suppress(ConnectionError):
                 await _send_event(stream, script.notice(script.LIST_CHANGED))
-
-    # One connection, request after request.
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._listener is None:
             return writer.transport.abort()  # accepted while the server was being stopped
         self.connections += 1
-        task = asyncio.ensure_future(self._serve(reader, writer))
+        task = asyncio.ensure_future(_ScriptedConnection(self._state, self.fail, reader, writer).serve())
         self._serving.add(task)
 
         def let_go(ended: asyncio.Task[None]) -> None:
             # Not in the task itself: a task that is cancelled before its first step runs no `finally`.
             self._serving.discard(ended)
-            self._streams.discard(writer)
+            self._state.streams.discard(writer)
             writer.transport.abort()
 
         task.add_done_callback(let_go)
         return None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while not writer.is_closing():
-                await self._answer(await _read_request(reader), reader, writer)
 
-    async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        message: Message = json.loads(request.body) if request.body else {}
-        self.asked.append(message.get("method") or request.method)
-        self._arrival.set()
-        self._arrival = asyncio.Event()
-        if self._fault is Fault.HANG:
-            await _first_of(self._healed.wait(), reader.read(1))
-        if self._fault is Fault.DIE or reader.at_eof():
-            writer.close()
-        elif self._fault is Fault.DENY:
-            await _respond(writer, 403, b"the scripted server denies everything", kind="text/plain")
-        elif request.method == "POST":
-            await self._post(request, message, reader, writer)
-        else:
-            await self._other(request, reader, writer)
+@dataclass(kw_only=True)
+class _ScriptedState:
+    """What a scripted HTTP server does now, and what came to it: the server and its connections share it."""
 
-    async def _other(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session = request.headers.get(_SESSION, "")
-        if request.method == "DELETE":
-            await _respond(writer, 200 if session in self._sessions else 404)
-            self._sessions.discard(session)
-        elif request.method != "GET" or not self._with_stream or self._era == "modern":
-            await _respond(writer, 405)
-        elif session not in self._sessions:
-            await _respond(writer, 404)
-        else:
-            await self._stream(reader, writer)
+    tools: dict[str, Answer]
+    era: Era
+    with_stream: bool
+    asked: list[str] = field(default_factory=list)
+    fault: Fault | None = None
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
+    arrival: asyncio.Event = field(default_factory=asyncio.Event)
+    calls_left: int | None = None
+    next_fault: Fault = Fault.REFUSE
+    failing: asyncio.Task[None] | None = None
+    sessions: set[str] = field(default_factory=set)
+    streams: set[asyncio.StreamWriter] = field(default_factory=set)
 
-    async def _post(
-        self, request: _Request, message: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        method = message.get("method")
-        headers: dict[str, str] = {}
-        if self._era == "legacy" and method == "initialize":
-            headers[_SESSION] = secrets.token_hex(8)
-            self._sessions.add(headers[_SESSION])
-        elif self._era == "legacy" and method != "server/discover":
-            session = request.headers.get(_SESSION)
-            if session not in self._sessions:
-                return await _respond(writer, 404 if session else 400)
-        if method == "subscriptions/listen" and self._era == "modern" and self._with_stream:
-            return await self._stream(reader, writer, acknowledge=message)
-        if method == "tools/call":
-            answer: Message | None = await self._called(message)
-        else:
-            answer = script.said(message, era=self._era, tools=self._tools)
-        if answer is None:
-            return await _respond(writer, 202)
-        await _respond(writer, 200, script.encoded(answer), headers=headers)
-        if method == "tools/call" and self._calls_left is not None:
-            self._calls_left -= 1
-            if self._calls_left <= 0:
-                self._calls_left = None
-                # In a task of its own: a stop cancels the task that serves this request.
-                self._failing = asyncio.ensure_future(self.fail(self._next_fault))
-        return None
-
-    async def _called(self, message: Message) -> Message:
+    async def called(self, message: Message) -> Message:
+        """The answer to a call of a tool."""
         name = message["params"]["name"]
-        if name not in self._tools:
+        if name not in self.tools:
             return script.failure(message, -32602, f"Unknown tool: {name}")
-        answer = self._tools[name]
+        answer = self.tools[name]
         try:
             text = answer(message["params"].get("arguments") or {}) if callable(answer) else answer
             text = await text if inspect.isawaitable(text) else text
         except Exception as exc:  # noqa: BLE001 - a failing tool gives an error result, as on any server
-            return script.called(message, f"{type(exc).__name__}: {exc}", era=self._era, is_error=True)
-        return script.called(message, text, era=self._era)
+            return script.called(message, f"{type(exc).__name__}: {exc}", era=self.era, is_error=True)
+        return script.called(message, text, era=self.era)
 
-    async def _stream(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, acknowledge: Message | None = None
+
+class _ScriptedConnection:
+    """One connection to a scripted server, request after request."""
+
+    def __init__(
+        self,
+        state: _ScriptedState,
+        fail: Callable[[Fault], Coroutine[None, None, None]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
+        """``fail`` lets the whole server fail in a way."""
+        self._state = state
+        self._fail = fail
+        self._reader = reader
+        self._writer = writer
+
+    async def serve(self) -> None:
+        """Answer until the client or the server leaves."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while not self._writer.is_closing():
+                await self._answer(await _read_request(self._reader))
+
+    async def _answer(self, request: _Request) -> None:
+        state = self._state
+        message: Message = json.loads(request.body) if request.body else {}
+        state.asked.append(message.get("method") or request.method)
+        state.arrival.set()
+        state.arrival = asyncio.Event()
+        if state.fault is Fault.HANG:
+            await _first_of(state.healed.wait(), self._reader.read(1))
+        if state.fault is Fault.DIE or self._reader.at_eof():
+            self._writer.close()
+        elif state.fault is Fault.DENY:
+            await _respond(self._writer, 403, b"the scripted server denies everything", kind="text/plain")
+        elif request.method == "POST":
+            await self._post(request, message)
+        else:
+            await self._other(request)
+
+    async def _other(self, request: _Request) -> None:
+        state = self._state
+        session = request.headers.get(_SESSION, "")
+        if request.method == "DELETE":
+            await _respond(self._writer, 200 if session in state.sessions else 404)
+            state.sessions.discard(session)
+        elif request.method != "GET" or not state.with_stream or state.era == "modern":
+            await _respond(self._writer, 405)
+        elif session not in state.sessions:
+            await _respond(self._writer, 404)
+        else:
+            await self._stream()
+
+    async def _post(self, request: _Request, message: Message) -> None:
+        state = self._state
+        method = message.get("method")
+        headers: dict[str, str] = {}
+        if state.era == "legacy" and method == "initialize":
+            headers[_SESSION] = secrets.token_hex(8)
+            state.sessions.add(headers[_SESSION])
+        elif state.era == "legacy" and method != "server/discover":
+            session = request.headers.get(_SESSION)
+            if session not in state.sessions:
+                return await _respond(self._writer, 404 if session else 400)
+        if method == "subscriptions/listen" and state.era == "modern" and state.with_stream:
+            return await self._stream(acknowledge=message)
+        if method == "tools/call":
+            answer: Message | None = await state.called(message)
+        else:
+            answer = script.said(message, era=state.era, tools=state.tools)
+        if answer is None:
+            return await _respond(self._writer, 202)
+        await _respond(self._writer, 200, script.encoded(answer), headers=headers)
+        if method == "tools/call" and state.calls_left is not None:
+            state.calls_left -= 1
+            if state.calls_left <= 0:
+                state.calls_left = None
+                # In a task of its own: a stop cancels the task that serves this request.
+                state.failing = asyncio.ensure_future(self._fail(state.next_fault))
+        return None
+
+    async def _stream(self, *, acknowledge: Message | None = None) -> None:
         """Hold a stream of notifications open until the client leaves."""
-        await _send(writer, _head(200, {"content-type": _EVENTS, "transfer-encoding": "chunked"}))
+        state = self._state
+        await _send(self._writer, _head(200, {"content-type": _EVENTS, "transfer-encoding": "chunked"}))
         if acknowledge is not None:
             wanted = acknowledge["params"].get("notifications", {})
             ready = script.notice("notifications/subscriptions/acknowledged")
-            await _send_event(writer, {**ready, "params": {"notifications": wanted}})
-        self._streams.add(writer)
-        while await reader.read(65536):
+            await _send_event(self._writer, {**ready, "params": {"notifications": wanted}})
+        state.streams.add(self._writer)
+        while await self._reader.read(65536):
             pass
-        writer.close()
+        self._writer.close()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> _Request:
