@@ -131,7 +131,7 @@ async def test_a_killed_hub_costs_the_calls_that_it_had_and_a_stream_of_it_goes_
                     await load.until_answered(80)
                     load.stop()
                 again = Session(http, second.url)
-                again._headers = session._headers
+                again.headers = session.headers
                 read = await again.come_back(after=begun["id"])
                 assert "waited" in read[-1]["data"]
                 # HAProxy tries nothing twice: what it sent to the killed hub until its next check is lost.
@@ -186,7 +186,7 @@ async def ended_session(url: str) -> str:
         session = Session(http, url)
         await session.begin()
         await session.end()
-        return session._headers["mcp-session-id"]
+        return session.headers["mcp-session-id"]
 
 
 async def until_ended(url: str, session: str) -> None:

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 from mcp import Client
 
-from holdfast.control.control_client import running_hubs
+from holdfast.control.hub_finder import running_hubs
 from holdfast.files import replace_file
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.takeover import handing_over
@@ -189,7 +189,7 @@ async def test_an_ended_session_stays_ended_after_a_kill(tmp_path: Path, home: P
             await hub.ended()
         async with served(home, "--config", str(file), port=port) as hub:
             pings = [
-                await http.post(hub.url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=one._headers)
+                await http.post(hub.url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=one.headers)
                 for one in (ended, open_)
             ]
     assert [answer.status_code for answer in pings] == [404, 200]
@@ -211,7 +211,7 @@ async def _one_session_at(first: Served, second: Served) -> None:
     async with httpx2.AsyncClient(trust_env=False) as http:
         session = Session(http, first.url)
         await session.begin()
-        session._url = second.url
+        session.url = second.url
         async with session.call("one__a", {}) as events:
             assert "one" in (await anext(events))["data"]
 
@@ -348,7 +348,7 @@ async def test_a_connection_that_comes_between_two_hubs_waits_in_the_inherited_s
 
             async def ask() -> None:
                 body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-                statuses.append((await http.post(url, json=body, headers=session._headers)).status_code)
+                statuses.append((await http.post(url, json=body, headers=session.headers)).status_code)
                 answered.set()
 
             async with anyio.create_task_group() as tasks:

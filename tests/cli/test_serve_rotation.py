@@ -28,7 +28,7 @@ BOTH = f"{NEW}\n{OLD}\n"
 async def answers(http: httpx2.AsyncClient, url: str, session: Session) -> int:
     """What a hub says to a session: 200, or 404 if it does not know it."""
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    return (await http.post(url, json=ping, headers=session._headers)).status_code
+    return (await http.post(url, json=ping, headers=session.headers)).status_code
 
 
 async def begun(http: httpx2.AsyncClient, url: str) -> Session:
@@ -96,7 +96,7 @@ async def test_a_fleet_is_one_while_its_key_is_replaced_hub_by_hub(tmp_path: Pat
             async with session.call("o__wait", {}, progressToken=1) as events:
                 begin = await anext(events)
                 assert "progress" in (await anext(events))["data"]
-            session._url = after.url
+            session.url = after.url
             origin.go.set()
             resumed = [json.loads(one["data"]) for one in await session.come_back(after=begin["id"]) if one.get("data")]
             assert resumed[-1]["result"]["content"][0]["text"] == "waited"

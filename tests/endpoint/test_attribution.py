@@ -253,7 +253,7 @@ async def test_an_answer_that_another_principal_forges_never_reaches_the_server(
             (number,) = open_one.exchange.questions._open
             forged = {"jsonrpc": "2.0", "id": number, "result": {"action": "accept", "content": {"colour": "forged"}}}
             for session in sessions:
-                headers = {**forger._headers, "mcp-session-id": session}
+                headers = {**forger.headers, "mcp-session-id": session}
                 answers.append((await http.post(served.all, json=forged, headers=headers)).status_code)
 
         ada.before_answering = forge

@@ -107,12 +107,12 @@ class Replica:
         """A session of this replica, or the same session as another replica's."""
         made = Session(self.http, f"{self.base}/mcp")
         if like is not None:
-            made._headers = dict(like._headers)
+            made.headers = dict(like.headers)
         return made
 
     async def ask(self, session: Session, method: str, **params: Any) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "id": 9, "method": method, "params": params}
-        return await self.http.post(f"{self.base}/mcp", json=body, headers=session._headers)
+        return await self.http.post(f"{self.base}/mcp", json=body, headers=session.headers)
 
 
 @asynccontextmanager

@@ -93,7 +93,7 @@ class EndingHub(Replica):
     def session(self, session_id: str) -> Session:
         """The session in the hands of a client that streams."""
         made = Session(self.http, self.served.all)
-        made._headers["mcp-session-id"] = session_id
+        made.headers["mcp-session-id"] = session_id
         return made
 
 

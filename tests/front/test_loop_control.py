@@ -257,9 +257,9 @@ async def test_no_log_of_a_server_holds_up_the_event_loop_and_one_masked_at_once
     with measured_loop() as steps:
         async with steered({"server-1": OFF}) as hub:
             for what, some in lines.items():
-                hub.admin._logs.forget("server-1")
+                hub.admin.logs.forget("server-1")
                 for line in some:
-                    hub.admin._logs.add_stderr("server-1", line, redactor)
+                    hub.admin.logs.add_stderr("server-1", line, redactor)
 
                 async def read() -> None:
                     await anyio.to_thread.run_sync(_ask, hub.base, "GET /api/servers/server-1/logs?lines=1000")
@@ -274,7 +274,7 @@ async def test_no_log_of_a_server_holds_up_the_event_loop_and_one_masked_at_once
 
 async def _followed(hub: Steered, some: tuple[bytes, ...], redactor: Redactor) -> None:
     """A follower that a flood of lines overtakes: as many wait as may."""
-    logs = hub.admin._logs
+    logs = hub.admin.logs
     async with aclosing(logs.follow("server-1", silence=1.0)) as news:
         await anext(news)
         for _ in range(FLOOD // len(some)):
@@ -293,13 +293,13 @@ async def test_no_stream_of_the_status_page_holds_up_the_event_loop() -> None:
         async def act() -> None:
             seen: set[str] = set()
             active = False
-            async with aclosing(hub.admin._events.follow()) as frames:
+            async with aclosing(hub.admin.events.follow()) as frames:
                 await anext(frames)
                 for name in names:
                     hub.hub.registry.journal.write(
                         CallEnded(server=name, method="tools/call", outcome="completed", waited=0.1, seconds=0.2, at=0)
                     )
-                    hub.admin._events.touched(name)
+                    hub.admin.events.touched(name)
                 async for frame in frames:
                     text = frame.decode()
                     active = active or "event: activity" in text

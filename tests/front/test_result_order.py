@@ -174,7 +174,7 @@ async def over_http(file: Path, *, modern: bool) -> AsyncIterator[AnyClient]:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listen)
-            client = OverHttp(hub.url, session=session._headers["mcp-session-id"], notices=notices)
+            client = OverHttp(hub.url, session=session.headers["mcp-session-id"], notices=notices)
             yield client
             await session.end()
 

@@ -100,7 +100,7 @@ async def test_a_session_goes_on_after_a_restart_with_its_log_level_and_subscrip
         async with _replica(tmp_path, servers) as before:
             session = Session(before.http, before.served.all)
             await session.begin()
-            session_id = session._headers["mcp-session-id"]
+            session_id = session.headers["mcp-session-id"]
             uri = (await before.ask(session_id, "resources/list")).json()["result"]["resources"][0]["uri"]
             assert (await before.ask(session_id, "logging/setLevel", level="error")).status_code == 200
             assert (await before.ask(session_id, "resources/subscribe", uri=uri)).json()["result"] == {}
@@ -112,7 +112,7 @@ async def test_a_session_goes_on_after_a_restart_with_its_log_level_and_subscrip
             assert rebuilt.client.log_level == "error"
             await came_true(lambda: rebuilt.client.subscribed)
             again = Session(after.http, after.served.all)
-            again._headers["mcp-session-id"] = session_id
+            again.headers["mcp-session-id"] = session_id
             async with again.notices() as events:
                 told = [json.loads((await _data(events))["data"])["method"] for _ in range(4)]
             assert told == [
@@ -167,7 +167,7 @@ async def test_abandoned_sessions_leave_the_memory_and_one_that_comes_back_goes_
         broker = hub.front.broker
         assert (len(hub.sessions.all()), len(broker._clients)) == (100, 100)
         listening = Session(hub.http, hub.served.all)
-        listening._headers["mcp-session-id"] = ids[0]
+        listening.headers["mcp-session-id"] = ids[0]
         async with listening.notices():
             monkeypatch.setattr(sessions_module, "SESSION_IDLE_SECONDS", 0.0)
             hub.sessions._sweep()
@@ -195,7 +195,7 @@ async def test_a_call_that_the_hub_lost_is_answered_when_its_stream_is_resumed(
                 await origin.waiting.wait()
         async with _replica(tmp_path, servers) as after:
             again = Session(after.http, after.served.all)
-            again._headers = session._headers
+            again.headers = session.headers
             (told,) = await again.come_back(after=first["id"])
     answer = json.loads(told["data"])
     assert answer["id"] == 7

@@ -20,17 +20,17 @@ class Session:
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
         self._http = http
-        self._url = url
-        self._headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": VERSION}
+        self.url = url
+        self.headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": VERSION}
 
     async def begin(self, **capabilities: Any) -> None:
         """Shake hands."""
         request = initialize()
         request["params"]["capabilities"] = capabilities
-        answer = await self._http.post(self._url, json=request, headers=self._headers)
-        self._headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        answer = await self._http.post(self.url, json=request, headers=self.headers)
+        self.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
         told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert (await self._http.post(self._url, json=told, headers=self._headers)).status_code == 202
+        assert (await self._http.post(self.url, json=told, headers=self.headers)).status_code == 202
 
     @asynccontextmanager
     async def call(
@@ -47,7 +47,7 @@ class Session:
     ) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
         """The events of the answer to a request; its id is always the same."""
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params or {}}
-        async with self._http.stream("POST", self._url, json=body, headers=self._headers) as answer:
+        async with self._http.stream("POST", self.url, json=body, headers=self.headers) as answer:
             assert answer.status_code == status
             async with aclosing(_events(answer)) as events:
                 yield events
@@ -55,21 +55,21 @@ class Session:
     @asynccontextmanager
     async def notices(self, *, after: str | None = None) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
         """The stream of notices, once it is open; from an event on where one is named."""
-        headers = self._headers if after is None else {**self._headers, "last-event-id": after}
-        async with self._http.stream("GET", self._url, headers=headers, timeout=None) as answer:
+        headers = self.headers if after is None else {**self.headers, "last-event-id": after}
+        async with self._http.stream("GET", self.url, headers=headers, timeout=None) as answer:
             assert answer.status_code == 200
             async with aclosing(_events(answer)) as events:
                 yield events
 
     async def end(self) -> None:
         """Say goodbye."""
-        assert (await self._http.delete(self._url, headers=self._headers)).status_code == 200
+        assert (await self._http.delete(self.url, headers=self.headers)).status_code == 200
 
     async def come_back(self, after: str) -> list[dict[str, str]]:
         """All events of the stream that goes on there."""
-        headers = {**self._headers, "last-event-id": after}
+        headers = {**self.headers, "last-event-id": after}
         async with (
-            self._http.stream("GET", self._url, headers=headers) as answer,
+            self._http.stream("GET", self.url, headers=headers) as answer,
             aclosing(_events(answer)) as events,
         ):
             return [event async for event in events]

@@ -8,7 +8,8 @@ reports one fault of a union once per member.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -176,6 +177,7 @@ TRANSPORTS = {
 }
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
+
 SHARINGS = ("shared", "per-client")
 PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
@@ -254,35 +256,16 @@ def _flag(value: object) -> bool:
     raise InvalidValue(f"must be true or false, not {kind_of(value)}", hint="write true or false, without quotes")
 
 
-def _whole_number(value: object, *, least: int = 0) -> int:
+def _whole_number(
+    value: object, *, least: int = 0, most: int = 1_000_000_000, hint: str = "write a whole number, as in 3"
+) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidValue(f"must be a whole number, not {kind_of(value)}", hint="write it without quotes, as in 3")
-    if not least <= value <= 1_000_000_000:
-        raise InvalidValue(f"must be between {least} and 1000000000", hint="write a whole number, as in 3")
+    if not least <= value <= most:
+        raise InvalidValue(f"must be between {least} and {most}", hint=hint)
     return value
-
-
-def _count(value: object) -> int:
-    return _whole_number(value, least=1)
-
-
-def _port(value: object) -> int:
-    port = _count(value)
-    if port > 65535:
-        raise InvalidValue("must be between 1 and 65535", hint="write the number of a port, as in 8765")
-    return port
-
-
-def _name_length(value: object) -> int:
-    length = _count(value)
-    if not SHORTEST_NAME <= length <= LONGEST_NAME:
-        raise InvalidValue(
-            f"must be between {SHORTEST_NAME} and {LONGEST_NAME}",
-            hint=f"{NAME_LENGTH} leaves room for the prefix of every known client",
-        )
-    return length
 
 
 def _factor(value: object) -> float:
@@ -330,34 +313,18 @@ def _pauses(value: object) -> object:
     return value
 
 
-def _era(value: object) -> str:
-    if value in ERAS:
-        return str(value)
-    raise InvalidValue(
-        "must be `auto`, `legacy` or `modern`", hint='write "legacy" for `initialize`, "modern" for `server/discover`'
-    )
+def _one_of(names: Sequence[str], hint: str, *, message: str = "", false_means: str | None = None) -> BeforeValidator:
+    """Reads a name among some; ``false`` may stand for one of them."""
+    listed = " or ".join((", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`"))
 
+    def read(value: object) -> str:
+        if value in names:
+            return str(value)
+        if value is False and false_means is not None:
+            return false_means
+        raise InvalidValue(message or f"must be {listed}", hint=hint)
 
-def _approval(value: object) -> str:
-    if value in APPROVALS:
-        return str(value)
-    if value is False:
-        return "off"
-    raise InvalidValue(
-        "must be `off`, `warn` or `hold`", hint='write "hold" to keep a changed tool back until a person approves it'
-    )
-
-
-def _tools_mode(value: object) -> str:
-    if value in TOOLS_MODES:
-        return str(value)
-    raise InvalidValue("must be `all` or `find`", hint='write "find" to list a few tools that find the others')
-
-
-def _audit_arguments(value: object) -> str:
-    if value in AUDIT_ARGUMENTS:
-        return str(value)
-    raise InvalidValue("must be `hash` or `masked`", hint='write "masked" to have the arguments without their secrets')
+    return BeforeValidator(read)
 
 
 def _tool_patterns(value: object) -> list[str]:
@@ -377,23 +344,6 @@ def _profiles(value: object) -> list[tuple[str, list[str]]]:
     if not all(value):
         raise InvalidValue("a profile must have a name", hint=hint)
     return [(str(name), _tool_patterns(patterns)) for name, patterns in value.items()]
-
-
-def _sharing(value: object) -> str:
-    if value in SHARINGS:
-        return str(value)
-    raise InvalidValue(
-        "must be `shared` or `per-client`", hint='write "per-client" to give each client a connection of its own'
-    )
-
-
-def _placement(value: object) -> str:
-    if value in PLACEMENTS:
-        return str(value)
-    raise InvalidValue(
-        "a fleet does not place servers any more: a stdio server runs on each replica",
-        hint='to run it once in all, give it a hub of its own (`serve --only`), and write {"hub": "HOST:PORT"} here',
-    )
 
 
 def _transport(value: object) -> str:
@@ -485,16 +435,27 @@ _LONGER_THAN_NOTHING = {"type": "string", "pattern": "^(?=[0-9.]*[1-9])" + DURAT
 Text: TypeAlias = Annotated[str, BeforeValidator(_text), _schema({"type": "string", "minLength": 1})]
 Scalar: TypeAlias = Annotated[str, BeforeValidator(_scalar), _schema(_SCALARS)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag), _schema({"type": "boolean"}, _EXPANDS)]
-Count: TypeAlias = Annotated[int, BeforeValidator(_count), _schema({"type": "integer", "minimum": 1}, _EXPANDS)]
+Count: TypeAlias = Annotated[
+    int, BeforeValidator(partial(_whole_number, least=1)), _schema({"type": "integer", "minimum": 1}, _EXPANDS)
+]
 WholeNumber: TypeAlias = Annotated[
     int, BeforeValidator(_whole_number), _schema({"type": "integer", "minimum": 0}, _EXPANDS)
 ]
 Port: TypeAlias = Annotated[
-    int, BeforeValidator(_port), _schema({"type": "integer", "minimum": 1, "maximum": 65535}, _EXPANDS)
+    int,
+    BeforeValidator(partial(_whole_number, least=1, most=65535, hint="write the number of a port, as in 8765")),
+    _schema({"type": "integer", "minimum": 1, "maximum": 65535}, _EXPANDS),
 ]
 NameLength: TypeAlias = Annotated[
     int,
-    BeforeValidator(_name_length),
+    BeforeValidator(
+        partial(
+            _whole_number,
+            least=SHORTEST_NAME,
+            most=LONGEST_NAME,
+            hint=f"{NAME_LENGTH} leaves room for the prefix of every known client",
+        )
+    ),
     _schema({"type": "integer", "minimum": SHORTEST_NAME, "maximum": LONGEST_NAME}, _EXPANDS),
 ]
 Factor: TypeAlias = Annotated[
@@ -529,10 +490,20 @@ Size: TypeAlias = Annotated[
     BeforeValidator(parse_size),
     _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
 ]
-ApprovalName: TypeAlias = Annotated[str, BeforeValidator(_approval), _schema({"enum": list(APPROVALS)}, _EXPANDS)]
-ToolsModeName: TypeAlias = Annotated[str, BeforeValidator(_tools_mode), _schema({"enum": list(TOOLS_MODES)}, _EXPANDS)]
+ApprovalName: TypeAlias = Annotated[
+    str,
+    _one_of(APPROVALS, 'write "hold" to keep a changed tool back until a person approves it', false_means="off"),
+    _schema({"enum": list(APPROVALS)}, _EXPANDS),
+]
+ToolsModeName: TypeAlias = Annotated[
+    str,
+    _one_of(TOOLS_MODES, 'write "find" to list a few tools that find the others'),
+    _schema({"enum": list(TOOLS_MODES)}, _EXPANDS),
+]
 AuditArguments: TypeAlias = Annotated[
-    str, BeforeValidator(_audit_arguments), _schema({"enum": list(AUDIT_ARGUMENTS)}, _EXPANDS)
+    str,
+    _one_of(AUDIT_ARGUMENTS, 'write "masked" to have the arguments without their secrets'),
+    _schema({"enum": list(AUDIT_ARGUMENTS)}, _EXPANDS),
 ]
 ToolPatterns: TypeAlias = Annotated[
     tuple[str, ...],
@@ -549,9 +520,25 @@ Profiles: TypeAlias = Annotated[
         }
     ),
 ]
-EraName: TypeAlias = Annotated[str, BeforeValidator(_era), _schema({"enum": list(ERAS)}, _EXPANDS)]
-PlacementField: TypeAlias = Annotated[str, BeforeValidator(_placement), _schema({"enum": list(PLACEMENTS)}, _EXPANDS)]
-SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enum": list(SHARINGS)}, _EXPANDS)]
+EraName: TypeAlias = Annotated[
+    str,
+    _one_of(ERAS, 'write "legacy" for `initialize`, "modern" for `server/discover`'),
+    _schema({"enum": list(ERAS)}, _EXPANDS),
+]
+PlacementField: TypeAlias = Annotated[
+    str,
+    _one_of(
+        PLACEMENTS,
+        'to run it once in all, give it a hub of its own (`serve --only`), and write {"hub": "HOST:PORT"} here',
+        message="a fleet does not place servers any more: a stdio server runs on each replica",
+    ),
+    _schema({"enum": list(PLACEMENTS)}, _EXPANDS),
+]
+SharingName: TypeAlias = Annotated[
+    str,
+    _one_of(SHARINGS, 'write "per-client" to give each client a connection of its own'),
+    _schema({"enum": list(SHARINGS)}, _EXPANDS),
+]
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
 Url: TypeAlias = Annotated[
     str, BeforeValidator(_url), _schema({"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://."}, _EXPANDS)

@@ -456,17 +456,8 @@ class SourceMap:
         found = self._document.objects.get(path) if self._document is not None else None
         return len(found.members) if found is not None else None
 
-    def key_label(self, path: KeyPath) -> str:
-        """The position of the key at ``path`` in short form."""
-        mark = self._mark(path, at_key=True)
-        return joined(path) if mark is None else f"{self.file.name if self.file else 'line'}:{mark.line}:{mark.column}"
-
     def _mark(self, path: KeyPath, *, at_key: bool) -> Mark | None:
-        if at_key and path in self._keys:
-            return self._keys[path]
-        while path and path not in self._values:
-            path = path[:-1]
-        return self._values.get(path)
+        return self._keys[path] if at_key and path in self._keys else self._values.get(self.nearest(path))
 
 
 def joined(path: KeyPath) -> str:

@@ -64,7 +64,7 @@ async def test_servers_that_come_and_go_are_told() -> None:
         assert await seen.until("gone") == {"server": "old"}
         await seen.until("server", lambda data: data["id"] == "new" and data["state"] == "parked")
         assert not [data for name, data in seen.events if name == "server" and data["id"] == "stays"]
-        assert hub.admin._history._servers.keys() == {"stays", "new"}
+        assert hub.admin.history.servers.keys() == {"stays", "new"}
 
 
 @pytest.mark.requirement("OBS-1")
@@ -177,7 +177,7 @@ class Watched(set[Any]):
 @pytest.mark.requirement("OBS-1")
 async def test_a_follower_that_leaves_is_removed() -> None:
     async with steered({"x": MISSING}) as hub:
-        followers = hub.admin._events._followers = Watched()
+        followers = hub.admin.events._followers = Watched()
         async with following(hub.control):
             assert len(followers) == 1
         with anyio.fail_after(20):

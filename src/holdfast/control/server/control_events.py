@@ -1,7 +1,18 @@
 """The event stream: a follower receives each record, and the new view of a server after it changed.
 
-An idle stream costs nothing: a server is viewed only after a record named it. A server that changes many times in a
-moment is sent once, in its last state. Calls are sent as a summary every few seconds.
+Theory of operation. Records come in bursts of thousands, from inside a step of the hub; followers are slow, and may be
+gone. So the two sides meet in one object for each follower (``_Follower``), which never makes the other side wait:
+
+* A record is written once as JSON and appended to each follower's queue. The queue is bounded: over ``BACKLOG`` the
+  oldest event is dropped, and ``missed`` tells the follower to read everything again.
+* A view of a server is not queued. A record only marks the server as touched, and the view is made when it is sent. So
+  a server that changes many times in a moment is sent once, in its last state, and a view is never older than the
+  records before it. One server is sent at most every ``AGAIN_SECONDS``.
+* Calls are not events: there are too many. They mark the server as active, and the follower gets one summary every
+  ``ACTIVITY_SECONDS``.
+
+What must never happen: an event waits for a follower; an idle stream costs work (a server is viewed only after a record
+named it); many views hold up the event loop (``AT_ONCE``); a follower stays in the set after its reader left.
 """
 
 from __future__ import annotations
@@ -214,40 +225,28 @@ def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: to_milliseconds(value) if isinstance(value, float) else value for key, value in data.items()}
 
 
+_FIELDS: Mapping[type[HubRecord], tuple[str, tuple[str, ...]]] = {
+    RetryPlanned: ("retry", ("attempt", "delay")),
+    AccessChanged: ("access", ("denied", "reason")),
+    Published: ("published", ("version", "kinds")),
+    CloseFailed: ("close_failed", ("generation", "error")),
+    ToolChanged: ("tool_changed", ("tool", "kind", "new", "held")),
+    ToolApproved: ("tool_approved", ("tool", "kind")),
+}
+"""The records whose event is some of their fields: its name, and the fields."""
+
+
 def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] | None:
     """Return the server, name and data of a record's event; None if it has no event."""
     match record:
         case Transition():
             return record.server, "transition", {"server": record.server, **change_of(record, at).model_dump()}
-        case RetryPlanned():
-            data = {"server": record.server, "attempt": record.attempt, "delay": record.delay, "at": at}
-            return record.server, "retry", data
         case BreakerChanged():
             return record.server, "breaker", _breaker(record, at)
-        case AccessChanged():
-            data = {"server": record.server, "denied": record.denied, "reason": record.reason, "at": at}
-            return record.server, "access", data
-        case Published():
-            data = {"server": record.server, "version": record.version, "kinds": list(record.kinds), "at": at}
-            return record.server, "published", data
-        case CloseFailed():
-            data = {"server": record.server, "generation": record.generation, "error": record.error, "at": at}
-            return record.server, "close_failed", data
-        case ToolChanged():
-            data = {"server": record.server, "tool": record.tool, "kind": record.kind, "new": record.new}
-            data |= {"held": record.held, "at": at}
-            return record.server, "tool_changed", data
-        case ToolApproved():
-            return (
-                record.server,
-                "tool_approved",
-                {
-                    "server": record.server,
-                    "tool": record.tool,
-                    "kind": record.kind,
-                    "at": at,
-                },
-            )
+        case RetryPlanned() | AccessChanged() | Published() | CloseFailed() | ToolChanged() | ToolApproved():
+            name, sent = _FIELDS[type(record)]
+            data = {field: getattr(record, field) for field in sent}
+            return record.server, name, {"server": record.server, **data, "at": at}
     return None
 
 

@@ -60,23 +60,23 @@ class ControlServer:
         self._hub = hub
         self._fleet = fleet
         self._about = about
-        self._history = History()
-        self._logs = LogBuffer()
+        self.history = History()
+        self.logs = LogBuffer()
         self.sessions = sessions
         self._metrics = Metrics(hub, fleet, audit)
-        self.views = Views(hub, self._history, about, fleet, loop_lag=self._loop_lag)
-        self._events = EventStream(self.views, wall=time.time)
-        context = ApiContext(hub, self.views, sessions, self._events, self._logs, self._reconnect, audit)
+        self.views = Views(hub, self.history, about, fleet, loop_lag=self._loop_lag)
+        self.events = EventStream(self.views, wall=time.time)
+        context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, audit)
         self._api = ControlApi(context, HANDLERS)
         self._metrics_for = metrics_for
         self._workers = workers
-        self._totals = SharedTotals(hub, workers, self._history, self._events.called) if workers is not None else None
+        self._totals = SharedTotals(hub, workers, self.history, self.events.called) if workers is not None else None
         self._fleet_told: FleetView | None = None
         self._probers_told: dict[str, str] = {}
         if fleet is not None:
             fleet.presence.watch(self._fleet_changed)
         hub.registry.journal.add_sink(self._happened, calls=self._called)
-        hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
+        hub.registry.journal.add_stderr_reader(self.logs.add_stderr)
 
     def __repr__(self) -> str:
         return f"<ControlServer of {len(self._hub.config.servers)} servers, {self._workers or 'alone'}>"
@@ -116,11 +116,11 @@ class ControlServer:
         said = view.model_copy(update={"events_lost": 0, "problem": ""})
         if said != self._fleet_told:
             self._fleet_told = said
-            self._events.hub_changed()
+            self.events.hub_changed()
         before, self._probers_told = self._probers_told, fleet.evidence.probers
         for server in before.keys() | self._probers_told.keys():
             if before.get(server) != self._probers_told.get(server):
-                self._events.touched(server)
+                self.events.touched(server)
 
     async def run(self) -> None:
         """Measure the event loop, and ask other workers for their calls, until cancelled."""
@@ -144,32 +144,32 @@ class ControlServer:
     def drains(self) -> None:
         """The hub refuses new calls from now on."""
         self._about.draining = True
-        self._events.hub_changed()
+        self.events.hub_changed()
 
     def notice_changed(self) -> None:
         """What users should know about the hub itself changed."""
-        self._events.hub_changed()
+        self.events.hub_changed()
 
     def close(self) -> None:
         """End every stream, so that a shutdown does not wait for readers."""
-        self._events.close()
-        self._logs.close()
+        self.events.close()
+        self.logs.close()
 
     def _called(self, ended: CallEnded) -> None:
         """One for each call: this is on its path."""
-        self._history.called(ended)
+        self.history.called(ended)
         if ended.outcome in LOGGED_OUTCOMES:
-            self._logs.handle(ended)
-        self._events.called(ended.server)
+            self.logs.handle(ended)
+        self.events.called(ended.server)
 
     def _happened(self, record: HubRecord) -> None:
-        self._history(record)
-        self._logs.handle(record)
-        self._events.handle(record)
+        self.history(record)
+        self.logs.handle(record)
+        self.events.handle(record)
         if isinstance(record, Transition) and record.server not in self._hub.config.servers:
-            self._history.forget(record.server)
-            self._logs.forget(record.server)
-            self._events.gone(record.server)
+            self.history.forget(record.server)
+            self.logs.forget(record.server)
+            self.events.gone(record.server)
         elif isinstance(record, ConfigApplied | ConfigRefused):
             self._config_changed(record)
 
@@ -177,6 +177,6 @@ class ControlServer:
         problem = str(record) if isinstance(record, ConfigRefused) else ""
         if self._about.config_problem != problem:
             self._about.config_problem = problem
-            self._events.hub_changed()
+            self.events.hub_changed()
         for server in (*record.added, *record.changed) if isinstance(record, ConfigApplied) else ():
-            self._events.touched(server)
+            self.events.touched(server)

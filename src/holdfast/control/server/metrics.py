@@ -10,10 +10,10 @@ from __future__ import annotations
 import platform
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import anyio
 import anyio.to_thread
@@ -54,11 +54,9 @@ __all__ = [
     "WAITS",
     "Counts",
     "Histogram",
-    "HubSample",
     "LoopLag",
     "Metric",
     "Metrics",
-    "ServerSample",
     "labelled",
     "metrics_route",
     "metrics_text",
@@ -188,78 +186,15 @@ class Counts:
         """The same for connections that belong to one client."""
         self.trips = self.retries = self.close_failures = 0
 
-    def copy(self) -> Counts:
-        """Return a copy of the current values."""
-        same = Counts()
-        same.calls, same.states, same.own_states = self.calls.copy(), self.states.copy(), self.own_states.copy()
-        same.seconds, same.waits = self.seconds.copy(), self.waits.copy()
-        same.trips, same.retries, same.close_failures = self.trips, self.retries, self.close_failures
-        return same
+
+Sample: TypeAlias = tuple[tuple[str, ...], Any]
+"""The values of the labels, and the value: a number, a ``Histogram``, or the ``State`` of a server."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerSample:
-    """The gauges of one server."""
-
-    state: State
-    refuses: bool
-    in_flight: int
-    waiting: int
-    own: int
-    tools: int
-    pending: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetSample:
-    """The fleet, as this replica sees it."""
-
-    replicas: int = 1
-    shared: bool = True
-    exchanges: int = 0
-    failures: int = 0
-    refused: int = 0
-    probes: Mapping[str, int] = field(default_factory=dict)
-    not_shared: int = 0
-    configs: int = 1
-    ahead: float = 0.0
-    events_lost: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditSample:
-    """The audit of this process."""
-
-    written: int = 0
-    lost: int = 0
-    failing: bool = False
-
-    @classmethod
-    def of(cls, audit: AuditTrail | None) -> AuditSample:
-        """That of an audit; without one, nothing is written and nothing lost."""
-        if audit is None:
-            return cls()
-        return cls(written=audit.written, lost=audit.lost, failing=bool(audit.failing))
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubSample:
-    """A whole hub at one moment, immutable."""
-
-    counted: Mapping[str, Counts]
-    seen: Mapping[str, ServerSample]
-    configs: Mapping[str, int]
-    refused: Mapping[str, int]
-    missed: int
-    loop_lag: float
-    catalog_version: int
-    fleet: FleetSample
-    audit: AuditSample
-
-
-def metrics_text(sample: HubSample, process: ProcessCollector) -> bytes:
-    """Return the whole text."""
-    return generate_latest(_Families([*_counted(sample.counted), *_seen(sample), *process.collect()]))
+def metrics_text(samples: Mapping[str, Sequence[Sample]], process: ProcessCollector) -> bytes:
+    """Return the whole text: ``samples`` has those of each metric by its name."""
+    families = [_family(METRICS[name], values) for name, values in samples.items()]
+    return generate_latest(_Families([*families, *process.collect()]))
 
 
 def labelled(texts: Mapping[int, bytes]) -> bytes:
@@ -297,72 +232,21 @@ class _Families(Collector):
         return self._families
 
 
-def _counted(servers: Mapping[str, Counts]) -> Iterator[Family]:
-    calls = (((name, *key), n) for name, counts in servers.items() for key, n in counts.calls.items())
-    yield _counter("holdfast_calls", calls)
-    yield _histogram("holdfast_call_seconds", ((name, counts.seconds) for name, counts in servers.items()))
-    yield _histogram("holdfast_call_wait_seconds", ((name, counts.waits) for name, counts in servers.items()))
-    states = (((name, state), n) for name, counts in servers.items() for state, n in counts.states.items())
-    yield _counter("holdfast_transitions", states)
-    own = (((name, state), n) for name, counts in servers.items() for state, n in counts.own_states.items())
-    yield _counter("holdfast_client_transitions", own)
-    yield _counter("holdfast_breaker_trips", (((name,), counts.trips) for name, counts in servers.items()))
-    yield _counter("holdfast_retries", (((name,), counts.retries) for name, counts in servers.items()))
-    yield _counter("holdfast_close_failures", (((name,), counts.close_failures) for name, counts in servers.items()))
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
 
-def _seen(sample: HubSample) -> Iterator[Family]:
-    seen = sample.seen
-    states = (((name, state.shown), one.state is state) for name, one in seen.items() for state in State)
-    yield _gauge("holdfast_server_state", states)
-    yield _gauge("holdfast_breaker_open", (((name,), one.refuses) for name, one in seen.items()))
-    yield _gauge("holdfast_calls_in_flight", (((name,), one.in_flight) for name, one in seen.items()))
-    yield _gauge("holdfast_calls_waiting", (((name,), one.waiting) for name, one in seen.items()))
-    yield _gauge("holdfast_client_connections", (((name,), one.own) for name, one in seen.items()))
-    yield _gauge("holdfast_catalog_tools", (((name,), one.tools) for name, one in seen.items()))
-    yield _gauge("holdfast_tools_pending", (((name,), one.pending) for name, one in seen.items()))
-    yield _gauge("holdfast_catalog_version", [((), sample.catalog_version)])
-    yield _counter("holdfast_config_changes", (((result,), times) for result, times in sample.configs.items()))
-    yield _counter("holdfast_access_refused", (((kind,), times) for kind, times in sample.refused.items()))
-    yield _gauge("holdfast_loop_lag_seconds", [((), sample.loop_lag)])
-    yield _counter("holdfast_events_missed", [((), sample.missed)])
-    yield _gauge("holdfast_workers", [((), 1)])
-    fleet = sample.fleet
-    yield _gauge("holdfast_fleet_replicas", [((), fleet.replicas)])
-    yield _gauge("holdfast_fleet_shared", [((), fleet.shared)])
-    results = {"ok": fleet.exchanges - fleet.failures, "failed": fleet.failures}
-    yield _counter("holdfast_fleet_exchanges", (((result,), times) for result, times in results.items()))
-    yield _counter("holdfast_fleet_refused", [((), fleet.refused)])
-    yield _gauge("holdfast_fleet_probes", (((name,), number) for name, number in fleet.probes.items()))
-    yield _gauge("holdfast_fleet_not_shared", [((), fleet.not_shared)])
-    yield _gauge("holdfast_fleet_clock_ahead_seconds", [((), fleet.ahead)])
-    yield _gauge("holdfast_fleet_configs", [((), fleet.configs)])
-    yield _counter("holdfast_fleet_events_lost", [((), fleet.events_lost)])
-    yield _counter("holdfast_audit_records", [((), sample.audit.written)])
-    yield _counter("holdfast_audit_lost", [((), sample.audit.lost)])
-    yield _gauge("holdfast_audit_failing", [((), sample.audit.failing)])
-    yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
-
-
-def _counter(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
-    family = CounterMetricFamily(name, METRICS[name].says, labels=METRICS[name].labels)
+def _family(metric: Metric, samples: Sequence[Sample]) -> Family:
+    family: Any = _FAMILIES[metric.kind](metric.name, metric.says, labels=metric.labels)
     for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
-def _gauge(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
-    family = GaugeMetricFamily(name, METRICS[name].says, labels=METRICS[name].labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
-def _histogram(name: str, samples: Iterable[tuple[str, Histogram]]) -> Family:
-    family = HistogramMetricFamily(name, METRICS[name].says, labels=METRICS[name].labels)
-    for server, histogram in samples:
-        family.add_metric((server,), histogram.buckets(), histogram.sum)
-    return family
+        match value:
+            case Histogram():
+                family.add_metric(labels, value.buckets(), value.sum)
+            case State():
+                for state in State:
+                    family.add_metric((*labels, state.shown), value is state)
+            case _:
+                family.add_metric(labels, value)
+    return cast("Family", family)
 
 
 METHODS = frozenset(
@@ -453,8 +337,14 @@ class Metrics:
             case ConfigApplied() | ConfigRefused():
                 self._configs["applied" if isinstance(record, ConfigApplied) else "refused"] += 1
                 self._forget_removed()
-            case Transition() | RetryPlanned() | CloseFailed() | BreakerChanged():
-                _count_change(self._of(record.server), record)
+            case Transition():
+                self._of(record.server).states[record.new.shown] += 1
+            case RetryPlanned():
+                self._of(record.server).retries += 1
+            case CloseFailed():
+                self._of(record.server).close_failures += 1
+            case BreakerChanged(change=Tripped()):
+                self._of(record.server).trips += 1
 
     def _count_call(self, ended: CallEnded) -> None:
         counts, outcome = self._servers.get(ended.server) or self._of(ended.server), ended.outcome
@@ -476,58 +366,78 @@ class Metrics:
 
     # Gauges.
 
-    def _sample(self) -> HubSample:
+    def _sample(self) -> dict[str, list[Sample]]:
+        """Everything at one moment: what is in it does not change any more."""
         self._forget_removed()
-        return HubSample(
-            counted={name: counts.copy() for name, counts in self._servers.items()},
-            seen=self._seen(),
-            configs=dict(self._configs),
-            refused=dict(self._refused),
-            missed=self._missed,
-            loop_lag=self.loop.largest,
-            catalog_version=self._hub.registry.catalog.version,
-            fleet=self._fleet(),
-            audit=AuditSample.of(self._audit),
-        )
+        counted, audit = self._servers.items(), self._audit
+        return {
+            "holdfast_calls": [((name, *key), n) for name, one in counted for key, n in one.calls.items()],
+            "holdfast_call_seconds": [((name,), one.seconds.copy()) for name, one in counted],
+            "holdfast_call_wait_seconds": [((name,), one.waits.copy()) for name, one in counted],
+            "holdfast_transitions": [((name, to), n) for name, one in counted for to, n in one.states.items()],
+            "holdfast_client_transitions": [
+                ((name, to), n) for name, one in counted for to, n in one.own_states.items()
+            ],
+            "holdfast_breaker_trips": [((name,), one.trips) for name, one in counted],
+            "holdfast_retries": [((name,), one.retries) for name, one in counted],
+            "holdfast_close_failures": [((name,), one.close_failures) for name, one in counted],
+            **self._slots(),
+            "holdfast_catalog_version": [((), self._hub.registry.catalog.version)],
+            "holdfast_config_changes": [((result,), times) for result, times in self._configs.items()],
+            "holdfast_access_refused": [((kind,), times) for kind, times in self._refused.items()],
+            "holdfast_loop_lag_seconds": [((), self.loop.largest)],
+            "holdfast_events_missed": [((), self._missed)],
+            "holdfast_workers": [((), 1)],
+            **self._fleet(),
+            "holdfast_audit_records": [((), audit.written if audit is not None else 0)],
+            "holdfast_audit_lost": [((), audit.lost if audit is not None else 0)],
+            "holdfast_audit_failing": [((), audit is not None and bool(audit.failing))],
+            "holdfast_build_info": [((__version__, platform.python_version()), 1)],
+        }
 
-    def _fleet(self) -> FleetSample:
-        fleet = self._replicas
-        if fleet is None:
-            return FleetSample()
-        return FleetSample(
-            replicas=len(fleet.presence.replicas),
-            shared=fleet.state.is_shared,
-            exchanges=fleet.exchanges,
-            failures=fleet.failures,
-            refused=getattr(fleet.store, "refused", 0),
-            probes=Counter(fleet.evidence.probers.values()),
-            not_shared=len(fleet.decisions.not_shared),
-            configs=len(fleet.configs.groups) or 1,
-            ahead=fleet.state.clock.agreed.ahead.get(fleet.replica, 0.0),
-            events_lost=fleet.events.dropped if fleet.events is not None else 0,
-        )
-
-    def _seen(self) -> dict[str, ServerSample]:
-        hub = self._hub
-        tools = Counter(entry.server for entry in hub.registry.catalog.tools)
+    def _slots(self) -> dict[str, list[Sample]]:
+        registry = self._hub.registry
+        slots = registry.slots.items()
+        tools = Counter(entry.server for entry in registry.catalog.tools)
         own: Counter[str] = Counter()
-        in_flight: Counter[str] = Counter()
-        waiting: Counter[str] = Counter()
-        for slot in hub.registry.clients.all():
+        in_flight = Counter({name: slot.machine.life.calls for name, slot in slots})
+        waiting = Counter({name: slot.bulkhead.waiting for name, slot in slots})
+        for slot in registry.clients.all():
             own[slot.id] += 1
             in_flight[slot.id] += slot.machine.life.calls
             waiting[slot.id] += slot.bulkhead.waiting
+        changed = self._hub.approvals.pins.changed
         return {
-            name: ServerSample(
-                state=slot.state,
-                refuses=slot.health().breaker is not BreakerState.CLOSED,
-                in_flight=in_flight[name] + slot.machine.life.calls,
-                waiting=waiting[name] + slot.bulkhead.waiting,
-                own=own[name],
-                tools=tools[name],
-                pending=len(hub.approvals.pins.changed.get(name, ())),
-            )
-            for name, slot in hub.registry.slots.items()
+            "holdfast_server_state": [((name,), slot.state) for name, slot in slots],
+            "holdfast_breaker_open": [
+                ((name,), slot.health().breaker is not BreakerState.CLOSED) for name, slot in slots
+            ],
+            "holdfast_calls_in_flight": [((name,), in_flight[name]) for name, _ in slots],
+            "holdfast_calls_waiting": [((name,), waiting[name]) for name, _ in slots],
+            "holdfast_client_connections": [((name,), own[name]) for name, _ in slots],
+            "holdfast_catalog_tools": [((name,), tools[name]) for name, _ in slots],
+            "holdfast_tools_pending": [((name,), len(changed.get(name, ()))) for name, _ in slots],
+        }
+
+    def _fleet(self) -> dict[str, list[Sample]]:
+        """The fleet as this replica sees it; a hub alone is a fleet of one."""
+        fleet = self._replicas
+        failed, exchanges = (fleet.failures, fleet.exchanges) if fleet is not None else (0, 0)
+        probes = Counter(fleet.evidence.probers.values()) if fleet is not None else {}
+        return {
+            "holdfast_fleet_replicas": [((), len(fleet.presence.replicas) if fleet is not None else 1)],
+            "holdfast_fleet_shared": [((), fleet is None or fleet.state.is_shared)],
+            "holdfast_fleet_exchanges": [(("ok",), exchanges - failed), (("failed",), failed)],
+            "holdfast_fleet_refused": [((), getattr(fleet.store, "refused", 0) if fleet is not None else 0)],
+            "holdfast_fleet_probes": [((name,), number) for name, number in probes.items()],
+            "holdfast_fleet_not_shared": [((), len(fleet.decisions.not_shared) if fleet is not None else 0)],
+            "holdfast_fleet_clock_ahead_seconds": [
+                ((), fleet.state.clock.agreed.ahead.get(fleet.replica, 0.0) if fleet is not None else 0.0)
+            ],
+            "holdfast_fleet_configs": [((), (len(fleet.configs.groups) or 1) if fleet is not None else 1)],
+            "holdfast_fleet_events_lost": [
+                ((), fleet.events.dropped if fleet is not None and fleet.events is not None else 0)
+            ],
         }
 
 
@@ -555,15 +465,3 @@ def metrics_route(metrics: Metrics, group: WorkerGroup | None, *, read_by: ReadB
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return Route("/metrics", show, methods=["GET"])
-
-
-def _count_change(counts: Counts, record: Transition | RetryPlanned | CloseFailed | BreakerChanged) -> None:
-    match record:
-        case Transition():
-            counts.states[record.new.shown] += 1
-        case RetryPlanned():
-            counts.retries += 1
-        case CloseFailed():
-            counts.close_failures += 1
-        case BreakerChanged():
-            counts.trips += isinstance(record.change, Tripped)

@@ -1,7 +1,18 @@
 """The hub and its servers as the control API shows them, masked: from records, slots and the catalog.
 
-The page and the terminal show the same texts, and failures use the words of MSG-1 … MSG-3. No text contains a
-countdown, because texts are sent only on change; ``retry_in`` is sent beside them.
+Theory of operation. A view is a copy for people: it is made on request from what the hub knows at that moment, and
+nothing is kept between two requests. What happened before comes from ``History``, what is now from the slot, what is
+offered from the catalog. Every text that a server wrote is masked where its record or its slot was made; a command and
+a URL are masked here.
+
+* The page, the terminal and doctor show the same texts: one function makes the words of a state (``text_for``), and
+  failures use the words of MSG-1 … MSG-3.
+* No text contains a countdown, because texts are sent only on change; ``retry_in`` is sent beside them.
+* A hub may have a thousand servers and a catalog of ten thousands of items. So what views all of them is async, and
+  lets other tasks run between the items (``AT_ONCE``, ``ITEMS_AT_ONCE``). What views one server is one short step.
+
+What must never happen: a view changes the hub; a view shows a secret; a server that was removed meanwhile ends the view
+of all others.
 """
 
 from __future__ import annotations

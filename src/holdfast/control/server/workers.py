@@ -372,34 +372,20 @@ async def keep_switches(hub: Hub, group: WorkerGroup, runs_in_stdio: Callable[[s
 def worker_routes(totals: SharedTotals, hub: Hub) -> Mount:
     """What the other workers ask; a client gets 404."""
 
-    async def told(request: Request) -> Response:
-        return JSONResponse(totals.own()) if is_from_worker(request.scope) else _not_found()
-
-    async def reconnected(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         if not is_from_worker(request.scope):
-            return _not_found()
+            return JSONResponse({"error": "there is nothing at this path"}, status_code=404)
+        server = request.query_params.get("server", "")
         with suppress(HoldfastError):
-            await hub.reconnect(request.query_params.get("server", ""))
+            match request.path_params["what"]:
+                case "totals":
+                    return JSONResponse(totals.own())
+                case "reconnect":
+                    await hub.reconnect(server)
+                case "switch":
+                    await hub.toggle(server, request.query_params.get("to") == "on")
+                case "ended":
+                    totals.worker_ended(await request.body())
         return JSONResponse({})
 
-    async def switched(request: Request) -> Response:
-        if not is_from_worker(request.scope):
-            return _not_found()
-        with suppress(HoldfastError):
-            await hub.toggle(request.query_params.get("server", ""), request.query_params.get("to") == "on")
-        return JSONResponse({})
-
-    async def ended(request: Request) -> Response:
-        if not is_from_worker(request.scope):
-            return _not_found()
-        totals.worker_ended(await request.body())
-        return JSONResponse({})
-
-    asked_for = (("/reconnect", reconnected), ("/switch", switched), ("/ended", ended))
-    posts = [Route(path, serve, methods=["POST"]) for path, serve in asked_for]
-    return Mount("/workers", routes=[Route("/totals", told), *posts])
-
-
-def _not_found() -> Response:
-    answer: dict[str, Any] = {"error": "there is nothing at this path"}
-    return JSONResponse(answer, status_code=404)
+    return Mount("/workers", routes=[Route("/{what}", answer, methods=["GET", "POST"])])
