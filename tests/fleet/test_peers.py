@@ -27,9 +27,8 @@ from holdfast.fleet import (
     written,
 )
 from holdfast.front import acceptor
-from holdfast.front.bodies import BodyBudget
 from holdfast.front.peer_listener import PeerListener, SessionsInMemory
-from holdfast.front.requests import Reply, Request
+from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
 from tests.harness.waiting import came_true

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.front.bodies import SMALL_BODY, UNCOUNTED, BodyBudget, BodyLease, NoRoom
+from holdfast.front.requests import SMALL_BODY, UNCOUNTED, BodyBudget, BodyLease, NoRoom
 
 pytestmark = pytest.mark.requirement("SEC-11")
 

@@ -15,8 +15,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.front import answer_writer, asgi, listener, requests
-from holdfast.front.bodies import BodyBudget
-from holdfast.front.requests import Reply, Request
+from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.harness.web import serving

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from holdfast.config import CallPolicy
-from holdfast.wire.http import connection as http1, dialing
+from holdfast.wire.http import connection as http1, pool as dialing
 from holdfast.wire.http.answer_parser import Disconnected, NotHttp
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.inflate import INFLATED_BYTES, BadEncoding

@@ -1,6 +1,6 @@
 """Which user of this machine is at the other end of a TCP connection (SEC-10). Linux answers it; other systems do not.
 
-For a Unix socket every system does, without this module: see ``wire.http.dialing``.
+For a Unix socket every system does, without this module: see ``wire.http.pool``.
 
 The kernel is asked by ``sock_diag`` for the one socket whose address and port are those of the peer. It must be in the
 state ESTABLISHED: a socket whose owner closed it has no owner any more, and reads as root. So an answer that is not

@@ -3,18 +3,25 @@
 It has the table of clients and the lifetime of all that runs for them; each of its parts has one concern:
 
 - ``attribution``: whose a message of a server is. It is the hub's relay.
-- ``servers``: which connection a client uses, its subscriptions and its log level.
+- ``servers``: which connection a client uses, its subscriptions and its log level (``ClientServers``).
 - ``announcer``: what clients are told of changes.
 - ``pending``: calls that wait for answers of modern clients.
 
 A client is attached when it sent its first message after its handshake, and detached when it left. The owner of its
 connections may come back (a session that was dropped from memory, a client key): then its own connections linger.
+A server is shared by all clients, or has one connection for each client (``"sharing": "per-client"``). The connections
+of a client belong to its owner: its session, its pipe, or its client key. A modern client over HTTP without a key has a
+new connection for each call, and is told so. In a fleet the connections of a client are on one replica, its home:
+``LivesElsewhere`` says which one that is, before anything was done for the request.
+
 Calls are counted from ``begin`` to ``end``: ``drain`` waits for them, and refuses new ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import logging
+from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,19 +30,24 @@ import anyio.abc
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST
 
-from holdfast.access import AuditTrail
+from holdfast.access import HOW_TO_BE_KNOWN, LOCAL, AuditTrail
+from holdfast.config import CallPolicy
+from holdfast.core import Catalog, State
 from holdfast.endpoint.announcements import Announcer
 from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, notify
 from holdfast.endpoint.call_audit import CallAudit
-from holdfast.endpoint.client_servers import ClientServers
 from holdfast.endpoint.clients import Call, Client
-from holdfast.endpoint.homes import RequestHomes
+from holdfast.endpoint.first_list import first_list_seconds
+from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
 from holdfast.endpoint.input_required import PendingCalls
 from holdfast.endpoint.tasks import TaskIds
-from holdfast.hub import Hub
+from holdfast.endpoint.view import View
+from holdfast.errors import HoldfastError
+from holdfast.hub import Hub, Slot
 from holdfast.keys import KeyRing
+from holdfast.wire import Relay
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "ClientServers"]
 
 
 class Broker:
@@ -160,3 +172,182 @@ class Broker:
     def __repr__(self) -> str:
         state = " draining" if self.draining else ""
         return f"<Broker of {len(self._clients)} clients, {len(self.attribution.calls)} calls{state}>"
+
+
+log = logging.getLogger("holdfast.front")
+
+DEFAULT_READY = CallPolicy().ready_timeout
+
+
+class ClientServers:
+    """Finds the slot of a client, and keeps what clients want of servers."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        homes: RequestHomes | None,
+        attribution: Attribution,
+        findings: dict[str, str],
+        *,
+        relay_of: Callable[[Client], Relay],
+        start: Callable[..., None],
+    ) -> None:
+        """``relay_of`` makes the relay of a client's own connection; ``start`` runs a task in the background."""
+        self._hub = hub
+        self._registry = hub.registry
+        self._homes = homes
+        self._attribution = attribution
+        self._findings = findings
+        self._relay_of = relay_of
+        self._start = start
+        self._all_listed: Catalog | None = None
+        """The catalog in which every server is known to have a listing: it need not be looked through again."""
+
+    # Connections.
+
+    def slot(self, client: Client, server: str) -> Slot:
+        """The slot that a client uses: the shared one, or its own, which starts now if needed."""
+        shared = self._registry.slots.get(server) or self._registry.slot(server)
+        spec = shared.spec
+        if spec.sharing != "per-client" or not self.is_per_client(server):
+            return shared
+        if self.is_stateless(client, server):
+            self._report_stateless(server)
+        if self._registry.clients.find(client.owner, server) is None:
+            lost = self._homes.lost_connection(client) if self._homes is not None else client.rebuilt
+            client.restarted |= {server} if lost else set()
+        principal = client.principal if client.principal != LOCAL.name else ""
+        relay = self._relay_of(client)
+        return self._registry.clients.of(client.owner, spec, lambda: relay, expires=client.expires, principal=principal)
+
+    def existing_slot(self, client: Client, server: str) -> Slot | None:
+        """The slot that a client uses; None if it is the client's own and was not started."""
+        if self.is_per_client(server):
+            return self._registry.clients.find(client.owner, server)
+        return self._registry.slot(server)
+
+    def is_per_client(self, server: str) -> bool:
+        """Whether each client has its own connection to a server; a disabled server has none."""
+        slot = self._registry.slots.get(server) or self._registry.slot(server)
+        spec = slot.spec
+        per_client = spec.sharing == "per-client" and spec.enabled
+        return per_client and slot.state not in (State.DISABLING, State.DISABLED)
+
+    def is_stateless(self, client: Client, server: str) -> bool:
+        """Whether a server keeps no state for this client between calls: the client sends no key."""
+        unknown = client.modern and not client.persistent
+        return unknown and server in self._registry.slots and self.is_per_client(server)
+
+    async def check_home(self, client: Client, server: str) -> None:
+        """Raise ``LivesElsewhere`` if another replica has this client's own connection to a server."""
+        if self._homes is not None and self.is_per_client(server):
+            await self._homes.check(client)
+
+    async def wait_for_first_listing(self, view: View, asker: Client | None = None) -> None:
+        """Wait a moment for servers that were never listed, from when each of them began.
+
+        ``asker`` is a client that asks for the tools: for its first list it waits for as long as it bears
+        (``first_list``), because many clients list only once. A shorter ``readyTimeout`` counts for that list too.
+        """
+        catalog = self._hub.catalog
+        if self._all_listed is catalog:
+            return
+        if all(source.listing is not None for source in catalog.servers.values()):
+            self._all_listed = catalog
+            return
+        clock, within = self._registry.clock, self._hub.config.settings.call.ready_timeout
+        first = asker is not None and not asker.rebuilt and "tools/list" not in (asker.listed or {})
+        if asker is not None and first and within >= DEFAULT_READY:
+            within = max(within, first_list_seconds(asker.program))
+        until = clock.now() + within
+        for server in view.servers:
+            source = self._hub.catalog.servers.get(server)
+            if source is not None and source.listing is None:
+                slot = self._registry.slot(server)
+                # A modern client over HTTP is not known from its last request: each of its lists is a first one.
+                known = asker is not None and first and not asker.modern
+                await clock.wait(slot.has_outcome, until if known else min(until, slot.begun + within))
+
+    def _report_stateless(self, server: str) -> None:
+        text = (
+            "a client of protocol 2026-07-28 over HTTP sends no client key: each of its calls gets a new connection, "
+            f"and the server keeps no state for it between calls. {HOW_TO_BE_KNOWN}"
+        )
+        if server not in self._findings:
+            log.warning("%s: %s", server, text)
+        self._findings[server] = text
+
+    # Subscriptions and log levels.
+
+    async def subscribe(self, client: Client, server: str, uri: str) -> None:
+        """Notify a client when a resource changes; raise if the server refuses."""
+        if (server, uri) in client.subscribed:
+            return
+        await self.check_home(client, server)
+        slot = self.slot(client, server)
+        self._attribution.served_by(server).principals.add(client.principal)
+        first = slot.desired_state.watch(uri)
+        client.subscribed.add((server, uri))
+        if first and _era(slot) != "modern":
+            try:
+                await self._registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
+            except BaseException:
+                client.subscribed.discard((server, uri))
+                slot.desired_state.unwatch(uri)
+                raise
+        self._registry.clients.use(client.owner, server)
+
+    def unsubscribe(self, client: Client, server: str, uri: str) -> None:
+        """Stop notifying a client about a resource."""
+        if (server, uri) not in client.subscribed:
+            return
+        client.subscribed.discard((server, uri))
+        slot = self.existing_slot(client, server) if server in self._registry.slots else None
+        if slot is None:
+            return
+        if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
+            self._start(self._request_quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
+        self._registry.clients.leave(client.owner, server)
+
+    def follow_subscriptions(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
+        """A session has these subscriptions: it was rebuilt, or another replica changed them."""
+        for server, uri in client.subscribed.difference(subscribed):
+            self.unsubscribe(client, server, uri)
+        for server, uri in subscribed:
+            if not server:
+                client.subscribed.add((server, uri))
+            elif server in self._registry.slots and client.view.covers(server):
+                self._start(self._subscribe_quietly, client, server, uri)
+
+    def set_log_level(self, client: Client, level: str | None) -> None:
+        """The lowest level of log messages that a client wants."""
+        client.log_level = level
+        for server in client.view.servers if level is not None else ():
+            self.ask_for_logs(client, server)
+
+    def ask_for_logs(self, client: Client, server: str) -> None:
+        """Ask a server to log at the lowest level that one of its clients wants."""
+        slot = self.existing_slot(client, server)
+        connection = slot.lease.connection if slot is not None and slot.lease is not None else None
+        level = client.log_level
+        if slot is None or level is None or not slot.desired_state.log(level) or connection is None:
+            return
+        if connection.era == "legacy" and "logging" in connection.capabilities:
+            self._start(self._request_quietly, server, "logging/setLevel", {"level": level}, slot)
+
+    async def _subscribe_quietly(self, client: Client, server: str, uri: str) -> None:
+        try:
+            await self.subscribe(client, server, uri)
+        except LivesElsewhere:
+            pass  # the replica with the client's connection has the subscription
+        except (HoldfastError, MCPError) as exc:
+            log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
+
+    async def _request_quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
+        with suppress(HoldfastError):
+            await self._registry.request(server, method, params, repeatable=True, slot=slot)
+
+
+def _era(slot: Slot) -> str | None:
+    lease = slot.lease
+    return lease.connection.era if lease is not None and lease.connection is not None else None

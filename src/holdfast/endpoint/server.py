@@ -30,9 +30,8 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 from holdfast.core import STATUS_URI, Kind, RpcError, quoted_line
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
-from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.broker import Broker, ClientServers
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
-from holdfast.endpoint.client_servers import ClientServers
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
 from holdfast.endpoint.find_tools import FIND_NAMES, FindTools, own_arguments

@@ -45,11 +45,10 @@ from holdfast.access import (
 from holdfast.config import Settings
 from holdfast.endpoint import TOOLS_MODES, Broker, EndpointAddress, McpServer, View
 from holdfast.fleet import ClientHomeFinder, Fleet
-from holdfast.front.bodies import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
 from holdfast.front.http import HttpEndpoint
 from holdfast.front.peer_listener import PeerListener
 from holdfast.front.peer_requests import PeerRequests
-from holdfast.front.requests import Reply, Request
+from holdfast.front.requests import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget, Reply, Request
 from holdfast.front.session_id import SessionIds
 from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions

@@ -52,9 +52,8 @@ from holdfast.endpoint import (
     read_message,
     result_message,
 )
-from holdfast.front.bodies import BodyBudget
 from holdfast.front.peer_requests import MOST_TRIES, UNKNOWN_QUESTION, PeerRequests, RequestOwner
-from holdfast.front.requests import Reply, Request
+from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.resumption import StreamOpener
 from holdfast.front.session_id import SessionIds
 from holdfast.front.sessions import HttpSession, HttpSessions

@@ -34,9 +34,8 @@ from holdfast.core import fault_line
 from holdfast.front.acceptor import AdmittedProtocol
 from holdfast.front.answer_writer import AnswerWriter, OutputBuffer
 from holdfast.front.asgi import AsgiExchange
-from holdfast.front.bodies import BodyBudget, NoRoom
 from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
-from holdfast.front.requests import Gone, Reply, Request, TooLarge
+from holdfast.front.requests import BodyBudget, Gone, NoRoom, Reply, Request, TooLarge
 from holdfast.turns import STEP_SECONDS, Turns
 from holdfast.wire import dumps
 

@@ -40,9 +40,8 @@ from holdfast.fleet import (
     said_in,
 )
 from holdfast.front.acceptor import Acceptor
-from holdfast.front.bodies import BodyBudget
 from holdfast.front.peer_connection import PeerConnection
-from holdfast.front.requests import Reply, Request
+from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.wire import dumps
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ class PeerRequests:
     async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner) -> None:
         """Let another replica answer. Raises ``PeerUnreachable``, ``PeerRefused`` or ``PeerFailed`` before it began."""
         before = request.on_gone
-        take_back = reply.hand_over()
+        relayed = reply.hand_over()
         began = False
         with anyio.CancelScope() as scope:
             request.on_gone = scope.cancel
@@ -167,14 +167,14 @@ class PeerRequests:
                         began = False
                         whole = await answer.read(LARGEST_ANSWER)
                         began = True
-                        reply.pass_plain(status, bytes(whole or b""), headers)
+                        relayed.plain(status, bytes(whole or b""), headers)
                         return
-                    reply.pass_head(status, headers)
+                    relayed.head(status, headers)
                     while (piece := await answer.next_chunk()) is not None:
-                        reply.pass_piece(bytes(piece))
+                        relayed.piece(bytes(piece))
                         if reply.unread > UNREAD_BYTES:
                             await reply.drained()
-                    reply.pass_end()
+                    relayed.end()
             except PeerFailed as exc:
                 if not began:
                     raise
@@ -183,7 +183,7 @@ class PeerRequests:
             finally:
                 request.on_gone = before
                 if not began:
-                    take_back()
+                    relayed.take_back()
 
     def _sent(self, replica: str, request: Request, owner: RequestOwner) -> AbstractAsyncContextManager[Response]:
         headers = {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED}

@@ -1,6 +1,12 @@
-"""One HTTP request of a client, and the answer to it: plain, or an event stream.
+"""One HTTP request of a client, the room for its body, and the answer to it: plain, or an event stream.
 
 What serves a request sees these two, and no transport: they know a connection by the three protocols below.
+
+How many bytes bodies may hold is bounded, in all and for each principal (SEC-11). A body counts from its first byte
+until its request has its answer: it is in memory for so long, and a second time on its way to a server. Room is taken
+before a body is read. One principal gets its quota at most, and half of what the others leave. So several of them
+cannot use up the room, and small bodies have room left beside large ones. What came of a body before its sender is
+known has a bound of its own, for all connections together.
 """
 
 from __future__ import annotations
@@ -14,9 +20,22 @@ from holdfast.wire import Bytes, append_piece
 
 if TYPE_CHECKING:
     from holdfast.access import Admission
-    from holdfast.front.bodies import BodyLease
 
-__all__ = ["AnswerSink", "Gone", "Reply", "Request", "RequestSource", "Timer", "TooLarge", "WholeRequests"]
+__all__ = [
+    "ALL_BODY_BYTES",
+    "BODY_BYTES",
+    "AnswerSink",
+    "BodyBudget",
+    "BodyLease",
+    "Gone",
+    "NoRoom",
+    "Reply",
+    "Request",
+    "RequestSource",
+    "Timer",
+    "TooLarge",
+    "WholeRequests",
+]
 
 BODY_SECONDS: Final = 30.0
 """How long a body may make no progress."""
@@ -313,42 +332,12 @@ class Reply:
             if self.on_done is not None:
                 self.on_done()
 
-    # An answer that another replica makes.
-
-    def hand_over(self) -> Callable[[], None]:
-        """Another replica is to answer: no stream begins here meanwhile. The result takes that back."""
-        first, extra = self._first, self._extra
+    def hand_over(self) -> RelayedAnswer:
+        """Another replica is to answer: no stream begins here meanwhile."""
+        relayed = RelayedAnswer(self, self._timer, self._request, self._extra, self._first)
         self._first, self._extra = None, b""
         self._timer.disarm()
-
-        def take_back() -> None:
-            self.wait_for_result(extra, first)
-
-        return take_back
-
-    def pass_plain(self, status: int, body: bytes, headers: bytes) -> None:
-        """The whole answer of another replica; the end of the stream, if one began here before."""
-        if self.started:
-            self.result(body)
-            return
-        self.done = True
-        self._timer.disarm()
-        self.connection.write_plain(self._request, status, body, headers)
-
-    def pass_head(self, status: int, headers: bytes) -> None:
-        """The head of another replica's event stream."""
-        if not self.started:
-            self.started = True
-            self.connection.write_head(self._request, headers, status)
-
-    def pass_piece(self, data: bytes) -> None:
-        """A piece of that stream, as it is."""
-        self.connection.write_chunk(self._request, data)
-
-    def pass_end(self) -> None:
-        """That stream is complete."""
-        self.done = True
-        self.connection.write_end(self._request)
+        return relayed
 
     def abort(self) -> None:
         """Close the connection now: its client does not read, or the stream cannot be completed."""
@@ -379,6 +368,53 @@ class Reply:
             self._timer.arm(COMMENT_SECONDS, self._tick)
 
 
+class RelayedAnswer:
+    """The answer to one request that another replica makes. ``take_back`` lets this one answer again."""
+
+    __slots__ = ("_extra", "_first", "_reply", "_request", "_timer")
+
+    def __init__(
+        self, reply: Reply, timer: Timer, request: Request, extra: bytes, first: Callable[[], bytes] | None
+    ) -> None:
+        self._reply = reply
+        self._timer = timer
+        self._request = request
+        self._extra = extra
+        self._first = first
+
+    def take_back(self) -> None:
+        """The other replica gave no answer."""
+        self._reply.wait_for_result(self._extra, self._first)
+
+    def plain(self, status: int, body: bytes, headers: bytes) -> None:
+        """The whole answer; the end of the stream, if one began here before."""
+        reply = self._reply
+        if reply.started:
+            reply.result(body)
+            return
+        reply.done = True
+        self._timer.disarm()
+        reply.connection.write_plain(self._request, status, body, headers)
+
+    def head(self, status: int, headers: bytes) -> None:
+        """The head of an event stream."""
+        if not self._reply.started:
+            self._reply.started = True
+            self._reply.connection.write_head(self._request, headers, status)
+
+    def piece(self, data: bytes) -> None:
+        """A piece of that stream, as it is."""
+        self._reply.connection.write_chunk(self._request, data)
+
+    def end(self) -> None:
+        """That stream is complete."""
+        self._reply.done = True
+        self._reply.connection.write_end(self._request)
+
+    def __repr__(self) -> str:
+        return f"<RelayedAnswer {'done' if self._reply.done else 'coming'}>"
+
+
 def event(message: bytes, event_id: bytes = b"") -> bytes:
     """A message as an event. JSON that spans lines is sent as one line per piece, as the format has it."""
     data = message if b"\n" not in message and b"\r" not in message else _in_lines(message)
@@ -387,3 +423,112 @@ def event(message: bytes, event_id: bytes = b"") -> bytes:
 
 def _in_lines(message: bytes) -> bytes:
     return b"\ndata: ".join(message.splitlines())
+
+
+ALL_BODY_BYTES: Final = 96 * 1024 * 1024
+"""In all. With a copy for each server and what is read from them, a hub at this bound stays below 1 GiB."""
+
+BODY_BYTES: Final = 32 * 1024 * 1024
+"""For one principal, by default: two messages of the largest size."""
+
+UNKNOWN_BYTES: Final = 32 * 1024 * 1024
+"""What came of the bodies of requests whose reader has not asked for them: their sender may not be known yet."""
+
+SMALL_BODY: Final = 64 * 1024
+"""A body of this size may use all the room that is left."""
+
+UNCOUNTED: Final = 4 * 1024
+"""A body of this size is not counted: its head takes as much, and calls are limited too."""
+
+
+class NoRoom(Exception):
+    """There is no room for a body. ``of_principal`` says that its principal has used up its own."""
+
+    def __init__(self, *, of_principal: bool) -> None:
+        super().__init__("no room for the body")
+        self.of_principal = of_principal
+
+
+class BodyLease:
+    """The room of one request."""
+
+    __slots__ = ("_budget", "_principal", "size")
+
+    def __init__(self, budget: BodyBudget, principal: str) -> None:
+        self._budget = budget
+        self._principal = principal
+        self.size = 0
+
+    def hold(self, size: int) -> None:
+        """Have room for so many bytes in all; raises ``NoRoom``."""
+        if size > self.size:
+            self._budget.take(self._principal, size - self.size, size)
+            self.size = size
+
+    def end(self) -> None:
+        """The request has its answer."""
+        if self.size:
+            self._budget.give_back(self._principal, self.size)
+            self.size = 0
+
+
+class BodyBudget:
+    """The room of all requests of one process."""
+
+    def __init__(
+        self,
+        *,
+        most: int = ALL_BODY_BYTES,
+        of_principal: Callable[[], int] = lambda: BODY_BYTES,
+        unknown: int = UNKNOWN_BYTES,
+        on_refused: Callable[[str, bool], None] = lambda _principal, _own: None,
+    ) -> None:
+        self._most = most
+        self._of_principal = of_principal
+        self._unknown = unknown
+        self._on_refused = on_refused
+        self._held: dict[str, int] = {}
+        self.held = 0
+        """Bytes of bodies that have room."""
+        self.waiting = 0
+        """Bytes that came of bodies whose reader has not asked for them."""
+
+    def hold(self, request: Request, principal: str, size: int) -> None:
+        """Have room for the body of a request, so many bytes in all, until ``lease.end``; raises ``NoRoom``."""
+        if size > UNCOUNTED:
+            if request.lease is None:
+                request.lease = BodyLease(self, principal)
+            request.lease.hold(size)
+
+    def take(self, principal: str, more: int, size: int) -> None:
+        """Take room for a body of some size; see ``BodyLease.hold``. One body always has room, however large."""
+        own = self._held.get(principal, 0)
+        if own + more > max(self._of_principal(), size if own + more == size else 0):
+            self._refuse(principal, own=True)
+        left = self._most - self.held
+        fits = more <= left if size <= SMALL_BODY else own + more <= (left + own) // 2
+        if not fits and self.held > size - more:  # other bodies hold some
+            self._refuse(principal, own=False)
+        self._held[principal] = own + more
+        self.held += more
+
+    def give_back(self, principal: str, size: int) -> None:
+        """Give room back."""
+        self.held -= size
+        left = self._held.get(principal, 0) - size
+        if left > 0:
+            self._held[principal] = left
+        else:
+            self._held.pop(principal, None)
+
+    def wait(self, before: int, now: int) -> bool:
+        """A connection holds so many bytes that no reader asked for, after so many before; False if that is too much.
+
+        It may give some back, and then is always right.
+        """
+        self.waiting += now - before
+        return now <= max(before, UNCOUNTED) or self.waiting <= self._unknown
+
+    def _refuse(self, principal: str, *, own: bool) -> None:
+        self._on_refused(principal, own)
+        raise NoRoom(of_principal=own)

@@ -8,7 +8,6 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.hub.approvals import ApprovalsLock as ApprovalsLock, shown as shown
-    from holdfast.hub.call_trace import is_tracing as is_tracing
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.hub_clock import (
         Clock as Clock,
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import Slot as Slot, record_of as record_of, remedy_for as remedy_for
-    from holdfast.hub.slot_call import outcome_of as outcome_of, read_result as read_result
+    from holdfast.hub.slot_call import is_tracing as is_tracing, outcome_of as outcome_of, read_result as read_result
     from holdfast.hub.state_store import (
         default_state_file as default_state_file,
         fingerprint as fingerprint,

@@ -28,6 +28,10 @@ What must never happen:
 * An error quotes a secret. Evidence is masked before any text is made of it, and the error is not chained to the
   exception, which may quote one.
 
+A call that is traced has spans for its admission, its wait for a connection, and the time of the server (OBS-2). They
+are made with OpenTelemetry's API, which does nothing until a program sets up its SDK. Without one the trace context in
+a request's ``_meta`` passes through unchanged.
+
 Times are real times, whichever clock the hub has: an event loop's clock may have a resolution of a millisecond, and
 many calls take less.
 """
@@ -80,7 +84,6 @@ from holdfast.errors import (
     ServerUnavailable,
     ToolHeld,
 )
-from holdfast.hub import call_trace as tracing
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome
@@ -89,8 +92,20 @@ from holdfast.wire import BadJson, Caller, Connection, Fields, RawObject, descri
 
 if TYPE_CHECKING:
     from holdfast.hub.slot import Slot, SlotContext
+import os
+from contextlib import suppress
+from typing import Literal, TypeAlias
 
-__all__ = ["SlotCall", "outcome_of", "read_result"]
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
+
+from holdfast._version import __version__
+from holdfast.wire import dumps, fields, join_fields, text_of
+
+__all__ = ["SlotCall", "is_tracing", "outcome_of", "read_result"]
 
 
 class SlotCall:
@@ -130,9 +145,9 @@ class SlotCall:
         self._repeatable = repeatable
         self._on_progress = on_progress
         self._timer = _Timer()
-        self._trace: tracing.Trace | None = None
-        if tracing.is_tracing():
-            self._trace = tracing.begin(slot.id, method, params, principal=self._principal)
+        self._trace: Trace | None = None
+        if is_tracing():
+            self._trace = _begin_trace(slot.id, method, params, principal=self._principal)
             if caller is not None:
                 caller.trace_id = self._trace.id
         self._asked_at: float | None = None
@@ -499,3 +514,91 @@ _HOPELESS: dict[State, tuple[type[ServerUnavailable], str]] = {
     State.DISABLED: (ServerDisabled, "is disabled"),
     State.DISCONNECTED: (HubClosed, "is no longer served"),
 }
+
+
+Stage: TypeAlias = Literal["admission", "wait", "upstream"]
+"""Asking the breaker and waiting for a place; waiting for a connection; waiting for the server."""
+
+ANSWERED = ("completed", "tool_error", "rpc_error")
+
+_tracer = trace.get_tracer("holdfast", __version__)
+_NAMED_BY_ENVIRONMENT = OTEL_PYTHON_TRACER_PROVIDER in os.environ
+
+
+class Trace:
+    """The spans of one call."""
+
+    __slots__ = ("_call", "_context", "_stage")
+
+    def __init__(self, call: Span) -> None:
+        self._call = call
+        self._context = trace.set_span_in_context(call)
+        self._stage: Span | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the trace, as other programs write it."""
+        return trace.format_trace_id(self._call.get_span_context().trace_id)
+
+    def enter(self, stage: Stage) -> None:
+        """End the span of the stage before, and start the span of this one."""
+        self._leave()
+        kind = SpanKind.CLIENT if stage == "upstream" else SpanKind.INTERNAL
+        self._stage = _tracer.start_span(f"holdfast.{stage}", context=self._context, kind=kind)
+
+    def carried(self, params: Fields) -> Fields:
+        """The parameters with the trace context: the current stage is the parent of the server's span."""
+        own: dict[str, str] = {}
+        inject(own, context=trace.set_span_in_context(self._stage or self._call, self._context))
+        meta = {**_meta(params), **{key: dumps(value) for key, value in own.items()}}
+        return {**params, "_meta": join_fields(meta)}
+
+    def end(self, ended: CallEnded) -> None:
+        """End the spans of the call."""
+        self._leave(failed=ended.outcome not in ANSWERED)
+        self._call.set_attribute("holdfast.outcome", ended.outcome)
+        if ended.outcome not in ("completed", "cancelled"):
+            self._call.set_attribute("error.type", ended.error or ended.outcome)
+            self._call.set_status(StatusCode.ERROR, ended.reason or None)
+        self._call.end()
+
+    def _leave(self, *, failed: bool = False) -> None:
+        if self._stage is not None:
+            if failed:
+                self._stage.set_status(StatusCode.ERROR)
+            self._stage.end()
+            self._stage = None
+
+
+def is_tracing() -> bool:
+    """Whether a tracer is configured."""
+    # The public function reads the environment at every call until a provider is set; this is asked for every call.
+    if _NAMED_BY_ENVIRONMENT or trace.__dict__.get("_TRACER_PROVIDER", trace) is not None:
+        return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+    return False
+
+
+def _begin_trace(server: str, method: str, params: Fields, *, principal: str = "") -> Trace:
+    """Start the trace of a call, inside the current span if there is one."""
+    attributes = {"holdfast.server": server, "mcp.method.name": method}
+    if principal:
+        attributes["enduser.id"] = principal
+    if method == "tools/call" and (tool := text_of(params.get("name"))) is not None:
+        attributes["gen_ai.tool.name"] = tool
+    return Trace(_tracer.start_span("holdfast.call", context=_parent(params), attributes=attributes))
+
+
+def _parent(params: Fields) -> Context | None:
+    """None for the current span; if there is none, the context in the request."""
+    if trace.get_current_span().get_span_context().is_valid:
+        return None
+    with suppress(ValueError):
+        return extract({key: text for key, value in _meta(params).items() if (text := text_of(value)) is not None})
+    return None
+
+
+def _meta(params: Fields) -> Fields:
+    try:
+        return fields(params["_meta"]) if "_meta" in params else {}
+    except BadJson:
+        return {}

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.connection import Response as Response
-    from holdfast.wire.http.dialing import unix_peer_uid as unix_peer_uid
     from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         ConnectTimedOut as ConnectTimedOut,
         HttpOrigin as HttpOrigin,
         Pool as Pool,
+        unix_peer_uid as unix_peer_uid,
     )
     from holdfast.wire.http.receive_room import share_receive_room as share_receive_room
     from holdfast.wire.hub_peer import (

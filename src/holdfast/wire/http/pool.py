@@ -3,23 +3,30 @@
 A request is written once. A connection that turns out to be closed before anything was written gives way to
 another one; after the first byte left, every failure belongs to the caller, because the server may have acted.
 It does not follow redirects, keeps no credentials and reads no environment: callers decide that.
+
+A name may have several addresses: they are tried one after the other, the next one a moment later (RFC 8305). A Unix
+socket has no TLS: the kernel says who is at the other end, to both sides. A peer of another user is refused here as it
+is by the hub's listener, so what comes over such a connection is said by a program of this user.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import errno
+import os
 import re
+import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from holdfast.wire.http.answer_parser import HEAD_BYTES, Disconnected
 from holdfast.wire.http.connection import IDLE_SECONDS, PooledConnection, Response
-from holdfast.wire.http.dialing import NO_LIMIT, dial, dial_unix
 
 __all__ = [
     "ConnectFailed",
@@ -30,6 +37,7 @@ __all__ = [
     "ProxyRefused",
     "ProxyUnreachable",
     "ProxyUnusable",
+    "unix_peer_uid",
 ]
 
 IDLE_CONNECTIONS: Final = 64
@@ -364,3 +372,97 @@ def _next_sweep(now: float) -> float:
     So five hundred servers that are listed one after the other wake the event loop once to close what they used.
     """
     return (now // IDLE_SECONDS + 2) * IDLE_SECONDS
+
+
+STAGGER_SECONDS: Final = 0.25
+"""Before the next address of a name is tried beside the first (RFC 8305)."""
+
+NO_LIMIT: Final = 24 * 3600.0
+"""For a TLS handshake. An event loop ends one after a minute otherwise, and the caller may allow more."""
+
+
+_P = TypeVar("_P", bound=Any)
+
+
+async def dial(make: Callable[[], _P], host: str, port: int, tls: ssl.SSLContext | None) -> _P:
+    """A connection to whichever address of a name answers first; each next one is tried a moment later.
+
+    The caller bounds the time.
+    """
+    loop = asyncio.get_running_loop()
+    secure: dict[str, Any] = {}
+    if tls is not None:
+        secure = {"ssl": tls, "server_hostname": host, "ssl_handshake_timeout": NO_LIMIT}
+
+    async def one(address: str) -> _P:
+        _, protocol = await loop.create_connection(make, address, port, **secure)
+        return protocol
+
+    addresses = deque(await _addresses(host, port))
+    if len(addresses) == 1:
+        return await one(addresses[0])
+    under_way: set[asyncio.Task[_P]] = set()
+    failures: list[BaseException] = []
+    try:
+        while addresses or under_way:
+            if addresses:
+                under_way.add(loop.create_task(one(addresses.popleft())))
+            wait = STAGGER_SECONDS if addresses else None
+            done, _ = await asyncio.wait(under_way, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if (failure := task.exception()) is None:
+                    under_way.discard(task)
+                    return task.result()
+                under_way.discard(task)
+                failures.append(failure)
+        raise failures[0]
+    finally:
+        for task in under_way:
+            task.cancel()
+        for outcome in await asyncio.gather(*under_way, return_exceptions=True):
+            if not isinstance(outcome, BaseException):
+                outcome.abort()
+
+
+async def dial_unix(make: Callable[[], _P], path: str) -> _P:
+    """A connection to a Unix socket of this user. The caller bounds the time."""
+    try:
+        transport, protocol = await asyncio.get_running_loop().create_unix_connection(make, path)
+    except FileNotFoundError as exc:  # no socket at that path means the same as a port on which nothing listens
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)) from exc
+    if unix_peer_uid(transport.get_extra_info("socket")) != os.geteuid():
+        transport.abort()
+        raise PermissionError(errno.EACCES, "another user listens on the Unix socket")
+    return protocol
+
+
+_LINUX_CREDENTIALS: Final = struct.Struct("=iII")
+"""``struct ucred``: pid, uid, gid."""
+_BSD_CREDENTIALS: Final = struct.Struct("=II")
+"""The beginning of ``struct xucred``: its version, and the uid."""
+
+
+def unix_peer_uid(connection: Any) -> int | None:
+    """The user at the other end of a Unix socket, as the kernel noted it at ``connect``; None if it is not known."""
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            noted = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_CREDENTIALS.size)
+            return int(_LINUX_CREDENTIALS.unpack(noted)[1])
+        noted = connection.getsockopt(0, 1, _BSD_CREDENTIALS.size)  # SOL_LOCAL, LOCAL_PEERCRED
+        return int(_BSD_CREDENTIALS.unpack(noted)[1])
+    except (OSError, struct.error):
+        return None
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a name, the families in turn: one that does not work must not hold up the other."""
+    if ":" in host or host.replace(".", "").isdigit():
+        return [host]
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    by_family: dict[int, list[str]] = {}
+    for family, _, _, _, address in found:
+        by_family.setdefault(family, []).append(str(address[0]))
+    lists = [list(dict.fromkeys(addresses)) for addresses in by_family.values()]
+    longest = max(map(len, lists), default=0)
+    return [addresses[turn] for turn in range(longest) for addresses in lists if turn < len(addresses)]

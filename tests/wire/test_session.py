@@ -10,7 +10,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from holdfast.wire.in_flight import Era
-from holdfast.wire.request_sender import routing_headers, stamp
+from holdfast.wire.session import routing_headers, stamp
 
 pytestmark = pytest.mark.requirement("LIFE-28")
 
