@@ -177,8 +177,11 @@ def control_api() -> str:
     return "\n".join(parts)
 
 
+_NEEDS = {"nothing": "", "caller": "a token, or a caller's", "session": "a token", "control": "the control token"}
+
+
 def _operation(operation: Operation) -> str:
-    needs = {"nothing": "", "session": "a token", "control": "the control token"}[operation.needs]
+    needs = _NEEDS[operation.needs]
     answer = operation.answer.__name__ if operation.answer is not None else operation.media_type
     body = f" {operation.body.__name__}" if operation.body is not None else ""
     query = "".join(f"?{name}=N" for name in operation.query)

@@ -127,11 +127,10 @@ class Mac:
         self._inner = hashlib.sha256(bytes(one ^ 0x36 for one in padded))
         self._outer = hashlib.sha256(bytes(one ^ 0x5C for one in padded))
 
-    def digest(self, *parts: bytes | memoryview) -> bytes:
-        """The signature of the parts, one after the other."""
+    def digest(self, content: bytes | memoryview) -> bytes:
+        """The signature of a content."""
         inner, outer = self._inner.copy(), self._outer.copy()
-        for part in parts:
-            inner.update(part)
+        inner.update(content)
         outer.update(inner.digest())
         return outer.digest()
 

@@ -34,6 +34,7 @@ import re
 import secrets
 import socket
 import time
+from binascii import hexlify
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ _LINK: Final = re.compile(rb'(?P<body>\{"n":(?P<n>[0-9]{1,18}).*),"link":"(?P<li
 _encoded: Final = msgspec.json.Encoder().encode
 
 
-class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One line of a file. What does not apply is left out."""
 
     n: int = 0
@@ -184,7 +185,7 @@ def read_key(file: Path, *, make: bool) -> AuditKey:
 
 def link_of(key: AuditKey, before: bytes, body: bytes) -> bytes:
     """The link of a record whose line without the link is ``body``."""
-    return key.chain.digest(before, body).hex()[:LINK_DIGITS].encode()
+    return hexlify(key.chain.digest(before + body)[: LINK_DIGITS // 2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class _Chain:
         body = _encoded(record)
         self.link = link_of(self._key, self.link, body)
         self.n = record.n
-        return b'%b,"link":"%b"}\n' % (body[:-1], self.link)
+        return body[:-1] + b',"link":"' + self.link + b'"}\n'
 
 
 class AuditFiles:

@@ -29,14 +29,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from opentelemetry import trace
 
 from holdfast._version import __version__
 from holdfast.access.audit_files import AuditFiles, AuditKey, AuditRecord, Checkpoint
-from holdfast.core import Redactor, fault_line, mask_url, masked_data
+from holdfast.core import Redactor, fault_line, masked_data
 from holdfast.wire import BadJson, dumps, loads
 
 __all__ = ["ArgumentsMode", "AuditTrail", "send_checkpoints"]
@@ -68,9 +68,8 @@ LONGEST_TEXT: Final = 500
 """Characters of a name or a reason that a client or a server chose."""
 
 
-class _Entry(NamedTuple):
-    record: AuditRecord
-    arguments: bytes | msgspec.Raw | None
+_Entry: TypeAlias = "tuple[AuditRecord, bytes | msgspec.Raw | None]"
+"""A record, and the arguments that belong to it. A plain tuple: one is made for each call."""
 
 
 class AuditTrail:
@@ -135,13 +134,13 @@ class AuditTrail:
         return "the audit is behind: too many records wait for the disk" if self._is_full(0) else ""
 
     def add(self, record: AuditRecord, arguments: bytes | msgspec.Raw | None = None) -> None:
-        """Take a record, and the arguments that belong to it. Never waits."""
-        size = len(memoryview(arguments)) if arguments is not None else 0
-        if self._is_full(size):
+        """Take a record, and the arguments that belong to it, whose size it says. Never waits."""
+        size = record.argument_bytes
+        if len(self._queue) >= self._most or (size and self._is_full(size)):
             self.lost += 1
             return
         self._put += size
-        self._queue.append(_Entry(record, arguments))
+        self._queue.append((record, arguments))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -198,10 +197,9 @@ class AuditTrail:
         self._files.flush()  # what an error held back comes first
         batch: list[AuditRecord] = []
         while self._queue:
-            entry = self._queue.popleft()
-            self._taken += len(memoryview(entry.arguments)) if entry.arguments is not None else 0
+            record, arguments = self._queue.popleft()
             try:
-                batch.append(self._completed(entry))
+                batch.append(self._completed(record, arguments) if arguments is not None else record)
             except Exception as exc:  # noqa: BLE001 - one record that cannot be made must not end the audit
                 self.lost += 1
                 words = "a record of the audit could not be made: %s"
@@ -215,18 +213,16 @@ class AuditTrail:
             self._files.write(batch)
         return bool(batch)
 
-    def _completed(self, entry: _Entry) -> AuditRecord:
+    def _completed(self, record: AuditRecord, arguments: bytes | msgspec.Raw) -> AuditRecord:
         """A record with what takes a while to make."""
-        record, arguments = entry
-        if record.method == "resources/read":
-            record.tool = mask_url(record.tool)
-        if arguments is not None:
-            record.argument_hash = self._key.arguments.digest(memoryview(arguments)).hex()[:32]
-            if self._arguments == "masked" and len(memoryview(arguments)) <= LARGEST_SHOWN:
-                with suppress(BadJson):
-                    shown = masked_data(loads(arguments), self._redactor())
-                    if isinstance(shown, dict):  # else it has too much text to be masked
-                        record.arguments = msgspec.Raw(dumps(shown))
+        content = memoryview(arguments)
+        self._taken += len(content)
+        record.argument_hash = self._key.arguments.digest(content).hex()[:32]
+        if self._arguments == "masked" and len(content) <= LARGEST_SHOWN:
+            with suppress(BadJson):
+                shown = masked_data(loads(arguments), self._redactor())
+                if isinstance(shown, dict):  # else it has too much text to be masked
+                    record.arguments = msgspec.Raw(dumps(shown))
         return record
 
     def _failed(self, why: str) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Status as Status,
         TargetsView as TargetsView,
     )
-    from holdfast.control.server import ControlServer as ControlServer, MayRead as MayRead
+    from holdfast.control.server import ControlServer as ControlServer, PrincipalOf as PrincipalOf
     from holdfast.control.server.history import History as History
     from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,

@@ -320,6 +320,32 @@ class Logs(ApiModel):
     lines: tuple[LogLine, ...]
 
 
+class ActivityRecord(ApiModel):
+    """What one principal did: a record of the audit."""
+
+    at: float
+    event: str
+    principal: str
+    program: str
+    source: str
+    server: str
+    method: str
+    tool: str
+    outcome: str
+    ms: float
+    reason: str
+
+
+class ActivityView(ApiModel):
+    """The latest records of the audit, newest first."""
+
+    audit: bool
+    """Whether the hub writes an audit."""
+    principal: str
+    """Whose they are; empty for those of all principals."""
+    records: tuple[ActivityRecord, ...]
+
+
 class SignInCode(ApiModel):
     """A code that signs in one browser, once."""
 

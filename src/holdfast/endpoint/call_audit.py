@@ -18,6 +18,7 @@ from mcp import MCPError
 from mcp_types import methods as protocol
 
 from holdfast.access import AuditRecord, AuditTrail
+from holdfast.core import mask_url
 from holdfast.endpoint.clients import Call
 from holdfast.endpoint.homes import LivesElsewhere
 from holdfast.endpoint.input_required import is_input_required
@@ -68,10 +69,12 @@ class CallAudit:
             self._record(call, began, *_failure(call.failed), result)
             return result
         failed = result.get("isError")
+        outcome = "completed"
         if failed is not None and is_word(failed, b"true"):
-            self._record(call, began, "tool_error", "", result)
-        else:
-            self._record(call, began, "input_required" if is_input_required(result) else "completed", "", result)
+            outcome = "tool_error"
+        elif is_input_required(result):
+            outcome = "input_required"
+        self._record(call, began, outcome, "", result)
         return result
 
     def _refused(self, call: Call, began: float, why: str) -> RawObject:
@@ -95,10 +98,10 @@ class CallAudit:
             program=client.program,
             server=call.server,
             method=call.method,
-            tool=_name(sent),
+            tool=_name(call.method, sent),
             outcome=outcome,
-            ms=round((perf_counter() - began) * 1000, 3),
-            trace=call.trace_id or _trace_in(call),
+            ms=int((perf_counter() - began) * 1e6) / 1e3,
+            trace=call.trace_id or (_trace_in(call) if call.message.meta or "traceparent" in call.headers else ""),
             reason=reason,
             argument_bytes=len(memoryview(arguments)) if arguments is not None else 0,
             result_bytes=size,
@@ -113,10 +116,11 @@ def _failure(exc: BaseException) -> tuple[str, str]:
     return outcome_of(exc), exc.message if isinstance(exc, HoldfastError) else ""
 
 
-def _name(params: Fields) -> str:
-    """What a request is about, by its name at the server."""
+def _name(method: str, params: Fields) -> str:
+    """What a request is about, by its name at the server. The URI of a resource may have secrets in it."""
     raw = params.get("name") or params.get("uri") or params.get("taskId") or _in_ref(params.get("ref"))
-    return (text_of(raw) or "")[:LONGEST_NAME] if raw is not None else ""
+    name = (text_of(raw) or "")[:LONGEST_NAME] if raw is not None else ""
+    return name if method == "tools/call" else mask_url(name)
 
 
 def _in_ref(ref: Bytes | None) -> Bytes | None:

@@ -20,7 +20,7 @@ from holdfast.errors import UsageError
 from holdfast.hub import AccessRefused, ConfigApplied, ConfigRefused, Hub, HubRecord, Transition
 from holdfast.serve.options import Serving
 
-__all__ = ["audited", "record_other_events"]
+__all__ = ["audit_notice", "audited", "record_other_events"]
 
 LOCAL_SYSLOG = Path("/dev/log")
 
@@ -83,6 +83,13 @@ def _syslog(settings: AuditSettings) -> str:
 def _redactor(config: Config | None) -> Redactor:
     servers = config.servers.values() if config is not None else ()
     return Redactor([secret for server in servers for secret in server.secrets])
+
+
+def audit_notice(trail: AuditTrail | None) -> str:
+    """What users of the hub should know about its audit; empty if all is well."""
+    if trail is None or not trail.failing:
+        return ""
+    return f"the audit cannot be written ({trail.failing}){'; calls are refused' if trail.required else ''}"
 
 
 def record_other_events(trail: AuditTrail | None, hub: Hub, *, wall: Callable[[], float] = time.time) -> None:

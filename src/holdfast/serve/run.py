@@ -29,7 +29,7 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, TokenPolicy
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
-from holdfast.control import BrowserSessions, ControlServer, HubInfo, MayRead, Worker, WorkerGroup
+from holdfast.control import BrowserSessions, ControlServer, HubInfo, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker
@@ -51,7 +51,7 @@ from holdfast.front import (
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.serve.audit_start import audited, record_other_events
+from holdfast.serve.audit_start import audit_notice, audited, record_other_events
 from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part
 from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
 from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
@@ -121,7 +121,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
         admin = _control_server(
             *(hub, serving, tokens, fleet),
             audit=audit,
-            notice=lambda: ids.keys.notice,
+            notice=lambda: audit_notice(audit) or ids.keys.notice,
             clients=lambda: joined.clients if joined is not None else [],
         )
         ids.keys.on_notice = admin.notice_changed
@@ -318,7 +318,7 @@ def _control_server(
             key=worker.key.encode() if worker is not None else b"",
             used_in=worker.codes if worker is not None else None,
         ),
-        metrics_for=known_to(callers) if callers is not None else None,
+        principal_of=callers.principal if callers is not None else None,
         workers=_group(serving.worker) if serving.worker is not None else None,
         fleet=fleet,
         audit=audit,
@@ -328,15 +328,6 @@ def _control_server(
 def _group(link: WorkerLink) -> WorkerGroup:
     own = Worker(link.task.number, link.task.socket)
     return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.members], lambda: link.stdio_socket)
-
-
-def known_to(callers: TokenPolicy) -> MayRead:
-    """Lets a caller's own token read the metrics."""
-
-    async def known(token: str) -> bool:
-        return await callers.principal(token) is not None
-
-    return known
 
 
 # Over stdio

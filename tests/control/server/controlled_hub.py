@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import httpx2
 
+from holdfast.access.audit_trail import AuditTrail
 from holdfast.access.principals import TokenPolicy
 from holdfast.config import config_from_mapping
 from holdfast.control.control_client import ControlClient
@@ -22,7 +23,6 @@ from holdfast.control.server.views import HubInfo
 from holdfast.fleet import Fleet
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
-from holdfast.serve.run import known_to
 from tests.harness.web import serving
 
 TOKEN = "the-control-token-of-this-test"
@@ -57,6 +57,7 @@ async def steered(
     tokens: TokenPolicy | None = None,
     state_file: Path | None = None,
     fleet: Fleet | None = None,
+    audit: AuditTrail | None = None,
     made_with: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Steered]:
@@ -64,9 +65,11 @@ async def steered(
     config = config_from_mapping({"mcpServers": servers, "holdfast": options})
     hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
-    metrics_for = known_to(tokens) if tokens is not None else None
-    admin = ControlServer(hub, about, sessions=BrowserSessions(TOKEN), metrics_for=metrics_for, fleet=fleet)
-    app = create_app(hub, tokens=tokens, beside=admin.routes())
+    principal_of = tokens.principal if tokens is not None else None
+    admin = ControlServer(
+        hub, about, sessions=BrowserSessions(TOKEN), principal_of=principal_of, fleet=fleet, audit=audit
+    )
+    app = create_app(hub, tokens=tokens, beside=admin.routes(), audit=audit)
     async with hub, serving(app) as base:
         assert await hub.ready(20)
         async with (

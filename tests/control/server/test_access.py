@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
 from starlette.requests import Request
 
+from holdfast.access.audit_check import AuditFilter, AuditReader
+from holdfast.access.audit_files import AuditFiles
+from holdfast.access.audit_trail import AuditTrail
 from holdfast.access.principals import TokenPolicy
 from holdfast.control.models import ApiError, Session
 from holdfast.control.server import sign_ins as limits
-from holdfast.control.server.api import ApiRefused, _check_origin
+from holdfast.control.server.api import ApiRefused, _check_origin, page_name
 from holdfast.control.server.openapi import OPERATIONS
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.errors import HubRefused
 from holdfast.testing import HttpServer
+from tests.access.test_audit import KEY
 from tests.access.test_guard import HEADERS, INITIALIZE
 from tests.control.server.controlled_hub import CALLER, TOKEN, Steered, steered
 
@@ -252,3 +258,52 @@ async def test_the_page_is_served_without_a_token_and_contains_no_data() -> None
         assert "secret-name" not in page.text
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert (await hub.ask("/", token=None, host="evil.example")).status_code == 421
+
+
+@pytest.fixture
+def trail(tmp_path: Path) -> Iterator[AuditTrail]:
+    made = AuditTrail(AuditFiles(tmp_path / "audit", KEY), KEY)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_a_caller_sees_her_own_activity_and_an_operator_all_of_it(trail: AuditTrail) -> None:
+    policy = TokenPolicy(tokens={"ada": CALLER, "bob": "token-of-bob-0123456789"})
+    for principal in ("ada", "bob", "ada"):
+        trail.event("call", principal=principal, tool="get")
+    trail.close()
+    async with steered({"x": MISSING}, tokens=policy, audit=trail) as hub:
+        own = (await hub.ask("/api/activity", token=CALLER)).json()
+        assert (own["principal"], [one["principal"] for one in own["records"]]) == ("ada", ["ada", "ada"])
+        every = (await hub.ask("/api/activity", token=TOKEN)).json()
+        assert (every["principal"], sorted(one["principal"] for one in every["records"])) == ("", ["ada", "ada", "bob"])
+        assert (await hub.ask("/api/activity", token="wrong-token-0123456789")).status_code == 401
+        assert (await hub.ask("/api/hub", token=CALLER)).status_code == 401
+        page = await signed_in(hub)
+        assert (await hub.ask("/api/activity?lines=1", token=page)).json()["records"][0]["tool"] == "get"
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_what_an_operator_does_is_recorded_with_her_name(trail: AuditTrail) -> None:
+    async with HttpServer({"a": "one"}) as up, steered({"x": up.definition}, audit=trail) as hub:
+        page = await signed_in(hub)
+        assert (await hub.ask("/api/servers/x/disable", method="POST", token=page)).status_code == 200
+        assert (await hub.ask("/api/servers/none/enable", method="POST", token=TOKEN)).status_code == 404
+        assert (await hub.ask("/api/hub", token=TOKEN)).status_code == 200
+    trail.close()
+    records = list(AuditReader(trail.folder, AuditFilter()).read())
+    assert [(one.event, one.method, one.server, one.outcome) for one in records] == [
+        ("sign-in", "new_code", "", "done"),
+        ("sign-in", "sign_in", "", "done"),
+        ("switch", "disable", "x", "done"),
+        ("switch", "enable", "none", "refused"),
+    ]
+    assert [one.principal for one in records] == ["control", page_name(page), page_name(page), "control"]
+
+
+async def test_a_hub_without_an_audit_has_no_activity() -> None:
+    async with steered({"x": MISSING}) as hub:
+        answer = await hub.ask("/api/activity", token=TOKEN)
+        assert answer.json() == {"audit": False, "principal": "", "records": []}

@@ -27,8 +27,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.access import AuditTrail
+from holdfast.access import AuditFilter, AuditTrail, Principal, latest_records
 from holdfast.control.models import (
+    ActivityRecord,
+    ActivityView,
     ApiError,
     ApiModel,
     Approve,
@@ -70,6 +72,9 @@ HEADERS = {
 
 LARGEST_BODY = 16 * 1024
 
+LONGEST_TOKEN = 16 * 1024
+"""Characters of a caller's token, as at the MCP endpoints."""
+
 ITEMS_IN_A_TURN = 25
 """How many items of an answer are written in one step of the event loop."""
 
@@ -108,12 +113,15 @@ class ApiRequest:
         body: ApiModel | None,
         *,
         until: float | None = None,
+        own: str | None = None,
     ) -> None:
         self.operation = operation
         self.server = parameters.get("server", "")
         self.body = body
         self.until = until
         """When the access of its sender ends."""
+        self.own = own
+        """The principal that may see what is its own, and nothing else; None for an operator."""
         self._request = request
 
     @property
@@ -157,6 +165,8 @@ class ApiContext:
     reconnect: Callable[[str], Awaitable[None]]
     """Reconnects a server, in every worker."""
     audit: AuditTrail | None = None
+    principal_of: Callable[[str], Awaitable[Principal | None]] | None = None
+    """The principal of a caller's own token."""
     logins: PendingLogins = field(default_factory=PendingLogins)
 
 
@@ -196,9 +206,10 @@ class ControlApi:
         if found.operation is None:
             raise _nothing_there(found.allowed)
         _check_origin(request)
-        until = self._check_token(found.operation, request)
+        own = await self._caller(found.operation, request)
+        until = self._check_token(found.operation, request) if own is None else None
         body = await _body(found.operation, request)
-        asked = ApiRequest(found.operation, found.parameters, request, body, until=until)
+        asked = ApiRequest(found.operation, found.parameters, request, body, until=until, own=own)
         try:
             result = await self._handlers[found.operation.name](self._context, asked)
         except (ApiRefused, HoldfastError) as error:
@@ -223,6 +234,17 @@ class ControlApi:
             outcome=outcome,
             reason=reason,
         )
+
+    async def _caller(self, operation: Operation, request: Request) -> str | None:
+        """The principal of a request with a caller's own token, where such a token is enough; else None."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        find, token = self._context.principal_of, token.strip()
+        if operation.needs != "caller" or find is None or kind.lower() != "bearer":
+            return None
+        if self._context.sessions.access(token) is not None:
+            return None
+        principal = await find(token) if len(token) <= LONGEST_TOKEN else None
+        return principal.name if principal is not None else None
 
     def _check_token(self, operation: Operation, request: Request) -> float | None:
         """Check the access of a request; returns when it ends, for the token of a page."""
@@ -445,6 +467,22 @@ async def follow_events(api: ApiContext, request: ApiRequest) -> Response:
     return FrameStream(api.events.follow(), until=request.until)
 
 
+async def list_activity(api: ApiContext, request: ApiRequest) -> ApiModel:
+    if api.audit is None:
+        return ActivityView(audit=False, principal=request.own or "", records=())
+    most = request.number("lines", default=100, most=MOST_LINES)
+    wanted = AuditFilter(principal=request.own or "")
+    records = await anyio.to_thread.run_sync(latest_records, api.audit.folder, wanted, most)
+    shown = [
+        ActivityRecord(
+            at=one.time.timestamp(),
+            **{name: getattr(one, name) for name in ActivityRecord.model_fields if name != "at"},
+        )
+        for one in records
+    ]
+    return ActivityView(audit=True, principal=request.own or "", records=tuple(shown))
+
+
 async def get_targets(api: ApiContext, _: ApiRequest) -> ApiModel:
     return api.views.targets()
 
@@ -473,7 +511,7 @@ HANDLERS: Mapping[str, Handler] = {
     one.__name__: one
     for one in (
         *(get_hub, list_servers, get_server, reconnect, enable, disable, approve, login, answer_login),
-        *(list_approvals, get_approved, get_catalog, get_logs, follow_logs, follow_events, get_targets),
+        *(list_approvals, get_approved, get_catalog, get_logs, follow_logs, follow_events, list_activity, get_targets),
         *(get_openapi, new_code, sign_in),
     )
 }

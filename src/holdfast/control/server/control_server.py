@@ -13,7 +13,7 @@ from urllib.parse import quote
 import anyio
 from starlette.routing import BaseRoute, Mount
 
-from holdfast.access import AuditTrail
+from holdfast.access import AuditTrail, Principal
 from holdfast.config import UNIX
 from holdfast.control.models import FleetView
 from holdfast.control.server.api import HANDLERS, ApiContext, ControlApi
@@ -29,11 +29,14 @@ from holdfast.core import Transition
 from holdfast.fleet import Fleet
 from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
 
-__all__ = ["ControlServer", "MayRead"]
+__all__ = ["ControlServer", "PrincipalOf"]
 
-MayRead: TypeAlias = Callable[[str], Awaitable[bool]]
-"""Whether a bearer token gives access to the metrics."""
+PrincipalOf: TypeAlias = Callable[[str], Awaitable[Principal | None]]
+"""The principal of a caller's own bearer token; None if it has none."""
 
+
+AUDIT_SECONDS = 2.0
+"""How soon a page shows that the audit cannot be written."""
 
 RECONNECT_SECONDS = 10.0
 """How long the answer to a reconnect waits for the other workers."""
@@ -42,7 +45,7 @@ RECONNECT_SECONDS = 10.0
 class ControlServer:
     """Create it before the hub is entered, so that it receives every record.
 
-    The metrics need no token unless ``metrics_for`` is given. Then they need a token that it accepts, or one of the
+    The metrics need no token unless ``principal_of`` is given. Then they need a token that it knows, or one of the
     control API. In a worker, ``workers`` are those that answer as one hub.
     """
 
@@ -52,7 +55,7 @@ class ControlServer:
         about: HubInfo,
         *,
         sessions: BrowserSessions,
-        metrics_for: MayRead | None = None,
+        principal_of: PrincipalOf | None = None,
         workers: WorkerGroup | None = None,
         fleet: Fleet | None = None,
         audit: AuditTrail | None = None,
@@ -66,9 +69,10 @@ class ControlServer:
         self._metrics = Metrics(hub, fleet, audit)
         self.views = Views(hub, self.history, about, fleet, loop_lag=self._loop_lag)
         self.events = EventStream(self.views, wall=time.time)
-        context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, audit)
+        context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, audit, principal_of)
         self._api = ControlApi(context, HANDLERS)
-        self._metrics_for = metrics_for
+        self._principal_of = principal_of
+        self._audit = audit
         self._workers = workers
         self._totals = SharedTotals(hub, workers, self.history, self.events.called) if workers is not None else None
         self._fleet_told: FleetView | None = None
@@ -101,7 +105,7 @@ class ControlServer:
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
-        read_by = self._may_read_metrics if self._metrics_for is not None else None
+        read_by = self._may_read_metrics if self._principal_of is not None else None
         metrics = metrics_route(self._metrics, self._workers, read_by=read_by)
         if self._workers is None or self._totals is None:
             return (Mount("/api", app=self._api), metrics, *page_routes())
@@ -128,6 +132,8 @@ class ControlServer:
             if self._totals is not None and self._workers is not None:
                 tasks.start_soon(self._totals.run)
                 tasks.start_soon(keep_switches, self._hub, self._workers, self._runs_in_stdio)
+            if self._audit is not None:
+                tasks.start_soon(_watch_audit, self._audit, self.events)
             await self._metrics.loop.run()
 
     def _loop_lag(self) -> float | None:
@@ -137,7 +143,7 @@ class ControlServer:
     async def _may_read_metrics(self, token: str) -> bool:
         if self.sessions.access(token) is not None:
             return True
-        return self._metrics_for is not None and await self._metrics_for(token)
+        return self._principal_of is not None and await self._principal_of(token) is not None
 
     # Called by the server.
 
@@ -180,3 +186,13 @@ class ControlServer:
             self.events.hub_changed()
         for server in (*record.added, *record.changed) if isinstance(record, ConfigApplied) else ():
             self.events.touched(server)
+
+
+async def _watch_audit(audit: AuditTrail, events: EventStream) -> None:
+    """Tell the followers when the audit fails, and when it is written again."""
+    told = ""
+    while True:
+        if audit.failing != told:
+            told = audit.failing
+            events.hub_changed()
+        await anyio.sleep(AUDIT_SECONDS)

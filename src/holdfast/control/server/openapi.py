@@ -12,6 +12,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from holdfast._version import __version__
 from holdfast.control.models import (
+    ActivityView,
     ApiError,
     ApiModel,
     ApprovalList,
@@ -34,9 +35,9 @@ from holdfast.control.server.control_events import EVENTS
 
 __all__ = ["MOST_LINES", "OPERATIONS", "Lookup", "Needs", "Operation", "document", "look_up"]
 
-Needs: TypeAlias = Literal["nothing", "session", "control"]
+Needs: TypeAlias = Literal["nothing", "caller", "session", "control"]
 """The token that an operation needs. A browser's token (``session``) can do all that the control token can, except
-make sign-in codes and read unmasked addresses.
+make sign-in codes and read unmasked addresses. With ``caller``, a caller's own token shows her what is hers.
 """
 
 MOST_LINES = 1_000
@@ -160,6 +161,15 @@ OPERATIONS = (
         path="/api/events",
         summary="Everything that happens from now on",
         media_type="text/event-stream",
+    ),
+    Operation(
+        name="list_activity",
+        method="GET",
+        path="/api/activity",
+        summary="The latest records of the audit; with the token of a caller, her own",
+        answer=ActivityView,
+        query=("lines",),
+        needs="caller",
     ),
     Operation(
         name="get_targets",

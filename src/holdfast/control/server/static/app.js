@@ -1,6 +1,7 @@
 // The page: it takes the hub's events, shows the servers, and sends the user's actions to the hub.
 
 import { readAddress, writeAddress } from "./address.js";
+import { Activity } from "./activity.js";
 import { Api } from "./api.js";
 import { Announcer } from "./announcer.js";
 import { ServerList } from "./servers.js";
@@ -15,7 +16,8 @@ const fleet = new Fleet();
 const header = new Header(fleet, { onFilter: filter, onRetry: () => stream.nudge() });
 const announcer = new Announcer(fleet);
 const board = new ServerList(document.getElementById("fleet"), { fleet, act, tryAll, onToggle });
-const signIn = new SignIn(api, begin);
+const activity = new Activity(api);
+const signIn = new SignIn(api, begin, beginOwn);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
 const AGAIN = 2000;
@@ -35,6 +37,15 @@ function begin() {
   signIn.hide();
   view("board");
   stream.start();
+  activity.load();
+}
+
+/** A caller signed in with her own token: she sees what she did, and nothing of the servers. */
+function beginOwn() {
+  signIn.hide();
+  view("own");
+  document.title = "Activity · Holdfast";
+  activity.load();
 }
 
 function leave(reason = "") {
@@ -42,6 +53,7 @@ function leave(reason = "") {
   const { server } = readAddress();
   if (board.opened !== null) board.toggle(board.opened);
   writeAddress({ server });
+  activity.hide();
   view("sign-in");
   signIn.show(reason);
 }
@@ -50,6 +62,7 @@ function view(name) {
   document.body.dataset.view = name;
   document.getElementById("board").hidden = name !== "board";
   document.getElementById("colophon").hidden = name !== "board";
+  document.getElementById("touch").hidden = name === "own";
   if (name === "sign-in") document.title = "Sign in · Holdfast";
 }
 

@@ -1,17 +1,19 @@
-// Signing in: with a one-time code in the URL, or with the hub's control token.
+// Signing in: with a one-time code in the URL, with the hub's control token, or with the own token of a caller.
 
 import { copyable, setText, show } from "./dom.js";
 
 export class SignIn {
   #api;
   #onDone;
+  #onOwn;
   #section = document.getElementById("sign-in");
   #reason = document.getElementById("sign-in-reason");
   #input = document.getElementById("token");
 
-  constructor(api, onDone) {
+  constructor(api, onDone, onOwn) {
     this.#api = api;
     this.#onDone = onDone;
+    this.#onOwn = onOwn;
     const command = document.getElementById("sign-in-command");
     command.append(...copyable(command.dataset.command, "the command"));
     document.getElementById("sign-in-form").addEventListener("submit", (event) => this.#submit(event));
@@ -48,12 +50,14 @@ export class SignIn {
 
   async #submit(event) {
     event.preventDefault();
+    const token = this.#input.value.trim();
     try {
-      await this.#api.signInByToken(this.#input.value.trim());
-      this.#onDone();
+      if (await this.#api.signInAsCaller(token)) return this.#onOwn();
+      await this.#api.signInByToken(token);
+      return this.#onDone();
     } catch (error) {
       this.show(error.status === 401 ? "That is not this hub’s control token." : `Not signed in: ${error.message}.`);
-      this.#input.focus();
+      return this.#input.focus();
     }
   }
 
