@@ -23,16 +23,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from holdfast.config import UNIX, Config, ServerSpec
 from holdfast.core import is_loopback, nearest
 from holdfast.errors import HoldfastError, Problem, UsageError
-from holdfast.identity import FleetIdentity
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig
 from holdfast.serve.program import config_in
 from holdfast.serve.worker_link import WorkerTask
+
+if TYPE_CHECKING:  # slow to import, and a supervisor imports this module
+    from holdfast.identity import FleetIdentity
 
 __all__ = ["HubListener", "bind_for_hubs", "require_shared_key", "served_part"]
 
