@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -184,3 +185,46 @@ async def test_an_entry_that_is_the_hub_itself_is_left_out_and_named(
 async def test_a_holdfast_that_a_hub_started_is_a_hub_of_its_own() -> None:
     assert JoinOptions.read(["--stdio"], {"HOLDFAST_CHILD": "1", "HOME": "/"}) is None
     assert JoinOptions.read(["--stdio"], {"HOME": "/"}) is not None
+
+
+@pytest.mark.requirement("DX-9")
+async def test_two_folders_see_their_own_files_through_one_hub(home: JoinHome) -> None:
+    one, two, three = (home.folder / name for name in ("one", "two", "three"))
+    for folder in (one, two, three):
+        folder.mkdir()
+    home.write(s=home.server(), p=home.server(scope="project"), w=home.server(env={"KEY": "${workspaceFolder}"}))
+    hub = {"command": "holdfast", "args": ["serve", "--stdio"]}
+    project = {"mcpServers": {"extra": home.server(), "holdfast": hub}}
+    (two / ".mcp.json").write_text(json.dumps(project))
+    (three / ".mcp.json").write_text(json.dumps(project))
+    assert (await anyio.to_thread.run_sync(home.run, "trust", str(two / ".mcp.json"))).returncode == 0
+    async with (
+        home.client(cwd=one) as first,
+        home.client(cwd=one, modern=True) as beside,
+        home.client(cwd=two) as second,
+    ):
+        assert await first.call("p__where") == str(one)
+        assert await second.call("p__where") == str(two)
+        assert await first.call("w__add") == str(one)
+        assert await second.call("w__add") == str(two)
+        assert await first.call("p__pid") == await beside.call("p__pid") != await second.call("p__pid")
+        assert await first.call("s__pid") == await second.call("s__pid"), "the others are shared"
+        assert await second.call("extra__where") == str(two)
+        assert _servers(await first.ask("tools/list")) == {"s", "p", "w"}
+        assert _servers(await second.ask("tools/list")) == {"s", "p", "w", "extra"}
+        unknown = await first.ask("tools/call", name="extra__where", arguments={})
+        assert "error" in unknown
+        async with home.client(cwd=home.folder, begin=False) as nowhere, home.client("--folder", str(three)) as third:
+            await nowhere.begin()
+            assert _servers(await nowhere.ask("tools/list")) == {"s"}, "the home folder is no project"
+            assert await third.call("p__where") == str(three)
+            assert _servers(await third.ask("tools/list")) == {"s", "p", "w"}, "its project file is not trusted"
+        status = text_in(await first.ask("tools/call", name="holdfast_status", arguments={}))
+        assert "two" not in status.replace(str(home.folder), ""), "another project is not named"
+    assert len(home.hubs) == 1
+
+
+def _servers(answer: dict[str, Any]) -> set[str]:
+    """The servers whose tools are listed."""
+    names = [tool["name"] for tool in answer["result"]["tools"]]
+    return {name.partition("__")[0] for name in names if "__" in name}

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core import events as on
 from holdfast.hub.client_slots import ClientSlots, _Own
+from holdfast.hub.slot_key import SlotKey
 
 
 class Owner:
@@ -43,7 +44,7 @@ def _of(owners: list[Owner]) -> tuple[ClientSlots, dict[tuple[str, str], Any]]:
         for server in ("a", "b"):
             stub: Any = StubSlot()
             stubs[owner.name, server] = stub
-            slots._own[owner, server] = _Own(stub, expires=False, principal="", unused_since=0.0)
+            slots._own[SlotKey(server, "client", owner)] = _Own(stub, expires=False, principal="", unused_since=0.0)
             slots.servers_of.setdefault(owner, set()).add(server)
     return slots, stubs
 

@@ -34,6 +34,7 @@ from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
     EraChoice,
+    ServerScope,
     ServerSpec,
     Sharing,
     ToolFilter,
@@ -113,7 +114,7 @@ _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
 _PROCESS_KEYS = ("args", "env", "envFile", "cwd")
 _REQUEST_KEYS = ("headers", "allowPlainHttp", "oauth")
-_RUN_KEYS = ("era", "sharing", "lazy")
+_RUN_KEYS = ("era", "sharing", "scope", "lazy")
 """What the hub decides that has the server."""
 
 
@@ -129,6 +130,10 @@ class ReadContext:
     """The folder that relative paths start from; None leaves them as they are."""
     cwd: Path | None = None
     """The working folder of a server without ``cwd``; None is the folder that Holdfast was started in."""
+    workspace: Path | None = None
+    """The folder that a client works in, for servers that run once for each folder; None while it is not known."""
+    is_own_file: bool = False
+    """Whether this is the user's own file, which belongs to no project."""
     foreign: Mapping[str, str] = field(default_factory=lambda: SERVER_KEYS)
     trusted_by_content: bool = False
     """Whether the file is used because its user trusted its content. That says nothing about an ``envFile``."""
@@ -186,6 +191,8 @@ class _DefinitionReader:
         self._ignored: list[Ignored] = []
         self._found = Expansion()
         self._env_file: EnvFile | None = None
+        self._follows_folder = False
+        """Whether the definition uses the folder of its client."""
 
     def read(self, raw: object) -> Definition:
         self._add(_id_faults(self._id))
@@ -193,6 +200,7 @@ class _DefinitionReader:
             hint = 'write {"command": "…"} or {"url": "…"}'
             self._add([_DefinitionFault((), f"the server must be an object, not {kind_of(raw)}", hint)])
             return self._definition(self._bad({}), {})
+        self._follows_folder = self._context.is_own_file and "${workspaceFolder" in repr(raw)
         given = self._expand(self._relevant(raw))
         self._add(_contradictions(given))
         self._add(self._command_faults(given))
@@ -247,7 +255,7 @@ class _DefinitionReader:
     def _expand(self, given: dict[str, object]) -> dict[str, object]:
         if not self._context.expands:
             return given
-        variables = variables_for(self._context.folder, self._context.environ)
+        variables = variables_for(self._context.workspace or self._context.folder, self._context.environ)
         result = expand(given, self._path, variables, self._found)
         for fault in self._found.faults:
             inside = fault.path[len(self._path) :]
@@ -316,6 +324,10 @@ class _DefinitionReader:
 
     # The resulting spec
 
+    def _working_folder(self, model: ServerFile) -> Path | None:
+        of_project = model.scope == "project" or self._follows_folder
+        return self._context.workspace if of_project and self._context.workspace else self._context.cwd
+
     def _spec(self, model: ServerFile) -> ServerSpec:
         _warn_of_placement(self._id, model)
         hub = model.hub or ""
@@ -327,7 +339,7 @@ class _DefinitionReader:
             command=self._command(model.command or ""),
             args=model.args,
             env=MappingProxyType(env),
-            cwd=self._resolve(model.cwd) if model.cwd else (self._context.cwd if model.command else None),
+            cwd=self._resolve(model.cwd) if model.cwd else (self._working_folder(model) if model.command else None),
             url=url,
             hub=hub,
             headers=MappingProxyType(dict(model.headers)),
@@ -342,6 +354,7 @@ class _DefinitionReader:
             timeout=model.timeout,
             era="modern" if hub else cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
+            scope="project" if self._follows_folder else cast("ServerScope", model.scope),
             secrets=gather_secrets(
                 env=env,
                 headers=model.headers,

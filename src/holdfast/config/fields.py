@@ -42,6 +42,7 @@ __all__ = [
     "Port",
     "Prefix",
     "Scalar",
+    "ServerScopeName",
     "SharingName",
     "Size",
     "Text",
@@ -179,6 +180,7 @@ TRANSPORTS = {
 
 
 SHARINGS = ("shared", "per-client")
+SERVER_SCOPES = ("shared", "project")
 PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
 TOOLS_MODES = ("all", "find")
@@ -533,6 +535,11 @@ PlacementField: TypeAlias = Annotated[
         message="a fleet does not place servers any more: a stdio server runs on each replica",
     ),
     _schema({"enum": list(PLACEMENTS)}, _EXPANDS),
+]
+ServerScopeName: TypeAlias = Annotated[
+    str,
+    _one_of(SERVER_SCOPES, 'write "project" to run it once for each folder'),
+    _schema({"enum": list(SERVER_SCOPES)}, _EXPANDS),
 ]
 SharingName: TypeAlias = Annotated[
     str,

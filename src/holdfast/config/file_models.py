@@ -30,6 +30,7 @@ from holdfast.config.fields import (
     Port,
     Prefix,
     Scalar,
+    ServerScopeName,
     SharingName,
     Text,
     Timeout,
@@ -295,6 +296,11 @@ class ServerFile(_FileModel):
         description="What happens when this server changes a tool, a prompt or its instructions, or adds one, after it "
         "was first listed: `off`, `warn` (reported) or `hold` (shown as first seen, or hidden, until a person approves "
         "it). Left out, `holdfast.approvals` decides.",
+    )
+    scope: ServerScopeName = Field(
+        default="shared",
+        description="`project`: it runs once for each folder that clients work in, with that folder as its working "
+        "folder and as `${workspaceFolder}`. A definition in your own file that uses `${workspaceFolder}` is one too.",
     )
     sharing: SharingName = Field(
         default="shared",

@@ -89,18 +89,27 @@ def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> Se
     return replace(server, headers=cast("HeaderSource", headers))
 
 
-def read_file(file: Path, *, environ: Mapping[str, str], found: bool = False) -> ConfigReading:
+def read_file(
+    file: Path, *, environ: Mapping[str, str], found: bool = False, workspace: Path | None = None
+) -> ConfigReading:
     """Read a file, and record where each value came from.
+
+    ``workspace`` is the folder that a client works in, for servers that run once for each folder.
 
     A file that was ``found`` and not named is checked: its owner, its mode and, outside the user's own folders,
     whether the user trusts its content. The checks are made with the bytes that are then used.
     """
     data = read_config(file, found=found)
-    return _read_text(data, file=file, environ=environ, found=found)
+    return _read_text(data, file=file, environ=environ, found=found, workspace=workspace)
 
 
 def _read_text(
-    text: str | bytes, *, file: Path | None, environ: Mapping[str, str], found: bool = False
+    text: str | bytes,
+    *,
+    file: Path | None,
+    environ: Mapping[str, str],
+    found: bool = False,
+    workspace: Path | None = None,
 ) -> ConfigReading:
     document = parse(text, file=file)
     folder = project_folder(file) if file else None
@@ -115,6 +124,8 @@ def _read_text(
         # A user's own servers belong to no project, so they run in the current folder.
         cwd=None if is_users_own else folder,
         trusted_by_content=asks,
+        workspace=workspace,
+        is_own_file=is_users_own,
     )
     return read_document(document.value, context, duplicates=document.duplicates, source=file, found=found)
 

@@ -22,6 +22,7 @@ __all__ = [
     "EraChoice",
     "HeaderSource",
     "OAuthSettings",
+    "ServerScope",
     "ServerSpec",
     "Sharing",
     "Target",
@@ -38,6 +39,7 @@ UNIX = "unix:"
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 Sharing: TypeAlias = Literal["shared", "per-client"]
+ServerScope: TypeAlias = Literal["shared", "project"]
 EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -128,8 +130,19 @@ class ServerSpec:
     """What happens when it changes what a model reads; None for the setting of all servers."""
     sharing: Sharing = "shared"
     """Whether all clients share one connection, or each has its own."""
+    scope: ServerScope = "shared"
+    """Whether it runs once for all, or once for each folder that clients work in."""
+    folder: str = ""
+    """The folder that it runs for; empty for one that is shared, and for the definition of others."""
+    configured_as: str = ""
+    """Its name in the configuration, where its id is another one: rules and people mean that name."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header values, env values, and values from ``${…}``."""
+
+    @property
+    def plain_name(self) -> str:
+        """Its name in the configuration."""
+        return self.configured_as or self.id
 
     def behind(self, address: str) -> ServerSpec:
         """The same server, where the hub at this address has it: what this hub shows of it stays as it is."""
@@ -160,6 +173,8 @@ class Config:
     servers: Mapping[str, ServerSpec]
     settings: Settings = field(default_factory=Settings)
     source: Path | None = None
+    scoped: bool = False
+    """Whether some of its servers are for the clients of one folder alone."""
     found: bool = False
     """Whether the search found the file and no one named it: then a changed file needs the user's trust again."""
 

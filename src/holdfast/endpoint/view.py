@@ -22,12 +22,13 @@ from holdfast.core import (
     Kind,
     NameKey,
     Unknown,
+    base_name,
     is_repeatable,
     nearest,
     unmarked,
 )
 from holdfast.endpoint.resource_uris import ResourceUris
-from holdfast.hub import Hub, is_shown, shown
+from holdfast.hub import Hub, SlotKey, is_shown, shown
 from holdfast.wire import dumps
 
 __all__ = ["LIST_METHODS", "TOOLS_MODES", "EndpointAddress", "ToolRoute", "View", "lists_tools_of"]
@@ -66,11 +67,13 @@ class EndpointAddress(NamedTuple):
     tools: ToolsMode = "all"
     profile: str | None = None
     """The named part of the servers and tools that it shows; None for everything."""
+    folder: str | None = None
+    """The folder that its clients work in; None if that is not known. Servers of another folder are not shown."""
 
     @property
     def label(self) -> str | None:
         """The address as a text, by which session ids and other replicas name it; None for the endpoint of all."""
-        if self.tools == "all" and self.profile is None:
+        if self.tools == "all" and self.profile is None and self.folder is None:
             return self.server
         return json.dumps(["endpoint", *self])
 
@@ -86,12 +89,20 @@ class View:
     """The servers of one endpoint; ``server`` is None for all of them."""
 
     def __init__(
-        self, hub: Hub, server: str | None = None, *, tools: ToolsMode = "all", profile: str | None = None
+        self,
+        hub: Hub,
+        server: str | None = None,
+        *,
+        tools: ToolsMode = "all",
+        profile: str | None = None,
+        folder: str | None = None,
     ) -> None:
         self.hub = hub
         self.server = server
         self.tools = tools
         self.profile = profile
+        self.folder = folder
+        self._own_names = FolderNames(self)
         self._uris = ResourceUris(hub, server)
         self._listed: dict[Kind, tuple[Catalog, Config, list[CatalogEntry]]] = {}
         self._routes: dict[str, ToolRoute] = {}
@@ -110,18 +121,18 @@ class View:
 
     def covers(self, server: str) -> bool:
         """Whether the endpoint has this server."""
-        return self.server in (None, server) and _in_profile(self, server)
+        return self.server in (None, server) and _in_profile(self, server) and _in_folder(self, server)
 
     def entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint lists; in find mode the pinned tools alone."""
         if kind is Kind.TOOL and self.tools == "find":
-            return [entry for entry in self.all_entries(kind) if _is_pinned(entry, self.hub.config.settings.pin)]
+            return [entry for entry in self.all_entries(kind) if _is_pinned(self, entry)]
         return self.all_entries(kind)
 
     def all_entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint has, also those that must be found."""
         catalog, config = self.hub.registry.catalog, self.hub.registry.config
-        if self.server is None and self.profile is None:
+        if self.server is None and self.profile is None and not config.scoped:
             return catalog.of(kind)
         known = self._listed.get(kind)
         if known is None or known[0] is not catalog or known[1] is not config:
@@ -132,11 +143,13 @@ class View:
     @property
     def label(self) -> str | None:
         """The address of the endpoint, as session ids and other replicas name it."""
-        return EndpointAddress(self.server, self.tools, self.profile).label
+        return EndpointAddress(self.server, self.tools, self.profile, self.folder).label
 
     def name_of(self, entry: CatalogEntry) -> str:
         """The name of an item at this endpoint."""
-        return entry.name if self.server is None else entry.original
+        if self.server is not None:
+            return entry.original
+        return self._own_names.of(entry) if self.folder is not None else entry.name
 
     def item(self, entry: CatalogEntry) -> dict[str, Any]:
         """Return one item, as it goes over the wire."""
@@ -156,12 +169,13 @@ class View:
         if kind is Kind.RESOURCE:
             found = self._uris.find(name)
         elif self.server is None:
-            found = self.hub.registry.find(name, kind)
+            own = self._own_names.find(kind, name) if self.folder is not None else None
+            found = own or self.hub.registry.find(name, kind)
         else:
             found = NameKey(kind, self.server, name)
         if isinstance(found, NameKey) and self.covers(found.server) and _shows(self, found):
             return found
-        if isinstance(found, Unknown) and self.profile is None:
+        if isinstance(found, Unknown) and self.profile is None and not self.hub.config.scoped:
             return found
         # What the endpoint does not show is unknown here, and is not suggested either.
         return Unknown(name, nearest(name, map(self.name_of, self.all_entries(kind))))
@@ -203,9 +217,77 @@ class View:
         return f"<View of {self.server or 'all servers'}{mode}>"
 
 
-def _is_pinned(entry: CatalogEntry, pins: Sequence[str]) -> bool:
+class FolderNames:
+    """The names of the tools and prompts of one folder's servers, for the clients that work there.
+
+    In the catalog of the hub each name is used once, so two folders cannot both have ``files__read``. A client sees one
+    folder alone: there each server has the name that its configuration gives it. Where a shared server has that name
+    already, the name is that of the catalog.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._of: tuple[Catalog, Config] | None = None
+        self._names: dict[NameKey, str] = {}
+        self._keys: dict[tuple[Kind, str], NameKey] = {}
+
+    def of(self, entry: CatalogEntry) -> str:
+        """The name of an item."""
+        self._follow()
+        return self._names.get(entry.key, entry.name)
+
+    def find(self, kind: Kind, name: str) -> NameKey | None:
+        """The item of this folder that has a name; None if none has."""
+        self._follow()
+        return self._keys.get((kind, name))
+
+    def _follow(self) -> None:
+        registry = self._view.hub.registry
+        catalog, config = registry.catalog, registry.config
+        if self._of is not None and self._of[0] is catalog and self._of[1] is config:
+            return
+        names: dict[NameKey, str] = {}
+        for kind in (Kind.TOOL, Kind.PROMPT):
+            for entry in catalog.of(kind):
+                spec = config.servers.get(entry.server)
+                if spec is None or not spec.folder or spec.folder != self._view.folder:
+                    continue
+                name = base_name(kind, spec.plain_name, entry.original, spec.prefix, catalog.longest)
+                other = catalog.entry(name, kind)
+                if other is None or not self._view.covers(other.server):
+                    names[entry.key] = name
+        self._of, self._names = (catalog, config), names
+        self._keys = {(key.kind, name): key for key, name in names.items()}
+
+    def __repr__(self) -> str:
+        return f"<FolderNames of {self._view.folder}: {len(self._names)}>"
+
+
+def _in_folder(view: View, server: str) -> bool:
+    """Whether a server is for the clients of this endpoint: it is shared, or it runs for their folder.
+
+    A server of the folder takes the place of a shared one with the same name. The endpoint of one server is asked for
+    by the server's id, so it is meant.
+    """
+    config = view.hub.registry.config
+    if not config.scoped or view.server is not None:
+        return True
+    spec = config.servers.get(server)
+    if spec is None or spec.scope == "project":
+        return spec is not None and view.folder is not None and spec.folder == view.folder
+    return view.folder is None or SlotKey(server, "folder", view.folder).id not in config.servers
+
+
+def _plain(view: View, server: str) -> str:
+    """The name of a server in the configuration: profiles and pins mean that one."""
+    spec = view.hub.config.servers.get(server)
+    return spec.plain_name if spec is not None else server
+
+
+def _is_pinned(view: View, entry: CatalogEntry) -> bool:
     """Whether a tool is one of the patterns of ``server/tool``."""
-    return any(fnmatchcase(f"{entry.server}/{entry.original}", pin) for pin in pins)
+    name = f"{_plain(view, entry.server)}/{entry.original}"
+    return any(fnmatchcase(name, pin) for pin in view.hub.config.settings.pin)
 
 
 def _shows(view: View, key: NameKey) -> bool:
@@ -220,13 +302,14 @@ def _shows(view: View, key: NameKey) -> bool:
         return False
     if view.profile is None or key.kind in (Kind.RESOURCE, Kind.TEMPLATE):
         return True  # a resource belongs to its server, and the profile has that
-    return any(fnmatchcase(f"{key.server}/{key.original}", pattern) for pattern in _patterns(view))
+    return any(fnmatchcase(f"{_plain(view, key.server)}/{key.original}", pattern) for pattern in _patterns(view))
 
 
 def _in_profile(view: View, server: str) -> bool:
     """Whether the profile of an endpoint has something of a server. A slash may stand in both names of a pattern."""
     if view.profile is None:
         return True
+    server = _plain(view, server)
     leads = [lead for one in _patterns(view) for lead in (one.partition("/")[0], one.rpartition("/")[0])]
     return any(fnmatchcase(server, lead) for lead in leads)
 

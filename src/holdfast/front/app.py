@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 import anyio
@@ -28,6 +29,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from holdfast.access import (
+    LOCAL,
     LOOPBACK_HOSTS,
     AccessRules,
     AuditTrail,
@@ -87,6 +89,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     workers: int = 1,
     fleet: Fleet | None = None,
     audit: AuditTrail | None = None,
+    folders: ClientFolders | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -132,7 +135,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         lifespan=lifespan,
     )
     app.state.front = front
-    app.state.endpoint = McpEndpoint(front, rules)
+    app.state.endpoint = McpEndpoint(front, rules, folders)
     return app
 
 
@@ -146,6 +149,22 @@ def create_hub_app(front: Front, *, uids: Collection[int] | None = None) -> Star
     app = Starlette(middleware=[Middleware(Guard, rules=rules)])
     app.state.endpoint = McpEndpoint(front, rules)
     return app
+
+
+class ClientFolders(Protocol):
+    """The folders that clients work in."""
+
+    def of(self, named: str, working: str) -> str | None:
+        """The folder of a client that names one and works in another; None if it works in none."""
+
+    async def enter(self, folder: str, variables: Mapping[str, str]) -> bool:
+        """A client works there, until ``leave``; False if there are too many folders."""
+
+    def leave(self, folder: str) -> None:
+        """A client left."""
+
+    async def touch(self, folder: str) -> bool:
+        """A request names the folder; False if there are too many."""
 
 
 class Endpoints:
@@ -327,7 +346,8 @@ class Front:
 
     def _opened(self, address: EndpointAddress) -> HttpEndpoint:
         mcp_server = McpServer(
-            self.broker, View(self.hub, address.server, tools=address.tools, profile=address.profile)
+            self.broker,
+            View(self.hub, address.server, tools=address.tools, profile=address.profile, folder=address.folder),
         )
         self.broker.announcer.listeners.append(mcp_server.listeners)
         sessions = HttpSessions(
@@ -400,9 +420,10 @@ class Front:
 class McpEndpoint:
     """The paths of MCP: checks access, finds the sessions, and lets them answer."""
 
-    def __init__(self, front: Front, rules: AccessRules) -> None:
+    def __init__(self, front: Front, rules: AccessRules, folders: ClientFolders | None = None) -> None:
         self._front = front
         self._rules = rules
+        self._folders = folders
 
     @property
     def retiring(self) -> bool:
@@ -441,6 +462,8 @@ class McpEndpoint:
             return
         server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
         address = _address(server, request.head.query, self._front.hub.registry.config.settings)
+        if isinstance(address, EndpointAddress) and address.folder is not None:
+            address = await _in_folder(address, found, self._folders)
         endpoint = self._front.endpoints.of(address.label) if isinstance(address, EndpointAddress) else None
         if endpoint is None:
             text = f"no server named {server!r} is configured" if isinstance(address, EndpointAddress) else address
@@ -452,6 +475,24 @@ class McpEndpoint:
         finally:
             if token is not None:
                 detach(token)
+
+
+async def _in_folder(
+    address: EndpointAddress, principal: Principal, folders: ClientFolders | None
+) -> EndpointAddress | str:
+    """The address with the folder that it names, whose servers run from now on; or what is wrong with it.
+
+    Only programs of the hub's own user name a folder of its machine: a remote caller could start what is in it.
+    """
+    if principal.name != LOCAL.name or folders is None:
+        return "`folder=` is for local clients of a hub that serves a file"
+    named = address.folder or ""
+    folder = folders.of(named, "/") if named.startswith("/") else None
+    if folder is None:
+        return f"`folder={named}` names no folder: write its whole path"
+    if not await folders.touch(folder):
+        return "clients work in too many folders"
+    return address._replace(folder=folder)
 
 
 def _address(server: str | None, query: bytes, settings: Settings) -> EndpointAddress | str:
@@ -466,4 +507,4 @@ def _address(server: str | None, query: bytes, settings: Settings) -> EndpointAd
     known = [name for name, _ in settings.profiles]
     if profile is not None and profile not in known:
         return f"there is no profile {profile!r}; known: {', '.join(known) or 'none'}"
-    return EndpointAddress(server, mode, profile)
+    return EndpointAddress(server, mode, profile, asked.get("folder") or None)

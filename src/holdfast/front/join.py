@@ -42,7 +42,7 @@ from holdfast.endpoint import (
     initialize,
     read_message,
 )
-from holdfast.front.app import Front
+from holdfast.front.app import ClientFolders, Front
 from holdfast.front.line_peek import id_in
 from holdfast.front.stdio import CHUNK, UNREAD_BYTES, PipeClient, PipeServer, Refuse
 from holdfast.wire import BadJson, dumps, loads, unix_peer_uid
@@ -77,8 +77,8 @@ class JoinPlace(Protocol):
 class SharedEnvironment(Protocol):
     """The variables of the hub, which its clients may complete."""
 
-    def wanted(self) -> Collection[str]:
-        """The names that a client is asked for."""
+    def wanted(self, folder: str) -> Collection[str]:
+        """The names that a client that works there is asked for."""
 
     async def offer(self, client: str, variables: Mapping[str, str]) -> None:
         """What a client has of them."""
@@ -100,12 +100,20 @@ class JoinServer:
     """Serves all that connect to one socket."""
 
     def __init__(
-        self, front: Front, place: JoinPlace, environment: SharedEnvironment, *, version: str, background: bool
+        self,
+        front: Front,
+        place: JoinPlace,
+        environment: SharedEnvironment,
+        folders: ClientFolders,
+        *,
+        version: str,
+        background: bool,
     ) -> None:
         self._front = front
         self._place = place
         self._listener: socket.socket | None = None
         self._environment = environment
+        self._folders = folders
         self._answer = {"join": PROTOCOL, "version": version, "pid": os.getpid(), "background": background}
         self._open: set[_Connection] = set()
         self._gone = anyio.Event()
@@ -158,7 +166,7 @@ class JoinServer:
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=CHUNK)
         joined = _Connection(self._front, reader, writer)
         try:
-            await joined.serve(self._answer, self._environment, self._open)
+            await joined.serve(self._answer, self._environment, self._folders, self._open)
         except (OSError, TimeoutError, BadJson, ValueError, KeyError, TypeError, EOFError) as exc:
             log.warning("a process that joined was disconnected: %s", type(exc).__name__)
         finally:
@@ -184,33 +192,55 @@ class _Connection:
         self._lines = SocketLines(reader, self._longest, self._refuse_early)
         self._exchange: Exchange | None = None
         self._hello: Mapping[str, Any] = {}
+        self._folder = ""
+        """Where the client works; empty if it does not say, or if that is no project."""
 
     @property
     def shown(self) -> JoinedClient:
         """What people are shown of it."""
         program = self._exchange.program if self._exchange is not None else ""
-        folder = str(self._hello.get("folder") or self._hello.get("cwd") or "")
+        folder = self._folder or str(self._hello.get("cwd") or "")
         return JoinedClient(program=program, folder=folder, pid=int(self._hello.get("pid") or 0))
 
     def tell_leaving(self) -> None:
         """The hub leaves."""
         self._writer.write(LEAVING, extra=len(LEAVING))
 
-    async def serve(self, answer: Mapping[str, Any], environment: SharedEnvironment, opened: set[_Connection]) -> None:
+    async def serve(
+        self,
+        answer: Mapping[str, Any],
+        environment: SharedEnvironment,
+        folders: ClientFolders,
+        opened: set[_Connection],
+    ) -> None:
         """Serve it until it leaves."""
         with anyio.fail_after(HELLO_SECONDS):
             self._hello = _own_line(await anext(self._lines, b""))
-            address = _address(self._front, self._hello)
+            named, working = str(self._hello.get("folder") or ""), str(self._hello.get("cwd") or "")
+            self._folder = folders.of(named, working) or ""
+            address = _address(self._front, self._hello, self._folder)
             if not isinstance(address, EndpointAddress):
                 self._tell({"error": address})
                 await self._writer.close()
                 return
-            self._tell({**answer, "wants": sorted(environment.wanted())})
+            self._tell({**answer, "wants": sorted(environment.wanted(self._folder))})
             begun = _own_line(await anext(self._lines, b""))
+        opened.add(self)
+        variables = {str(name): str(value) for name, value in (begun.get("environment") or {}).items()}
+        await environment.offer(self._name(), variables)
+        entered = bool(self._folder) and await folders.enter(self._folder, variables)
+        if self._folder and not entered:
+            log.warning("clients work in too many folders: the servers of %s do not run", self._folder)
+        try:
+            await self._converse(address, begun)
+        finally:
+            if entered:
+                folders.leave(self._folder)
+
+    async def _converse(self, address: EndpointAddress, begun: Mapping[str, Any]) -> None:
+        """Serve the client's own messages."""
         endpoint = self._front.endpoint_of(address.label)
         assert endpoint is not None  # noqa: S101 - it names no server
-        opened.add(self)
-        await environment.offer(self._name(), begun.get("environment") or {})
         client = PipeClient(self._writer)
         exchange = self._exchange = Exchange(
             endpoint.server, client, owner=(owner := secrets.token_bytes(16)), first_question=int(begun["question"])
@@ -277,7 +307,7 @@ def _own_line(line: bytes) -> Mapping[str, Any]:
     return said["holdfast"]
 
 
-def _address(front: Front, hello: Mapping[str, Any]) -> EndpointAddress | str:
+def _address(front: Front, hello: Mapping[str, Any], folder: str) -> EndpointAddress | str:
     """The endpoint that a client asks for, or what is wrong with it."""
     settings = front.hub.config.settings
     if hello.get("join") != PROTOCOL:
@@ -289,7 +319,9 @@ def _address(front: Front, hello: Mapping[str, Any]) -> EndpointAddress | str:
     known = [name for name, _ in settings.profiles]
     if profile is not None and profile not in known:
         return f"there is no profile `{profile}`; known: {', '.join(known) or 'none'}"
-    return EndpointAddress(None, tools, profile)
+    if hello.get("folder") and not folder:
+        return f"--folder names `{hello['folder']}`, which is no folder"
+    return EndpointAddress(None, tools, profile, folder or None)
 
 
 class SocketLines:

@@ -301,16 +301,18 @@ async def serve_stdio(
     broker: Broker | None = None,
     tools: ToolsMode | None = None,
     profile: str | None = None,
+    folder: str | None = None,
 ) -> None:
     """Serve one client over stdin and stdout until it leaves: all servers, or one.
 
-    ``tools`` and ``profile`` are what an address says over HTTP.
+    ``tools``, ``profile`` and ``folder`` are what an address says over HTTP.
 
     The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
     the start that a client can answer requests; it can also drain the calls before the end.
     """
     broker = broker or Broker(hub)
-    mcp_server = McpServer(broker, View(hub, server, tools=tools or hub.config.settings.tools, profile=profile))
+    mode = tools or hub.config.settings.tools
+    mcp_server = McpServer(broker, View(hub, server, tools=mode, profile=profile, folder=folder))
     longest = hub.config.settings.limits.message_bytes
     with _own_stdin() as stdin, _own_stdout() as stdout:
         writer = StdoutWriter(stdout)

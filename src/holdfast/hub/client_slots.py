@@ -1,4 +1,4 @@
-"""Slots that belong to one client each, for servers with ``sharing: per-client``.
+"""Slots that belong to one client each, for servers with ``sharing: per-client``. Their keys are of scope ``client``.
 
 Each is a slot with the same machine as a shared one, so a lost connection comes back for its client. It publishes
 nothing to the catalog: the shared slot lists the server. Their number is limited per server. A slot whose client
@@ -18,6 +18,7 @@ from holdfast.core import Listing, events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.slot import Slot, SlotContext, SlotHost
+from holdfast.hub.slot_key import SlotKey
 from holdfast.wire import Fields
 
 __all__ = ["ClientSlots"]
@@ -40,7 +41,7 @@ class ClientSlots:
 
     def __init__(self) -> None:
         self._context: SlotContext | None = None
-        self._own: dict[tuple[Hashable, str], _Own] = {}
+        self._own: dict[SlotKey, _Own] = {}
         self.servers_of: dict[Hashable, set[str]] = {}
         """By owner, the servers that it has a slot for: a call of one client looks at no other client."""
         self._changed = anyio.Event()
@@ -65,7 +66,8 @@ class ClientSlots:
 
         ``principal`` is whose quota it counts for; empty where there is one user alone.
         """
-        own = self._own.get((owner, spec.id))
+        key = SlotKey(spec.id, "client", owner)
+        own = self._own.get(key)
         if own is not None and own.slot.spec == spec:
             return own.slot
         assert self._context is not None  # noqa: S101 - the hub is open
@@ -75,10 +77,10 @@ class ClientSlots:
         if own is not None:
             own.slot.handle(on.RemoveRequested())
         else:
-            principals = [one.principal for (_, server), one in self._own.items() if server == spec.id]
+            principals = [one.principal for other, one in self._own.items() if other.server == spec.id]
             _refuse_too_many(spec.id, principals, principal, self._context.settings)
         slot = Slot(spec, replace(self._context, relay=relay))
-        self._own[owner, spec.id] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
+        self._own[key] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
         self.servers_of.setdefault(owner, set()).add(spec.id)
         self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
         slot.handle(on.StartRequested())
@@ -87,18 +89,18 @@ class ClientSlots:
 
     def find(self, owner: Hashable, server: str) -> Slot | None:
         """The owner's slot for a server, or None."""
-        own = self._own.get((owner, server))
+        own = self._own.get(SlotKey(server, "client", owner))
         return own.slot if own is not None else None
 
     def use(self, owner: Hashable, server: str) -> _Own | None:
         """Count one more use of the owner's slot, until ``leave``."""
-        if (own := self._own.get((owner, server))) is not None:
+        if (own := self._own.get(SlotKey(server, "client", owner))) is not None:
             own.uses += 1
         return own
 
     def leave(self, owner: Hashable, server: str) -> None:
         """Count one use less."""
-        self.unuse(self._own.get((owner, server)))
+        self.unuse(self._own.get(SlotKey(server, "client", owner)))
 
     def unuse(self, own: object) -> None:
         """End a use that ``use`` began."""
@@ -111,7 +113,7 @@ class ClientSlots:
 
     def keep(self, owner: Hashable, *, until_unused: bool = False) -> None:
         """The owner is there, and its slots stay. ``until_unused``: it may come back; they end when unused for long."""
-        found = [self._own[owner, server] for server in self.servers_of.get(owner, ())]
+        found = [self._own[SlotKey(server, "client", owner)] for server in self.servers_of.get(owner, ())]
         if found and self._context is not None:
             for own in found:
                 own.expires, own.unused_since = until_unused, self._context.clock.now()
@@ -120,23 +122,22 @@ class ClientSlots:
     def release(self, owner: Hashable) -> None:
         """End all slots of an owner that has left."""
         if owner in self.servers_of:
-            self._end([(owner, server) for server in self.servers_of[owner]])
+            self._end([SlotKey(server, "client", owner) for server in self.servers_of[owner]])
 
     def end(self, server: str) -> None:
         """End all clients' slots for a server that was removed or disabled."""
-        self._end([key for key in self._own if key[1] == server])
+        self._end([key for key in self._own if key.server == server])
 
     def all(self) -> list[Slot]:
         """Every client slot."""
         return [own.slot for own in self._own.values()]
 
-    def _end(self, keys: list[tuple[Hashable, str]]) -> None:
+    def _end(self, keys: list[SlotKey]) -> None:
         for key in keys:
-            owner, server = key
-            servers = self.servers_of[owner]
-            servers.discard(server)
+            servers = self.servers_of[key.owner]
+            servers.discard(key.server)
             if not servers:
-                del self.servers_of[owner]
+                del self.servers_of[key.owner]
             self._own.pop(key).slot.handle(on.RemoveRequested())
 
     def __repr__(self) -> str:

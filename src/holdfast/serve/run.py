@@ -52,11 +52,12 @@ from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.serve.audit_start import audit_notice, audited, record_other_events
-from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part
+from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part, without_itself
 from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
 from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.program import anywhere
+from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.serve.replicas import make_fleet, share_sessions
 from holdfast.serve.secret_files import CallerSecrets, SecretFiles
 from holdfast.serve.shared_hub import (
@@ -107,14 +108,17 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
         share_sessions(ids, fleet)
         identity = FleetIdentity(lambda: ids.keys.ring, f"{socket.gethostname()}-{os.getpid()}")
         require_shared_key(options, shared=ids.keys.shared)
+        projects = _project_servers(serving)
         hub = Hub(
-            config,
+            projects.of(config) if projects is not None else config,
             state_file=state_file,
             approvals=_approvals(options, serving.host),
             fleet=fleet,
             hub_tls=identity.client,
         )
         record_other_events(audit, hub)
+        reloader = _reloader(serving, hub, projects)
+        folders = _folders(hub, projects, reloader)
         secrets = CallerSecrets(serving)
         tokens = secrets.policy()
         joined: JoinServer | None = None
@@ -136,6 +140,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             client_certificates=tls is not None and tls.wants_client_certificate,
             workers=options.worker_count,
             audit=audit,
+            folders=folders,
         )
         front: Front = web.state.front
         server = HubWebServer(
@@ -146,16 +151,16 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             for_hubs=_for_hubs(serving, front, identity),
         )
         note = Announcement(serving, config)
-        reloader = _reloader(serving, hub)
         place = _shared_place(serving)
-        if place is not None and reloader is not None:
-            joined = _join_server(front, place, reloader)
+        joined = _join_server(front, place, reloader, folders)
         leaving = Leaving(serving, server, front, admin, note, joined)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, reloader, files)
+            if folders is not None:
+                tasks.start_soon(folders.run)
             tasks.start_soon(files.run)
             tasks.start_soon(end_when_asked, leaving.drain, options.drain, leaving.end, worker)
             tasks.start_soon(admin.run)
@@ -167,10 +172,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             async with _offered(serving, leaving) as handover:
                 with note.at(handover) if worker is None else nullcontext():
                     if joined is not None and place is not None:
-                        tasks.start_soon(joined.run)
-                        tasks.start_soon(place.follow)
-                    if joined is not None and runs_in_background(os.environ):
-                        tasks.start_soon(_end_background, hub, server, front, joined)
+                        tasks.start_soon(_let_join, joined, place, server, front)
                     await server.serve([serving.listener] if serving.listener is not None else [])
             tasks.cancel_scope.cancel()
 
@@ -187,21 +189,46 @@ def _shared_place(serving: Serving) -> SharedPlace | None:
     return SharedPlace.find(config.source, os.environ, takes_over=takes_over)
 
 
-def _join_server(front: Front, place: SharedPlace, reloader: Reloader) -> JoinServer:
+def _project_servers(serving: Serving) -> ProjectServers | None:
+    """The servers that run once for each folder; None for the demo servers, and where other hubs are the clients."""
+    config = serving.config
+    if config is None or config.source is None or serving.options.listen_hubs is not None:
+        return None
+    return ProjectServers(config.source, os.environ, partial(without_itself, serving.options))
+
+
+def _folders(hub: Hub, projects: ProjectServers | None, reloader: Reloader | None) -> FolderClients | None:
+    if projects is None or reloader is None:
+        return None
+    return FolderClients(projects, reloader.reload, hub.registry.clock)
+
+
+def _join_server(
+    front: Front, place: SharedPlace | None, reloader: Reloader | None, folders: FolderClients | None
+) -> JoinServer | None:
     hub, source = front.hub, front.hub.config.source
-    assert source is not None  # noqa: S101 - a place is of a file
+    if place is None or reloader is None or folders is None or source is None:
+        return None
     findings = front.broker.findings
     variables = ClientVariables(hub, source, reload=reloader.reload, findings=findings, environ=os.environ)
-    return JoinServer(front, place, variables, version=__version__, background=runs_in_background(os.environ))
+    return JoinServer(front, place, variables, folders, version=__version__, background=runs_in_background(os.environ))
 
 
-async def _end_background(hub: Hub, server: HubWebServer, front: Front, joined: JoinServer) -> None:
-    """End a hub that a client started, when nothing needs it any more."""
+async def _let_join(joined: JoinServer, place: SharedPlace, server: HubWebServer, front: Front) -> None:
+    """Let clients join, and end a hub that a client started when nothing needs it any more."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(joined.run)
+        tasks.start_soon(place.follow)
+        if runs_in_background(os.environ):
+            tasks.start_soon(_end_background, server, front, joined)
+
+
+async def _end_background(server: HubWebServer, front: Front, joined: JoinServer) -> None:
 
     def busy() -> bool:
         return bool(joined.clients or server.held or front.broker.attribution.calls)
 
-    await end_when_idle(hub.registry.clock, lambda: server.server_state.total_requests, busy)
+    await end_when_idle(front.hub.registry.clock, lambda: server.server_state.total_requests, busy)
     log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
     signal.raise_signal(signal.SIGTERM)
 
@@ -336,19 +363,31 @@ def _group(link: WorkerLink) -> WorkerGroup:
 async def _run_stdio(serving: Serving, audit: AuditTrail | None) -> None:
     log_faults_in_lines()
     async with _found_servers(serving) as (config, state_file):
-        hub = Hub(config, state_file=state_file, approvals=_approvals(serving.options, "localhost"))
+        projects, folder = _project_servers(serving), _own_folder(serving.options)
+        if projects is not None and folder is not None:
+            projects.in_use[folder] = FolderUse(clients=1)
+        served = projects.of(config) if projects is not None else config
+        hub = Hub(served, state_file=state_file, approvals=_approvals(serving.options, "localhost"))
         broker = Broker(hub, audit=audit)
         record_other_events(audit, hub)
         with EndableStdin() as stdin:
             keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
-                _watch(tasks, serving, hub, _reloader(serving, hub))
+                _watch(tasks, serving, hub, _reloader(serving, hub, projects))
                 tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
                 tools, profile = serving.options.tools, serving.options.profile
                 _check_profile(config, profile)
                 mode = next((one for one in TOOLS_MODES if tools is not None and tools.value == one), None)
-                await serve_stdio(hub, broker=broker, tools=mode, profile=profile)
+                await serve_stdio(hub, broker=broker, tools=mode, profile=profile, folder=folder)
                 tasks.cancel_scope.cancel()
+
+
+def _own_folder(options: ServeConfig) -> str | None:
+    """The folder that the client of a hub of its own works in."""
+    with suppress(OSError):  # it was removed
+        named = str(options.folder) if options.folder is not None else ""
+        return project_folder_of(named, os.getcwd(), os.environ)  # noqa: PTH109 - a text
+    return None
 
 
 def _check_profile(config: Config, profile: str | None) -> None:
@@ -404,9 +443,14 @@ def _approvals(options: ServeConfig, host: str) -> ApprovalMode | ApprovalsLock:
     return "warn" if is_loopback(host) else "hold"
 
 
-def _reloader(serving: Serving, hub: Hub) -> Reloader | None:
+def _reloader(serving: Serving, hub: Hub, projects: ProjectServers | None) -> Reloader | None:
     source = hub.config.source
-    return Reloader(hub, source, part=partial(_part, serving)) if source is not None else None
+
+    def part(config: Config) -> Config:
+        served = _part(serving, config)
+        return projects.of(served) if projects is not None else served
+
+    return Reloader(hub, source, part=part) if source is not None else None
 
 
 def _watch(

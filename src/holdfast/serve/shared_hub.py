@@ -28,6 +28,7 @@ from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.joiner import BACKGROUND_VARIABLE
+from holdfast.serve.project_folders import FILES
 
 if TYPE_CHECKING:  # slow to import, and a supervisor imports this module
     from holdfast.hub import Clock, Hub
@@ -137,13 +138,14 @@ class ClientVariables:
         self._given_by: dict[str, str] = {}
         """The client that brought a variable."""
 
-    def wanted(self) -> set[str]:
-        """The names that a client is asked for."""
-        return {"PATH", *(name for names in self._names().values() for name in names)}
+    def wanted(self, folder: str) -> set[str]:
+        """The names that a client is asked for: those of the hub's file, and of the project file where it works."""
+        files = [self._file, *(Path(folder) / name for name in FILES if folder)]
+        return {"PATH", *(name for file in files for names in _variables_of(file).values() for name in names)}
 
     async def offer(self, client: str, variables: Mapping[str, str]) -> None:
         """What a client has of them: it fills gaps, and replaces nothing."""
-        used = await anyio.to_thread.run_sync(self._names)
+        used = await anyio.to_thread.run_sync(_variables_of, self._file)
         known = {name for names in used.values() for name in names}
         fresh = False
         for name, value in variables.items():
@@ -159,13 +161,6 @@ class ClientVariables:
             self._look_for_commands()
         if fresh:
             await self._reload()
-
-    def _names(self) -> dict[str, tuple[str, ...]]:
-        """By server, the variables that its definition uses."""
-        try:
-            return {one.name: one.variables for one in summarize(read_config(self._file))}
-        except ConfigError:
-            return {}
 
     def _extend_path(self, offered: str) -> bool:
         """Add the folders that are missing, at the end: what a name means now, it means afterwards too."""
@@ -197,6 +192,14 @@ class ClientVariables:
 
     def __repr__(self) -> str:
         return f"<ClientVariables of {self._file}, from clients: {sorted(self._given_by)}>"
+
+
+def _variables_of(file: Path) -> dict[str, tuple[str, ...]]:
+    """By server, the variables that its definition uses."""
+    try:
+        return {one.name: one.variables for one in summarize(read_config(file))}
+    except ConfigError:
+        return {}
 
 
 async def end_when_idle(clock: Clock, uses: Callable[[], object], busy: Callable[[], bool]) -> None:

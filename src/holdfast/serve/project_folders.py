@@ -1,0 +1,202 @@
+"""The folders that clients work in, and the servers that run once for each of them (DX-9).
+
+Theory of operation. A server with ``"scope": "project"`` is a definition: what runs is a copy of it for each folder,
+with an id of its own (``SlotKey``), and that folder as its working folder and as ``${workspaceFolder}``. A project file
+that its user trusts (SEC-8) gives its folder further servers. The copies are servers of the hub like all others: they
+are part of its configuration while the folder has a client. So they start, heal and are shown as all others do; each
+endpoint lists those of its own folder alone (``endpoint.view``).
+
+- ``ProjectServers`` says what the configuration is for the folders that are in use.
+- ``FolderClients`` knows which folders are in use. The configuration is read again when that changes. A folder that its
+  last client left stays for a moment: clients are often restarted.
+
+What must never happen: that a folder is chosen from afar, that a file counts that its user did not trust, or that a
+copy is shown in another folder. The variables of a folder's first client count for its servers, while it is in use.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from holdfast.config import Config, ServerSpec, read_file
+from holdfast.errors import ConfigError, UntrustedConfig
+from holdfast.hub import Clock, SlotKey
+
+__all__ = ["FILES", "FolderClients", "FolderUse", "ProjectServers", "project_folder_of"]
+
+log = logging.getLogger("holdfast.serve")
+
+LINGER_SECONDS: Final = 10.0
+"""How long the servers of a folder stay after its last client left."""
+
+HTTP_SECONDS: Final = 600.0
+"""How long a folder stays in use after a request over HTTP named it: there is no end of a connection to see."""
+
+MOST_FOLDERS: Final = 50
+
+FILES: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json")
+LARGEST_FILE: Final = 1 << 20
+
+
+def project_folder_of(named: str, working: str, environ: Mapping[str, str]) -> str | None:
+    """The folder that a client works in: the one that it names, else its working folder, unless that means nothing.
+
+    A desktop program starts its servers in ``/`` or in the home folder: that is no project.
+    """
+    if named:
+        folder = os.path.realpath(os.path.join(working or "/", os.path.expanduser(named)))  # noqa: PTH111, PTH118 - a text
+        return folder if os.path.isdir(folder) else None  # noqa: PTH112 - a text
+    if not working.startswith("/"):
+        return None
+    folder = os.path.realpath(working)
+    home = os.path.realpath(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - a text
+    is_above = folder == "/" or f"{home}/".startswith(f"{folder}/")
+    return None if is_above or not os.path.isdir(folder) else folder  # noqa: PTH112 - a text
+
+
+@dataclass(eq=False)
+class FolderUse:
+    """One folder that is in use."""
+
+    variables: dict[str, str] = field(default_factory=dict, repr=False)
+    """Those of its first client."""
+    clients: int = 0
+    until: float = 0.0
+    """It is kept at least until then."""
+
+
+class ProjectServers:
+    """The configuration of a hub, with the servers of the folders that are in use."""
+
+    def __init__(self, file: Path, environ: Mapping[str, str], clean: Callable[[Config], Config]) -> None:
+        """``clean`` leaves out of a configuration what this hub must not start."""
+        self._file = file
+        self._environ = environ
+        self._clean = clean
+        self.in_use: dict[str, FolderUse] = {}
+
+    def of(self, config: Config) -> Config:
+        """What the hub serves: a definition that runs once for each folder does not run by itself."""
+        projects = [name for name, one in config.servers.items() if one.scope == "project"]
+        copies = [one for folder, use in self.in_use.items() for one in self._of_folder(folder, use, projects)]
+        if not projects and not copies:
+            return config
+        servers = {
+            name: replace(one, enabled=one.enabled and name not in projects) for name, one in config.servers.items()
+        }
+        servers |= {one.id: one for one in copies}
+        return replace(config, servers=servers, scoped=True)
+
+    def _of_folder(self, folder: str, use: FolderUse, projects: list[str]) -> Iterator[ServerSpec]:
+        environ = {**self._environ, **use.variables}
+        try:
+            own = read_file(self._file, environ=environ, workspace=Path(folder)).config.servers if projects else {}
+        except ConfigError:
+            own = {}  # the hub keeps what it has, and says why
+        found = {name: own[name] for name in projects if name in own} | self._of_project_file(folder, environ)
+        for name, one in found.items():
+            key = SlotKey(name, "folder", folder)
+            yield replace(one, id=key.id, scope="project", folder=folder, configured_as=name)
+
+    def _of_project_file(self, folder: str, environ: Mapping[str, str]) -> dict[str, ServerSpec]:
+        """The servers of a project's own file, if its user trusts it."""
+        file = next((one for name in FILES if (one := Path(folder) / name).is_file()), None)
+        if file is None or file.absolute() == self._file.absolute():
+            return {}
+        try:
+            if file.stat().st_size > LARGEST_FILE:
+                log.warning("%s is too large for a project file: it is not used", file)
+                return {}
+            config = self._clean(read_file(file, environ=environ, found=True).config)
+        except UntrustedConfig as exc:
+            log.warning("%s: %s (%s)", file, exc.problems[0].message, exc.hint)
+            return {}
+        except (ConfigError, OSError) as exc:
+            log.warning("the project file %s cannot be used: %s", file, exc)
+            return {}
+        return {name: one for name, one in config.servers.items() if not _is_hub(one)}
+
+    def __repr__(self) -> str:
+        return f"<ProjectServers of {sorted(self.in_use)}>"
+
+
+def _is_hub(spec: ServerSpec) -> bool:
+    """Whether an entry is this program: a project's file has it so that its clients use the hub."""
+    words = [spec.command, *spec.args]
+    return Path(spec.command).name == "holdfast" or words[1:3] == ["-m", "holdfast"] or spec.id == "holdfast"
+
+
+class FolderClients:
+    """Who works where."""
+
+    def __init__(self, servers: ProjectServers, reload: Callable[[], Awaitable[object]], clock: Clock) -> None:
+        """``reload`` reads the configuration again and applies it."""
+        self._servers = servers
+        self._reload = reload
+        self._clock = clock
+        self._turn = anyio.Lock()
+        self._changed = anyio.Event()
+
+    def of(self, named: str, working: str) -> str | None:
+        """The folder of a client; None if it works in none."""
+        return project_folder_of(named, working, os.environ)
+
+    async def enter(self, folder: str, variables: Mapping[str, str]) -> bool:
+        """A client works there, until ``leave``; False if there are too many folders."""
+        async with self._turn:
+            use = await self._used(folder, variables)
+            if use is not None:
+                use.clients += 1
+        return use is not None
+
+    def leave(self, folder: str) -> None:
+        """A client left."""
+        use = self._servers.in_use.get(folder)
+        if use is not None:
+            use.clients -= 1
+            use.until = max(use.until, self._clock.now() + LINGER_SECONDS)
+            self._changed.set()
+
+    async def touch(self, folder: str) -> bool:
+        """A request over HTTP names the folder; False if there are too many."""
+        async with self._turn:
+            use = await self._used(folder, {})
+            if use is not None:
+                use.until = max(use.until, self._clock.now() + HTTP_SECONDS)
+                self._changed.set()
+        return use is not None
+
+    async def _used(self, folder: str, variables: Mapping[str, str]) -> FolderUse | None:
+        in_use = self._servers.in_use
+        if folder not in in_use and len(in_use) >= MOST_FOLDERS:
+            return None
+        if folder not in in_use:
+            in_use[folder] = FolderUse(dict(variables), until=self._clock.now() + LINGER_SECONDS)
+            await self._reload()
+        return in_use[folder]
+
+    async def run(self) -> None:
+        """End the servers of folders that no client uses any more. Never returns."""
+        in_use = self._servers.in_use
+        while True:
+            self._changed = anyio.Event()
+            async with self._turn:
+                now = self._clock.now()
+                gone = [folder for folder, use in in_use.items() if not use.clients and use.until <= now]
+                for folder in gone:
+                    del in_use[folder]
+                if gone:
+                    await self._reload()
+            due = min((use.until for use in in_use.values() if not use.clients), default=None)
+            await self._clock.wait(self._changed, due)
+
+    def __repr__(self) -> str:
+        return f"<FolderClients { ({folder: use.clients for folder, use in self._servers.in_use.items()}) }>"

@@ -1,0 +1,147 @@
+"""Servers that run once for each folder: when they run, who sees them, and who may choose a folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.access import LOCAL, Principal
+from holdfast.config import Config, load_config
+from holdfast.front.app import create_app
+from holdfast.hub.hub import Hub
+from holdfast.hub.reload import Reloader
+from holdfast.hub.slot_key import SlotKey
+from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
+from holdfast.testing import FakeClock
+from tests.harness.joined import SERVER
+from tests.harness.web import serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DX-9")]
+
+
+def _config(folder: Path, **servers: object) -> Path:
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    return file
+
+
+def _as_it_is(config: Config) -> Config:
+    return config
+
+
+@pytest.mark.parametrize(
+    ("named", "working", "found"),
+    [
+        ("", "/", None),
+        ("", "{home}", None),
+        ("", "{above}", None),
+        ("", "{home}/code", "{home}/code"),
+        ("code", "{home}", "{home}/code"),
+        ("{home}", "{home}/code", "{home}"),
+        ("{home}/missing", "{home}/code", None),
+        ("", "", None),
+    ],
+)
+async def test_a_clients_folder_is_the_one_that_it_names_else_where_it_works_unless_that_is_no_project(
+    named: str, working: str, found: str | None, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    (home / "code").mkdir(parents=True)
+    put = {"home": str(home), "above": str(home.parent)}
+    seen = project_folder_of(named.format(**put), working.format(**put), {"HOME": str(home)})
+    assert seen == (found.format(**put) if found is not None else None)
+
+
+async def test_a_definition_runs_once_for_each_folder_in_use_and_not_by_itself(tmp_path: Path) -> None:
+    file = _config(tmp_path, a={"command": "x"}, p={"command": "x", "scope": "project", "args": ["${workspaceFolder}"]})
+    projects = ProjectServers(file, {"HOME": str(tmp_path)}, _as_it_is)
+    config = load_config(file)
+    alone = projects.of(config)
+    assert not alone.servers["p"].enabled
+    assert alone.servers["a"].enabled
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+        projects.in_use[str(folder)] = FolderUse(clients=1)
+    both = projects.of(config)
+    for folder in (one, two):
+        copy = both.servers[SlotKey("p", "folder", str(folder)).id]
+        assert (copy.cwd, copy.args, copy.plain_name, copy.enabled) == (folder, (str(folder),), "p", True)
+
+
+async def test_the_servers_of_a_folder_end_a_moment_after_its_last_client_left(tmp_path: Path) -> None:
+    clock, reloads = FakeClock(), [0]
+
+    async def reload() -> None:
+        reloads[0] += 1
+
+    projects = ProjectServers(_config(tmp_path), {}, _as_it_is)
+    clients = FolderClients(projects, reload, clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(clients.run)
+        assert await clients.enter("/a", {"KEY": "first"})
+        assert await clients.enter("/a", {"KEY": "second"})
+        assert projects.in_use["/a"].variables == {"KEY": "first"}
+        assert reloads == [1]
+        clients.leave("/a")
+        await clock.advance(3600)
+        assert "/a" in projects.in_use, "it still has a client"
+        clients.leave("/a")
+        await clock.advance(5)
+        assert "/a" in projects.in_use, "a client may come back"
+        await clock.advance(6)
+        assert not projects.in_use
+        assert reloads == [2]
+        tasks.cancel_scope.cancel()
+
+
+async def test_over_http_a_local_client_names_its_folder_and_a_remote_one_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    project = tmp_path / "project"
+    project.mkdir()
+    server = {"command": sys.executable, "args": [str(tmp_path / "server.py"), str(tmp_path / "notes")]}
+    file = _config(tmp_path, p={**server, "scope": "project"})
+    projects = ProjectServers(file, {"HOME": "/nowhere"}, _as_it_is)
+    hub = Hub(projects.of(load_config(file)))
+    reloader = Reloader(hub, file, part=projects.of)
+    folders = FolderClients(projects, reloader.reload, hub.registry.clock)
+    async with hub, serving(create_app(hub, folders=folders)) as base, httpx2.AsyncClient(trust_env=False) as http:
+
+        async def tools(query: str) -> tuple[int, Any]:
+            meta = {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            }
+            said = await http.post(
+                f"{base}/mcp{query}",
+                json={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}},
+                headers={
+                    "accept": "application/json, text/event-stream",
+                    "mcp-protocol-version": "2026-07-28",
+                    "mcp-method": "tools/list",
+                },
+            )
+            return said.status_code, said.json()
+
+        with anyio.fail_after(30):
+            status, listed = await tools(f"?folder={project}")
+            assert status == 200
+            assert "p__where" in [tool["name"] for tool in listed["result"]["tools"]]
+            _, elsewhere = await tools("")
+            assert [tool["name"] for tool in elsewhere["result"]["tools"]] == ["holdfast_status"]
+            assert (await tools("?folder=/no/such/folder"))[0] == 404
+            assert (await tools("?folder=relative"))[0] == 404
+            stranger = Principal(name="ada")
+            monkeypatch.setattr("holdfast.front.app.LOCAL", stranger)
+            refused, why = await tools(f"?folder={project}")
+        assert refused == 404
+        assert "local clients" in why["error"]
+        assert LOCAL.name == "local"
