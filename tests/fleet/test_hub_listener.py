@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -24,10 +25,10 @@ PING = b"GET /nothing HTTP/1.1\r\nhost: hub\r\n\r\n"
 
 
 @asynccontextmanager
-async def listening(identity: FleetIdentity) -> AsyncIterator[int]:
-    """A hub that serves other hubs at a port."""
+async def listening(identity: FleetIdentity, servers: dict[str, Any] | None = None) -> AsyncIterator[int]:
+    """A hub of these servers that serves other hubs at a port."""
     usual, listener = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
-    async with front({}) as hub, anyio.create_task_group() as tasks:
+    async with front(servers or {}) as hub, anyio.create_task_group() as tasks:
         hubs = HubListener(listener, identity), create_hub_app(hub.app.state.front, uids=None)
         began = anyio.Event()
         server = HubWebServer(hub.app, tls=None, on_listen=began.set, for_hubs=hubs)

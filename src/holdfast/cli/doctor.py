@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import ssl
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -18,7 +20,7 @@ from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.cli.trust import with_trust
-from holdfast.config import ConfigReading, find_config
+from holdfast.config import ConfigReading, find_config, state_folder
 from holdfast.core import Redactor, command_line, plain
 from holdfast.doctor import (
     CODES,
@@ -39,7 +41,7 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.doctor import EditPlan
-    from holdfast.wire import Starting
+    from holdfast.wire import HubTls, Starting
 
 __all__ = ["app", "print_code", "print_report"]
 
@@ -75,6 +77,15 @@ def doctor(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix, do not ask on a terminal")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the mcp.json as it was before the last --fix")] = False,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks without running them")] = False,
+    session_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--session-key-file",
+            metavar="FILE",
+            help="The session keys of your hubs, for servers behind another hub [default: HOLDFAST_SESSION_KEY]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Check all servers at the same time, and show how to fix each problem.
 
@@ -94,11 +105,12 @@ def doctor(
     if undo:
         _undo(config)
         return
-    report = _report(config, names or [], timeout, fix=fix)
+    hub_tls = _hub_tls(session_key_file)
+    report = _report(config, names or [], timeout, hub_tls, fix=fix)
     if fix and (repairs := _write_edits(report, ask=not yes)):
         if any(one.done for one in repairs):
             repairs = [*report.repairs, *repairs]
-            report = _report(config, names or [], timeout, fix=False)
+            report = _report(config, names or [], timeout, hub_tls, fix=False)
         report = report.model_copy(update={"repairs": (*report.repairs, *repairs)})
     if as_json:
         print_json(report.model_dump(mode="json"))
@@ -107,7 +119,26 @@ def doctor(
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _report(config: Path | None, names: list[str], seconds: float | None, *, fix: bool) -> Report:
+def _hub_tls(file: Path | None) -> HubTls | None:
+    """What proves to another hub that this is one of its fleet, if its session key is known here; doctor makes none."""
+    if file is None and not os.environ.get("HOLDFAST_SESSION_KEY"):
+        file = state_folder(os.environ) / "session.key"
+        if not file.exists():
+            return None
+
+    def context() -> ssl.SSLContext:
+        from holdfast.front import SessionKeys  # noqa: PLC0415 - slow to import, and rarely needed
+        from holdfast.identity import FleetIdentity  # noqa: PLC0415 - as above
+
+        keys = SessionKeys.find(file=file)
+        return FleetIdentity(lambda: keys.ring, "doctor").client()
+
+    return context
+
+
+def _report(
+    config: Path | None, names: list[str], seconds: float | None, hub_tls: HubTls | None, *, fix: bool
+) -> Report:
     read = with_trust(lambda: read_or_report(config))
     if not isinstance(read, ConfigReading):
         if names and read.file is None:
@@ -116,7 +147,7 @@ def _report(config: Path | None, names: list[str], seconds: float | None, *, fix
             )
         return read
     check_names(names, read)
-    return anyio.run(_examine, read, names, seconds, fix)
+    return anyio.run(partial(_examine, hub_tls=hub_tls), read, names, seconds, fix)
 
 
 def _where(report: Report) -> str:
@@ -170,7 +201,9 @@ def _undo(config: Path | None) -> None:
     data_console().print(f"{file} is as it was before the last `doctor --fix`", soft_wrap=True)
 
 
-async def _examine(reading: ConfigReading, names: list[str], seconds: float | None, fix: bool) -> Report:
+async def _examine(
+    reading: ConfigReading, names: list[str], seconds: float | None, fix: bool, *, hub_tls: HubTls | None
+) -> Report:
     from holdfast.doctor import Doctor  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     waiting = [d.server.id for d in reading.definitions if (d.server.id in names if names else d.server.enabled)]
@@ -189,7 +222,7 @@ async def _examine(reading: ConfigReading, names: list[str], seconds: float | No
         moving.update(_progress(waiting, total, starts))
 
     with working(_progress(waiting, total, starts)) as moving:
-        examination = Doctor(reading, timeout=seconds, fix=fix)
+        examination = Doctor(reading, timeout=seconds, fix=fix, hub_tls=hub_tls)
         return await examination.examine(names, on_server=on_server, on_starting=on_starting)
 
 

@@ -63,7 +63,7 @@ from holdfast.doctor.server_checks import (
     tls_applies,
 )
 from holdfast.hub import DialLimit, default_state_file, is_shown
-from holdfast.wire import Dialer, Starting, Warden
+from holdfast.wire import Dialer, HubTls, Starting, Warden
 
 __all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnServer"]
 
@@ -268,8 +268,10 @@ class Doctor:
         checks: Sequence[Check] = CHECKS,
         global_checks: Sequence[GlobalCheck] = GLOBAL_CHECKS,
         resolve: Resolve = resolve,
+        hub_tls: HubTls | None = None,
     ) -> None:
         self._reading = reading
+        self._hub_tls = hub_tls
         self._given_timeout = timeout
         self._timeout = timeout or reading.config.settings.load.attempt_timeout
         self._fix = fix
@@ -336,7 +338,7 @@ class Doctor:
             store = TokenStore(store.folder / "unread")  # reading a damaged store moves it, which only --fix may do
         logins = Logins(store)
         return Tools(
-            dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize),
+            dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize, hub_tls=self._hub_tls),
             turnstile=DialLimit(settings.load.concurrency, timers),
             starts=Starts(DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=self._shortest / 2)),
             settings=settings,

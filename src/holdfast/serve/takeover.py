@@ -2,8 +2,27 @@
 
 The hub listens on a private Unix socket; its path is in the file by which commands find the hub. The successor
 connects, receives the listening TCP socket (``SCM_RIGHTS``), starts, accepts, and says that it is ready. Only then the
-hub stops accepting. A successor that ends before it is ready changes nothing: the hub never stopped. Both sides check
-that the other one runs as the same user.
+hub stops accepting.
+
+    predecessor                         successor
+    offers its socket           <-      {"takeover": 1}
+    {"listener": 1} + socket    ->      starts its servers; connections wait in the queue of the one socket
+    serves on                           accepts
+    stops accepting, drains     <-      {"ready": true}
+    ends                                serves alone
+
+Both accept for a moment, on one socket: so no connection is refused, and none is in a queue that is closed.
+
+What can happen:
+- The successor ends before it is ready, or takes longer than ``START_SECONDS``: the hub goes on. It never stopped, so
+  nothing has to be undone, and the next successor may try.
+- Two successors come: the second one is told so, and ends.
+- The hub ends before the successor is ready: the successor has the socket, and serves.
+- Stdio servers run twice meanwhile: those of the hub answer its last calls, those of the successor its first ones. A
+  server that cannot bear that belongs behind a hub of its own, which takes no successor (``--listen-hubs``).
+
+What must never happen: the socket is given to another user. Each side asks the kernel who the other one is, before it
+sends anything.
 """
 
 from __future__ import annotations

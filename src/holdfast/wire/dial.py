@@ -310,7 +310,7 @@ class Dialer:
 
 
 _NO_KEY = "a hub at another address needs the key that both hubs share"
-_NO_KEY_HINT = "start both with the same --session-key-file"
+_NO_KEY_HINT = "give both the same --session-key-file, or the same HOLDFAST_SESSION_KEY"
 
 
 @dataclass
