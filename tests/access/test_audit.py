@@ -21,7 +21,16 @@ from hypothesis import given, settings, strategies as st
 
 from holdfast.access import audit_trail
 from holdfast.access.audit_check import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
-from holdfast.access.audit_files import AuditFiles, AuditKey, AuditRecord, Checkpoint, read_key
+from holdfast.access.audit_files import (
+    START,
+    AuditFiles,
+    AuditKey,
+    AuditRecord,
+    Checkpoint,
+    link_of,
+    read_key,
+    read_line,
+)
 from holdfast.access.audit_trail import AuditTrail, send_checkpoints
 from holdfast.core import Redactor
 from holdfast.errors import UsageError
@@ -221,6 +230,34 @@ def test_the_next_process_repeats_where_the_one_before_was(tmp_path: Path) -> No
     assert (verify(tmp_path, KEY).count, verify(tmp_path, KEY).unproven) == (0, [])
     rewrite(killed, lines(killed)[:-1])
     assert "its end was cut off" in verify(tmp_path, KEY).problems[0]
+
+
+def test_the_missing_file_of_a_killed_process_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    files = AuditFiles(tmp_path, KEY)
+    before = {*tmp_path.glob("audit-*.jsonl")}
+    files.write([called("b")])
+    (killed,) = {*tmp_path.glob("audit-*.jsonl")} - before
+    killed.unlink()
+    assert verify(tmp_path, KEY).problems == [f"{killed.name}: the file is missing"]
+
+
+def test_a_history_that_was_written_again_with_the_key_does_not_fit_a_checkpoint(tmp_path: Path) -> None:
+    points: list[Checkpoint] = []
+    files = AuditFiles(tmp_path, KEY, checkpoint=points.append)
+    files.write(map(called, "abc"))
+    files.close()
+    file = next(tmp_path.glob("audit-*.jsonl"))
+    forged, link = [], START
+    for number, line in enumerate(lines(file)):
+        known = read_line(line[:-1])
+        assert known is not None
+        body = known.body.replace(b'"bob"', b'"eve"') if number == 2 else known.body
+        link = link_of(KEY, link, body)
+        forged.append(body[:-1] + b',"link":"' + link + b'"}\n')
+    rewrite(file, forged)
+    assert verify(file, KEY).count == 0  # the chain itself is whole
+    assert f"{file.name}: record 5 is not the one of a checkpoint" in verify(tmp_path, KEY, points).problems
 
 
 def test_half_a_line_at_the_end_is_what_a_crash_leaves(tmp_path: Path) -> None:
