@@ -148,3 +148,19 @@ async def test_groups_and_scopes_come_from_the_claims_that_are_named(tmp_path: P
     found = await verify(jwt.encode(claims, key, algorithm="ES256"))
     assert found is not None
     assert (found.name, found.groups, found.scopes) == ("i#ada", frozenset({"dev"}), frozenset({"read", "write"}))
+
+
+async def test_another_claim_than_the_subject_may_name_the_user(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = tmp_path / "issuer.pem"
+    pem.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    claims = {"iss": "i", "aud": "hub", "sub": "of-this-application", "exp": time.time() + 600}
+    verify = jwt_verifier(issuer="i", audience="hub", keys=str(pem), user_claim="oid")
+    found = await verify(jwt.encode({**claims, "oid": "ada"}, key, algorithm="ES256"))
+    assert found is not None
+    assert found.name == "i#ada"
+    nameless: list[dict[str, object]] = [{}, {"oid": ""}, {"oid": ["ada"]}, {"oid": 7}]
+    for wrong in nameless:
+        assert await verify(jwt.encode({**claims, **wrong}, key, algorithm="ES256")) is None

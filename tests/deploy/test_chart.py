@@ -156,6 +156,7 @@ def test_every_install_that_is_printed_renders_as_printed(page: str, command: st
 def test_the_readme_of_the_chart_is_in_the_package_and_names_every_part() -> None:
     shown = helm("show", "readme", CHART)
     for part in yaml.safe_load((CHART / "values.yaml").read_text())["hub"]["jwt"].keys() - {
+        "userClaim",
         "groupsClaim",
         "scopesClaim",
     }:

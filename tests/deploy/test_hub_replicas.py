@@ -191,11 +191,12 @@ def test_under_the_gateway_api_too_the_hub_is_reached_by_those_who_are_named_alo
 
 
 def test_with_jwts_alone_the_gateway_forwards_them_and_no_token_is_mounted() -> None:
-    jwt = {"issuer": "https://i", "audience": "mcp", "keys": "https://i/keys", "groupsClaim": "roles"}
+    claims = {"groupsClaim": "roles", "userClaim": "oid"}
+    jwt = {"issuer": "https://i", "audience": "mcp", "keys": "https://i/keys", **claims}
     found = manifests(values={"hub": {"enabled": True, "jwt": jwt}})
     (container,) = _pod(found)["containers"]
     given = {"--jwt-issuer=https://i", "--jwt-audience=mcp", "--jwt-keys=https://i/keys", "--jwt-groups-claim=roles"}
-    assert given <= set(container["args"])
+    assert {*given, "--jwt-user-claim=oid"} <= set(container["args"])
     assert "token" not in {volume["name"] for volume in _pod(found)["volumes"]}
     assert "hub-token" not in json.dumps(found)
     text = by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]

@@ -58,9 +58,18 @@ log = logging.getLogger("holdfast.front")
 
 
 def jwt_verifier(
-    *, issuer: str, audience: str, keys: str, groups_claim: str = "groups", scopes_claim: str = "scope"
+    *,
+    issuer: str,
+    audience: str,
+    keys: str,
+    user_claim: str = "sub",
+    groups_claim: str = "groups",
+    scopes_claim: str = "scope",
 ) -> Verify:
-    """Return a verifier for ``TokenPolicy``; ``keys`` is the URL of a JWKS, or the path of a PEM public key."""
+    """Return a verifier for ``TokenPolicy``; ``keys`` is the URL of a JWKS, or the path of a PEM public key.
+
+    ``user_claim`` names the user. Some issuers give one person another ``sub`` in each application.
+    """
     if not issuer or not audience:
         raise UsageError("JWT verification needs an issuer and an audience")
     find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
@@ -76,7 +85,7 @@ def jwt_verifier(
             leeway=LEEWAY_SECONDS,
             options={"require": list(REQUIRED)},
         )
-        subject = claims["sub"]
+        subject = claims.get(user_claim)
         if not isinstance(subject, str) or not subject:
             return None
         return Principal(

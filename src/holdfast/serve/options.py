@@ -129,6 +129,9 @@ class ServeConfig:
     jwt_keys: Annotated[
         str | None, Option("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file")
     ] = None
+    jwt_user_claim: Annotated[
+        str, Option("--jwt-user-claim", metavar="NAME", help="The claim that names a user, where `sub` is not the one")
+    ] = "sub"
     jwt_groups_claim: Annotated[
         str, Option("--jwt-groups-claim", metavar="NAME", help="The claim with the groups of a user")
     ] = "groups"

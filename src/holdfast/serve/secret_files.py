@@ -52,6 +52,7 @@ class CallerSecrets:
                 issuer=options.jwt_issuer,
                 audience=options.jwt_audience,
                 keys=options.jwt_keys,
+                user_claim=options.jwt_user_claim,
                 groups_claim=options.jwt_groups_claim,
                 scopes_claim=options.jwt_scopes_claim,
             )
