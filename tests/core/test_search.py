@@ -30,7 +30,7 @@ def schema(*required: str, **properties: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", ["createIssue", "create_issue", "create-issue", "CREATE_Issue"])
 def test_a_joined_name_is_found_by_each_of_its_words(name: str) -> None:
-    words = search_text("git-hub", name, {}).name.lower().replace("-", " ").split()
+    words = search_text("git-hub", name, {}).name.lower().replace("-", " ").replace("_", " ").split()
     assert {"create", "issue"} <= {*words}
 
 
@@ -39,21 +39,21 @@ def test_an_acronym_before_a_word_is_one_word() -> None:
 
 
 def test_a_text_without_spaces_becomes_pairs_of_characters() -> None:
-    assert query_words("天气预报 weather 雨") == ["天气", "气预", "预报", "weather", "雨"]
+    assert list(query_words("天气预报 weather 雨")) == ["天气", "气预", "预报", "weather", "雨"]
 
 
 def test_a_query_loses_its_function_words_unless_it_has_no_other() -> None:
-    assert query_words("Could you please merge these PDF files?") == ["merge", "pdf", "files"]
-    assert query_words("what is it") == ["what", "is", "it"]
+    assert list(query_words("Could you please merge these PDF files?")) == ["merge", "pdf", "files"]
+    assert list(query_words("what is it")) == ["what", "is", "it"]
 
 
 def test_the_operators_of_a_search_engine_are_words_like_others() -> None:
-    assert query_words('name:x* NEAR("a b", 2) -"c" AND {d}') == ["name", "x", "near", "b", "2", "c"]
+    assert list(query_words('name:x* NEAR("a b", 2) -"c" AND {d}')) == ["name", "x", "near", "b", "2", "c"]
 
 
 def test_a_long_query_is_searched_by_its_first_words() -> None:
     words = query_words(" ".join(f"word{number}" for number in range(5_000)))
-    assert words == [f"word{number}" for number in range(MOST_WORDS)]
+    assert list(words) == [f"word{number}" for number in range(MOST_WORDS)]
 
 
 def test_parameters_and_their_descriptions_are_searched() -> None:

@@ -177,6 +177,65 @@ def test_any_query_over_any_tool_has_an_answer_in_bounds(query: str, description
     assert len(found(by_words(), catalog, query, 2)) <= 2
 
 
+WORDS = st.sampled_from(["create", "issue", "File", "天气预报", "a", "ﬁ½", "\ud800", "x_y-z", "\x00"])
+TEXTS = st.lists(WORDS | st.text(max_size=8), max_size=12).map(" ".join)
+SCHEMAS = st.dictionaries(TEXTS, st.none() | st.fixed_dictionaries({"type": TEXTS, "description": TEXTS}), max_size=3)
+CATALOGS = st.dictionaries(
+    TEXTS.filter(bool), st.dictionaries(TEXTS, st.tuples(TEXTS, SCHEMAS), max_size=6), max_size=5
+)
+ASKED = TEXTS | st.sampled_from(HOSTILE) | TEXTS.map(lambda text: (text or "x") * (10_240 // max(len(text), 1)))
+
+
+@given(servers=CATALOGS, query=ASKED, limit=st.integers(1, 20), forbidden=st.integers(0, 3))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_for_any_catalog_and_any_query_the_answer_is_in_bounds_and_holds_nothing_forbidden(
+    servers: dict[str, dict[str, tuple[str, dict[str, object]]]], query: str, limit: int, forbidden: int
+) -> None:
+    """An index that shows a candidate without asking for it, or twice, or more of them, fails here."""
+    listings = [
+        Listing(
+            server=server,
+            generation=1,
+            tools=tuple(
+                tool(name, text, inputSchema={"properties": schema}) for name, (text, schema) in tools.items() if name
+            ),
+        )
+        for server, tools in servers.items()
+    ]
+    catalog = Catalog().publish_all(listings)
+
+    def allowed(entry: CatalogEntry) -> bool:
+        return len(entry.name) % 4 != forbidden
+
+    names = found(by_words(), catalog, query, limit, allowed)
+    listed = {entry.name for entry in catalog.tools}
+    assert len(names) == len({*names}) <= limit
+    assert {*names} <= listed
+    assert not [name for name in names if len(name) % 4 == forbidden]
+
+
+def test_a_synonym_finds_a_tool_and_counts_less_than_the_word_itself() -> None:
+    catalog = catalog_of(
+        pictures={"picture_resize": "Changes the size"}, photos={"photo_resize": "Changes the size"}, z={"z": "Other"}
+    )
+    names = found(by_words(), catalog, "photo")
+    assert names == ["photos__photo_resize", "pictures__picture_resize"]
+
+
+def test_a_word_that_is_repeated_counts_more() -> None:
+    catalog = catalog_of(a={"alpha": "It is one"}, b={"beta": "It is one"})
+    assert found(by_words(), catalog, "alpha beta beta")[0] == "b__beta"
+    assert found(by_words(), catalog, "beta alpha alpha")[0] == "a__alpha"
+
+
+def test_the_first_sentence_counts_more_than_the_rest() -> None:
+    catalog = catalog_of(
+        a={"t": "Does something. It also mentions invoices in passing."},
+        b={"t": "Does invoices in passing. It also mentions something."},
+    )
+    assert found(by_words(), catalog, "invoices")[0] == "b__t"
+
+
 def test_a_tool_that_is_not_allowed_is_never_found_however_well_it_fits() -> None:
     many = {f"create_issue_{number}": "Creates an issue" for number in range(CANDIDATES + 50)}
     catalog = catalog_of(denied=many, allowed={"note": "Mentions an issue once, among other words"})

@@ -216,6 +216,8 @@ if TYPE_CHECKING:
         SharedStore as SharedStore,
     )
     from holdfast.core.search import (
+        SYNONYMS as SYNONYMS,
+        Ranking as Ranking,
         SearchText as SearchText,
         first_sentence as first_sentence,
         meaning_text as meaning_text,

@@ -5,6 +5,12 @@ joined words (``create_issue``, ``createIssue``, ``create-issue``), and Chinese,
 spaces, becomes pairs of neighbouring characters. A query is data. Only its words are used, never its punctuation, so
 the syntax of a search engine in it means nothing.
 
+The rank of a tool is BM25F: a word counts by its rarity, by the part of the tool that it stands in, and by how often it
+is there, less and less. A word counts more in a short part. A first sentence says what a tool does, so it is a part of
+its own. A word that is repeated in a query counts more. A word that means much the same (``SYNONYMS``) counts a
+little. The lengths that are usual for each part are constants, so that the weight of a word in a tool does not depend
+on the other tools; only rarity does.
+
 A query loses its function words. They are rare in descriptions of tools, so a ranking by rarity would prefer a tool
 that happens to contain "please" or "what". This was measured on sets that the list was not made from (ADR 0030).
 
@@ -14,13 +20,25 @@ stand in it as long as there is room, and a count says how many were left out.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from holdfast.core.quoting import without_invisible
 
-__all__ = ["SearchText", "first_sentence", "meaning_text", "query_words", "search_text", "signature"]
+__all__ = [
+    "SYNONYMS",
+    "Ranking",
+    "SearchText",
+    "first_sentence",
+    "meaning_text",
+    "query_words",
+    "search_text",
+    "signature",
+]
 
 MOST_WORDS = 64
 """How many words of a query are searched. A task in a paragraph has fewer; a page of text costs no more than that."""
@@ -59,22 +77,171 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
+SYNONYMS: tuple[str, ...] = tuple(
+    # Each line is a group. They are general knowledge of what tools do, not taken from queries. What they gain is
+    # measured on sets whose queries were not read for it (ADR 0030).
+    """
+    create make add new insert generate build write
+    delete remove erase drop clear discard
+    get fetch retrieve read obtain load view show display
+    list enumerate browse show all
+    search find lookup query locate discover seek
+    update edit modify change alter adjust set revise
+    send post publish submit share deliver
+    move rename relocate transfer
+    copy duplicate clone
+    convert transform translate turn export
+    merge combine join concatenate unite
+    split divide separate
+    compare diff difference contrast
+    summarize summary overview digest brief
+    analyze analysis examine inspect evaluate assess study
+    calculate compute math arithmetic evaluate
+    run execute launch start invoke
+    stop kill terminate end cancel abort
+    download save store
+    upload import attach
+    open visit navigate browse
+    close shut
+    schedule plan book reserve arrange
+    check verify validate test confirm
+    picture image photo photograph screenshot
+    document doc file text word
+    folder directory path
+    spreadsheet excel sheet workbook xlsx csv
+    presentation slide powerpoint ppt deck
+    pdf document paper
+    video movie film clip youtube
+    music song audio track sound
+    weather forecast temperature climate rain
+    price cost quote rate
+    stock share equity ticker market
+    currency money exchange
+    company business firm corporation
+    news article headline story
+    website webpage page url site web link
+    email mail message inbox
+    message chat text notification
+    calendar event meeting appointment
+    map location place address geocode
+    route direction navigation path travel
+    distance far near nearby around close
+    trip travel vacation tour itinerary
+    hotel accommodation lodging
+    flight airline plane airport
+    train railway rail ticket station
+    restaurant food dining eat meal
+    recipe cook cooking dish meal
+    drug medicine medication pharmaceutical
+    disease illness condition symptom
+    paper article publication research academic study scholar
+    book reading novel
+    code program source script
+    repository repo git github codebase
+    issue bug ticket
+    commit change revision history
+    package library dependency module
+    database db sql table query
+    user account profile person member
+    chart graph plot diagram visualization
+    table grid matrix
+    time date clock hour timezone
+    translate translation language
+    question ask answer query
+    game gaming play player
+    trend trending popular ranking rank top
+    information info detail details data
+    note memo memory
+    task todo reminder
+    job career employment resume vacancy
+    house home property real estate
+    shop shopping product buy purchase store
+    crypto cryptocurrency bitcoin coin
+    law legal court attorney
+    school education course learn learning teach
+    health medical clinical fitness
+    image draw design art logo icon
+    color colour palette
+    password login credential authentication
+    shell terminal command bash console
+    process program task
+    browser web chrome page
+    click press tap
+    type enter fill input
+    """.strip().splitlines()
+)
+
+
 class SearchText(NamedTuple):
     """The words of one tool. Each part has a weight of its own in the search."""
 
     name: str
     server: str
+    summary: str
+    """The first sentence of the description."""
     description: str
+    """The rest of it."""
     parameters: str
+
+
+class Ranking(NamedTuple):
+    """How a tool's words and a query's words become a score. The parts are those of ``SearchText``."""
+
+    weights: tuple[float, ...] = (3.0, 2.0, 1.5, 0.5, 0.3)
+    """What a word counts in each part."""
+    shortness: tuple[float, ...] = (0.3, 0.3, 0.5, 0.75, 0.75)
+    """How much more a word counts in a part that is shorter than usual."""
+    lengths: tuple[float, ...] = (3.0, 2.0, 12.0, 20.0, 30.0)
+    """The usual number of words of each part."""
+    saturation: float = 2.0
+    """The higher it is, the more a further occurrence counts."""
+    repetition: float = 0.5
+    """What a word counts more that stands several times in a query."""
+    synonyms: float = 0.3
+    """What a synonym counts, beside 1 for the word itself."""
+
+    def impacts(self, counted: Mapping[tuple[str, int], int]) -> dict[str, float]:
+        """What each word counts in a tool, from 0 to 1, by how often each stands in each part."""
+        lengths = [0] * len(self.weights)
+        for (_, part), count in counted.items():
+            lengths[part] += count
+        scale = [
+            weight / (1 - short + short * length / usual)
+            for weight, short, length, usual in zip(self.weights, self.shortness, lengths, self.lengths, strict=True)
+        ]
+        summed: dict[str, float] = {}
+        for (word, part), count in counted.items():
+            summed[word] = summed.get(word, 0.0) + scale[part] * count
+        return {word: weight / (self.saturation + weight) for word, weight in summed.items()}
+
+    def wanted(
+        self, asked: Mapping[str, int], related: Mapping[str, frozenset[str]], rows: int, frequency: Mapping[str, int]
+    ) -> dict[str, float]:
+        """What each word is worth to a query that has some words so many times.
+
+        ``related`` are the synonyms of words; ``frequency`` is in how many of the ``rows`` tools each word stands.
+        """
+        worth = {word: 1 + self.repetition * math.log(count) for word, count in asked.items()}
+        for word, count in asked.items():
+            also = self.synonyms * (1 + self.repetition * math.log(count))
+            for one in related.get(word, ()):
+                if one not in asked:
+                    worth[one] = max(worth.get(one, 0.0), also)
+        known = ((word, value, frequency[word]) for word, value in worth.items() if word in frequency)
+        return {word: value * math.log(1 + (rows - found + 0.5) / (found + 0.5)) for word, value, found in known}
 
 
 def search_text(server: str, name: str, raw: Mapping[str, object]) -> SearchText:
     """The words of a tool, from its server's id, its own name and its description on the wire."""
     parameters = (f"{_spread(key)} {_text(of.get('description'))}" for key, of in _properties(raw).items())
+    description = _text(raw.get("description"))[:LONGEST_TEXT].strip()
+    end = _SENTENCE_END.search(description)
+    cut = end.start() if end is not None else len(description)
     return SearchText(
         name=_spread(f"{name} {_text(raw.get('title'))}"),
         server=_spread(server),
-        description=_paired(_text(raw.get("description"))[:LONGEST_TEXT]),
+        summary=_paired(description[:cut]),
+        description=_paired(description[cut:]),
         parameters=_paired(" ".join(parameters)[:LONGEST_TEXT]),
     )
 
@@ -85,10 +252,14 @@ def meaning_text(server: str, name: str, raw: Mapping[str, object]) -> str:
     return f"{_apart(f'{server} {name}')} {_text(raw.get('description'))} {_apart(parameters)}"
 
 
-def query_words(query: str) -> list[str]:
-    """The words that a query searches for, each once, in lower case; all of its words if it has no other ones."""
-    found = list(dict.fromkeys(_WORD.findall(_spread(query[:LONGEST_QUERY]).lower())))
-    return [word for word in found if word not in _FUNCTION_WORDS][:MOST_WORDS] or found[:MOST_WORDS]
+def query_words(query: str) -> dict[str, int]:
+    """The words that a query searches for, in lower case, each with how often it stands there.
+
+    If a query has function words alone, it searches for these.
+    """
+    found = Counter(_WORD.findall(_spread(query[:LONGEST_QUERY]).lower()))
+    kept = {word: count for word, count in found.items() if word not in _FUNCTION_WORDS} or found
+    return dict(islice(kept.items(), MOST_WORDS))
 
 
 def first_sentence(description: str) -> str:
@@ -161,8 +332,8 @@ def _cut(text: str, most: int = LONGEST_TYPE) -> str:
 
 
 def _spread(text: str) -> str:
-    """A text with the words of its joined names beside them: a name is found whole, and by each of its words."""
-    apart = _apart(text)
+    """A text in which ``createIssue`` stands beside its words; ``_`` and ``-`` part words for the index by itself."""
+    apart = _LOWER_UPPER.sub(" ", text)
     return _paired(text if apart == text else f"{text} {apart}")
 
 

@@ -305,7 +305,7 @@ class _Document:
 async def _excerpts(kept: _Kept, query: str, offset: int) -> RawObject:
     """The places from an offset on where a text occurs; where it occurs nowhere, those of its words."""
     found = await _places(kept.text, [query], offset)
-    words = query_words(query)[:MOST_QUERY_WORDS]
+    words = list(query_words(query))[:MOST_QUERY_WORDS]
     about = ""
     if not found and words != [query.lower()]:
         found = await _places(kept.text, words, offset)

@@ -10,8 +10,10 @@ name.
   given is immutable, so the loop may publish the next one meanwhile.
 - A query is data. Only words go into the expression, each in quotes, so no operator of the engine can be in it.
 - A name that is not in the given catalog is never found: rows of older catalogs are gone before the search.
-- SQLite ranks by bm25 with a weight for each column. With embeddings, both ranks are divided by their best and added.
-  The weights are measured; ADR 0030 has the figures.
+- SQLite finds the candidates, ranked by its bm25 with a weight for each column. They are ranked again by ``Ranking``
+  (core/search.py), which knows synonyms, repeated words and the length of each part; bm25 knows one length for the
+  whole row. Its words are SQLite's too: a second table cuts and stems texts, and its vocabulary is read back.
+- With embeddings, both scores are divided by their best and added. The weights are measured; ADR 0030 has the figures.
 
 An index that is never searched costs nothing.
 """
@@ -19,19 +21,25 @@ An index that is never searched costs nothing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from holdfast.core import (
+    SYNONYMS,
     Catalog,
     CatalogEntry,
     CatalogSource,
     Health,
     Kind,
+    Ranking,
+    SearchText,
     first_sentence,
     for_user,
     meaning_text,
@@ -44,17 +52,31 @@ from holdfast.types import FoundTool
 
 __all__ = ["ToolIndex", "found_tool"]
 
-WEIGHTS = "3.0, 2.0, 1.0, 0.5"
-"""What a word counts in the name, the server, the description and the parameters."""
+COLUMNS = ", ".join(SearchText._fields)
+WEIGHTS = "3.0, 2.0, 1.0, 1.0, 0.5"
+"""What a word counts in each column, for the choice of candidates."""
 
-MEANING = 2.0
+MEANING = 1.0
 """What similarity of meaning counts, beside 1 for the words."""
 
+RANKED = 50
+"""How many candidates are ranked again. More change nothing that was measured."""
+
 CANDIDATES, EVERY = 200, -1
-"""How many of the tools that match by words are looked at first, and what SQLite takes for no limit."""
+"""How many of the tools that match are looked at first, and what SQLite takes for no limit."""
+
+MOST_REPEATED = 5
+"""How often a word of a query counts at most."""
+
+TOKENIZE = "tokenize = 'porter unicode61'"
+_PARTS = {name: number for number, name in enumerate(SearchText._fields)}
 
 ROW_BYTES = 7
 """Bytes of a row's number: SQLite has eight with a sign, and two names share such a number in no catalog."""
+
+
+Shown: TypeAlias = Callable[[str], CatalogEntry | None]
+"""The tool of a name, if it is listed and may be shown."""
 
 
 class ToolIndex:
@@ -65,15 +87,18 @@ class ToolIndex:
         embeddings: Callable[[], StaticEmbeddings | None] = StaticEmbeddings.installed,
         *,
         meaning: float = MEANING,
+        ranking: Ranking | None = None,
     ) -> None:
         self._load_embeddings = embeddings
         self._meaning = meaning
+        self._ranking = ranking or Ranking()
         self._lock = anyio.Lock()
         self._indexed: dict[str, CatalogSource] = {}
         self._rows: dict[str, list[int]] = {}
         """The rows of each server."""
         self._keys: dict[int, str] = {}
         """The name of the tool that each row stands for."""
+        self._words = _IndexedWords(self._ranking)
         self._database: sqlite3.Connection | None = None
         self._vectors: VectorTable | None = None
 
@@ -90,13 +115,25 @@ class ToolIndex:
         """Search in the calling thread, for programs without an event loop. One search at a time."""
         self._follow(catalog)
         query = _storable(query)
+        asked = query_words(query)
+        if not asked:
+            return []
+
+        def shown(name: str) -> CatalogEntry | None:
+            entry = catalog.entry(name)
+            return entry if entry is not None and allowed(entry) else None
+
+        scores = self._scores(asked, shown)
+        if self._vectors is None:
+            best = sorted(scores, key=lambda row: (-scores[row], row))[:limit]
+            return [entry for row in best if (entry := shown(self._keys[row])) is not None]
+        by_words = {self._keys[row]: score for row, score in scores.items()}
         found: list[CatalogEntry] = []
         for most in (CANDIDATES, EVERY):
-            ranked = self._ranked(query, most)
-            entries = (catalog.entry(name) for name in ranked)
-            found = list(islice((entry for entry in entries if entry is not None and allowed(entry)), limit))
+            ranked = self._vectors.fused(query, by_words, self._meaning, most)
+            found = list(islice((entry for name in ranked if (entry := shown(name)) is not None), limit))
             if len(found) == limit or len(ranked) != most:
-                break  # else more tools match than were looked at, and most of those may not be shown
+                break  # else there are more tools than were looked at, and most of those may not be shown
         return found
 
     async def close(self) -> None:
@@ -106,6 +143,7 @@ class ToolIndex:
                 self._database.close()
             self._database = self._vectors = None
             self._indexed, self._rows, self._keys = {}, {}, {}
+            self._words = _IndexedWords(self._ranking)
 
     # The rows.
 
@@ -119,22 +157,25 @@ class ToolIndex:
         for server in (*gone, *changed):
             for row in self._rows.pop(server, ()):
                 rows.execute("DELETE FROM tools WHERE rowid = ?", (row,))
+                self._words.discard(row)
                 key = self._keys.pop(row)
                 if self._vectors is not None:
                     self._vectors.discard(key)
             self._indexed.pop(server, None)
         for server in changed:
             source = catalog.servers[server]
-            self._rows[server] = [self._add(rows, entry) for entry in _tools(source)]
+            texts: dict[int, Sequence[str]] = {}
+            self._rows[server] = [self._add(rows, entry, texts) for entry in _tools(source)]
+            self._words.add(_stemmed(rows, texts))
             self._indexed[server] = source
 
-    def _add(self, rows: sqlite3.Connection, entry: CatalogEntry) -> int:
+    def _add(self, rows: sqlite3.Connection, entry: CatalogEntry, texts: dict[int, Sequence[str]]) -> int:
         described = entry.server, entry.original, entry.item.raw
-        # The number of a row follows from the name alone: SQLite orders equal ranks by it, in any index.
-        row = int.from_bytes(blake2b(entry.name.encode("utf-8", "surrogatepass"), digest_size=ROW_BYTES).digest())
+        text = texts.setdefault(_row_of(entry), tuple(map(_storable, search_text(*described))))
+        row = _row_of(entry)
         rows.execute(
-            "INSERT INTO tools(rowid, name, server, description, parameters) VALUES (?, ?, ?, ?, ?)",
-            (row, *map(_storable, search_text(*described))),
+            f"INSERT INTO tools(rowid, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+            (row, *text),
         )
         self._keys[row] = entry.name
         if self._vectors is not None:
@@ -145,10 +186,10 @@ class ToolIndex:
         if self._database is None:
             # The threads differ from search to search; the lock lets one in at a time.
             database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-            database.execute(
-                "CREATE VIRTUAL TABLE tools"
-                " USING fts5(name, server, description, parameters, tokenize = 'porter unicode61')"
-            )
+            database.execute(f"CREATE VIRTUAL TABLE tools USING fts5({COLUMNS}, {TOKENIZE})")
+            database.execute(f"CREATE VIRTUAL TABLE cut USING fts5({COLUMNS}, {TOKENIZE}, content = '')")
+            database.execute("CREATE VIRTUAL TABLE cut_words USING fts5vocab(cut, instance)")
+            self._words.relate(_stemmed(database, {number: [group] for number, group in enumerate(SYNONYMS, 1)}))
             embeddings = self._load_embeddings()
             self._vectors = VectorTable(embeddings) if embeddings is not None else None
             self._database = database
@@ -156,27 +197,104 @@ class ToolIndex:
 
     # The ranks.
 
-    def _ranked(self, query: str, most: int) -> list[str]:
-        """The names of the ``most`` best tools; with embeddings every tool matches, more or less."""
-        words = query_words(query)
-        if not words:
-            return []
-        by_words = self._by_words(words, most)
-        return list(by_words) if self._vectors is None else self._vectors.fused(query, by_words, self._meaning, most)
+    def _scores(self, asked: Mapping[str, int], shown: Shown) -> dict[int, float]:
+        """The scores of the best tools that have one of the words and may be shown; of few, those with synonyms too."""
+        database = self._opened()
+        stems: dict[str, int] = {}
+        for (word, _), count in _stemmed(database, {1: [" ".join(_repeated(asked))]}).get(1, {}).items():
+            stems[word] = stems.get(word, 0) + count
+        rows = self._candidates(database, asked, shown)
+        if len(rows) < RANKED and (more := self._words.related_to(stems)):
+            rows = list(dict.fromkeys((*rows, *self._candidates(database, more, shown))))
+        return self._words.scores(stems, rows)
 
-    def _by_words(self, words: list[str], most: int) -> dict[str, float]:
-        """The best tools that have at least one of the words, in their order, each with its score."""
+    def _candidates(self, database: sqlite3.Connection, words: Iterable[str], shown: Shown) -> list[int]:
         expression = " OR ".join(f'"{word}"' for word in words)
-        found = self._opened().execute(
-            f"SELECT rowid, -round(bm25(tools, {WEIGHTS}), 6) AS score FROM tools WHERE tools MATCH ?"  # noqa: S608 - a constant
-            " ORDER BY score DESC, rowid LIMIT ?",
-            (expression, most),
-        )
-        return {self._keys[row]: score for row, score in found}
+        chosen: list[int] = []
+        for most in (RANKED, EVERY):
+            found = database.execute(
+                f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY round(bm25(tools, {WEIGHTS}), 6), rowid LIMIT ?",  # noqa: S608 - a constant
+                (expression, most),
+            ).fetchall()
+            chosen = list(islice((row for (row,) in found if shown(self._keys[row]) is not None), RANKED))
+            if len(chosen) == RANKED or len(found) != most:
+                break  # else more tools match than were looked at, and some of those may not be shown
+        return chosen
 
     def __repr__(self) -> str:
         fused = ", with embeddings" if self._vectors is not None else ""
         return f"<ToolIndex of {len(self._keys)} tools{fused}>"
+
+
+class _IndexedWords:
+    """What each word counts in each row, in how many rows it stands, and the synonyms."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._rows: dict[int, tuple[tuple[str, ...], array[float]]] = {}
+        """The words of each row and what each counts: compact, because ten thousand tools have half a million."""
+        self._frequency: dict[str, int] = {}
+        self._related: dict[str, frozenset[str]] = {}
+
+    def relate(self, groups: Mapping[int, Mapping[tuple[str, int], int]]) -> None:
+        """Take groups of words that mean much the same."""
+        related: dict[str, set[str]] = {}
+        for group in groups.values():
+            words = {word for word, _ in group}
+            for word in words:
+                related.setdefault(word, set()).update(words - {word})
+        self._related = {word: frozenset(others) for word, others in related.items()}
+
+    def related_to(self, stems: Mapping[str, int]) -> list[str]:
+        """The synonyms of a query's words that some tool has."""
+        also = {other for word in stems for other in self._related.get(word, ()) if other not in stems}
+        return sorted(also & self._frequency.keys())
+
+    def add(self, counted: Mapping[int, Mapping[tuple[str, int], int]]) -> None:
+        for row, counts in counted.items():
+            impacts = self._ranking.impacts(counts)
+            self._rows[row] = tuple(map(sys.intern, impacts)), array("f", impacts.values())
+            for word in impacts:
+                self._frequency[word] = self._frequency.get(word, 0) + 1
+
+    def discard(self, row: int) -> None:
+        words, _ = self._rows.pop(row, ((), None))
+        for word in words:
+            self._frequency[word] -= 1
+            if not self._frequency[word]:
+                del self._frequency[word]
+
+    def scores(self, stems: Mapping[str, int], rows: Iterable[int]) -> dict[int, float]:
+        """The scores of some rows for a query."""
+        worth = self._ranking.wanted(stems, self._related, len(self._rows), self._frequency)
+        scores: dict[int, float] = {}
+        for row in rows:
+            words, impacts = self._rows[row]
+            score = sum([worth[word] * impact for word, impact in zip(words, impacts, strict=True) if word in worth])
+            scores[row] = round(score, 6)
+        return scores
+
+
+def _stemmed(database: sqlite3.Connection, texts: Mapping[int, Sequence[str]]) -> dict[int, dict[tuple[str, int], int]]:
+    """How often each word stands in each part of some texts, cut and stemmed as SQLite does it."""
+    for row, parts in texts.items():
+        filled = (*parts, *[""] * (len(SearchText._fields) - len(parts)))
+        database.execute(f"INSERT INTO cut(rowid, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", (row, *filled))  # noqa: S608 - a constant
+    counted: dict[int, dict[tuple[str, int], int]] = {row: {} for row in texts}
+    for word, row, column in database.execute("SELECT term, doc, col FROM cut_words"):
+        counts, key = counted[row], (word, _PARTS[column])
+        counts[key] = counts.get(key, 0) + 1
+    database.execute("INSERT INTO cut(cut) VALUES ('delete-all')")
+    return counted
+
+
+def _repeated(asked: Mapping[str, int]) -> Iterator[str]:
+    return (word for word, count in asked.items() for _ in range(min(count, MOST_REPEATED)))
+
+
+def _row_of(entry: CatalogEntry) -> int:
+    """The number of a tool's row. It follows from the name alone: SQLite orders equal ranks by it, in any index."""
+    return int.from_bytes(blake2b(entry.name.encode("utf-8", "surrogatepass"), digest_size=ROW_BYTES).digest())
 
 
 def found_tool(entry: CatalogEntry, name: str, health: Health) -> FoundTool:
