@@ -10,7 +10,8 @@ connection. What must hold:
   so approvals, breaker, progress, tasks, questions and the headers to the server see nothing else.
 - ``call_readonly_tool`` runs only tools that declare themselves read-only. A person who allows it always has not
   allowed a deletion.
-- A tool that may not be called is not found, not described and not suggested.
+- A tool that may not be called is not found, not described and not suggested. A server that denies access now is not
+  searched either. A call to one of its tools is answered with the denial.
 
 A mistake of a model (an unknown name, a missing argument) is a tool result that says what to do next. It is not a
 protocol error, which a model may never see.
@@ -29,7 +30,7 @@ from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import LARGEST_READ
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
-from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
+from holdfast.hub import READ_RESULT, Hub, denying, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of, tool_info
 
@@ -149,18 +150,24 @@ class FindTools:
         if server is not None and not view.has(server):
             near = nearest(server, view.servers) or view.servers
             return _mistake(f"There is no server {quoted_name(server)} here. Servers: {_names(near)}")
+        denied = denying(hub.registry)
         found = await hub.tool_index.search(
             hub.catalog,
             query,
             limit=min(max(limit, 1), MOST_HITS),
-            allowed=lambda entry: server in (None, entry.server) and self._may_call(entry),
+            allowed=lambda entry: (
+                server in (None, entry.server) and entry.server not in denied and self._may_call(entry)
+            ),
         )
         servers = hub.servers
         hits = [
             found_tool(entry, view.name_of(entry), servers[entry.server]) for entry in found if entry.server in servers
         ]
         if not hits:
-            return _text(f"No tool matches. Servers: {_names(view.servers)}. {FULL_LIST}.", {"tools": []})
+            near = nearest(query[:80], view.servers) or view.servers
+            # A denial is told of the server, and not hidden behind "no tool".
+            told = f" Access is denied at: {_names(there)}." if (there := sorted(denied & {*view.servers})) else ""
+            return _text(f"No tool matches. Servers: {_names(near)}.{told} {FULL_LIST}.", {"tools": []})
         data = [
             {
                 "name": hit.name,

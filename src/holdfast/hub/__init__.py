@@ -8,7 +8,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.hub.approvals import ApprovalsLock as ApprovalsLock, shown as shown
-    from holdfast.hub.hub import Hub as Hub
+    from holdfast.hub.hub import Hub as Hub, denying as denying
     from holdfast.hub.hub_clock import (
         Clock as Clock,
         next_poll as next_poll,

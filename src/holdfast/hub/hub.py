@@ -95,18 +95,20 @@ class HubCalls:
     async def find_tools(self, query: str, *, limit: int = 5, server: str | None = None) -> tuple[FoundTool, ...]:
         """Find tools by what they do, in plain words; the best first, at most ``limit``, of one server if it is named.
 
-        Each hit says whether it can be called now. A tool of a disabled server, or one that is held until its change
-        is approved, is not found.
+        Each hit says whether it can be called now. A tool of a server that is disabled or denies access, or one that
+        is held until its change is approved, is not found.
         """
         self.registry.require_use()
         if server is not None:
             self.registry.slot(server)
-        held, slots = self.registry.approvals.is_held, self.registry.slots
+        held, slots, denied = self.registry.approvals.is_held, self.registry.slots, denying(self.registry)
         found = await self.tool_index.search(
             self.registry.catalog,
             query,
             limit=limit,
-            allowed=lambda entry: server in (None, entry.server) and not held(entry.server, entry.original),
+            allowed=lambda entry: (
+                server in (None, entry.server) and entry.server not in denied and not held(entry.server, entry.original)
+            ),
         )
         return tuple(found_tool(one, one.name, slots[one.server].health()) for one in found if one.server in slots)
 
@@ -157,6 +159,11 @@ class HubCalls:
 
     async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)
+
+
+def denying(registry: SlotRegistry) -> frozenset[str]:
+    """The servers that deny access now: what may not be called is not found."""
+    return frozenset(name for name, slot in registry.slots.items() if slot.health().status == "denied")
 
 
 class Hub(Operations, HubCalls):

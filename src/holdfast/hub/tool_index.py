@@ -25,7 +25,8 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, repeat
+from operator import mul
 from typing import TypeAlias
 
 import anyio
@@ -59,8 +60,8 @@ WEIGHTS = "3.0, 2.0, 1.0, 1.0, 0.5"
 MEANING = 1.0
 """What similarity of meaning counts, beside 1 for the words."""
 
-RANKED = 50
-"""How many candidates are ranked again. More change nothing that was measured."""
+RANKED = 40
+"""How many candidates are ranked again. More change next to nothing that was measured."""
 
 CANDIDATES, EVERY = 200, -1
 """How many of the tools that match are looked at first, and what SQLite takes for no limit."""
@@ -270,8 +271,8 @@ class _IndexedWords:
         scores: dict[int, float] = {}
         for row in rows:
             words, impacts = self._rows[row]
-            score = sum([worth[word] * impact for word, impact in zip(words, impacts, strict=True) if word in worth])
-            scores[row] = round(score, 6)
+            # In C from end to end: a loop over the words would take half of the time of a search.
+            scores[row] = round(sum(map(mul, map(worth.get, words, repeat(0.0)), impacts)), 6)
         return scores
 
 

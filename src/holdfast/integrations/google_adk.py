@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
@@ -19,6 +19,7 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai.types import FunctionDeclaration
 
+from holdfast.endpoint import finding_tools
 from holdfast.errors import HoldfastError, explain
 from holdfast.hub import Hub
 from holdfast.types import CallResult, Tool
@@ -36,7 +37,10 @@ RequireConfirmation = bool | Callable[[Tool, dict[str, Any]], bool | Awaitable[b
 
 
 class HubToolset(BaseToolset):
-    """All tools of a hub, which stays open and yours: ``close`` leaves it alone."""
+    """All tools of a hub, which stays open and yours: ``close`` leaves it alone.
+
+    ``tools="find"`` offers a few tools in place of all: the model finds, reads and calls the others with them.
+    """
 
     def __init__(
         self,
@@ -46,8 +50,10 @@ class HubToolset(BaseToolset):
         tool_name_prefix: str | None = None,
         require_confirmation: RequireConfirmation = False,
         on_progress: OnToolProgress | None = None,
+        tools: Literal["all", "find"] = "all",
     ) -> None:
         super().__init__(tool_filter=tool_filter, tool_name_prefix=tool_name_prefix)
+        self._mode = tools
         self._use_invocation_cache = False  # a tool that appears during a run is there on the next turn
         self._hub = hub
         self._require_confirmation = require_confirmation
@@ -56,7 +62,8 @@ class HubToolset(BaseToolset):
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
         """The tools of this moment."""
         await self._hub.ready(timeout=FIRST_LISTING_SECONDS)
-        tools = [HubTool(self._hub, tool, self._require_confirmation, self._on_progress) for tool in self._hub.tools()]
+        offered = finding_tools(self._hub) if self._mode == "find" else self._hub.tools()
+        tools = [HubTool(self._hub, tool, self._require_confirmation, self._on_progress) for tool in offered]
         return [tool for tool in tools if self._is_tool_selected(tool, readonly_context)]
 
     async def close(self) -> None:
@@ -105,9 +112,7 @@ class HubTool(BaseTool):
                 await self._on_progress(self._tool.name, progress, total, message)
 
         try:
-            result = await self._hub.call_tool(
-                self._tool.name, args, on_progress=report if self._on_progress is not None else None
-            )
+            result = await self._tool.call(args, on_progress=report if self._on_progress is not None else None)
         except HoldfastError as error:
             return {"error": explain(error)}
         return _answered(result)

@@ -9,15 +9,17 @@ with ``is_error``: the model reads the reason and the run goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from agents import AgentBase, RunContextWrapper
 from agents.mcp import MCPServer
 from mcp import types
 
-from holdfast.core import CatalogEntry
+from holdfast.core import HUB_NAME, CatalogEntry
+from holdfast.endpoint import finding_tools
 from holdfast.errors import HoldfastError, explain
 from holdfast.hub import Hub, shown
+from holdfast.types import Tool
 
 __all__ = ["HubServer"]
 
@@ -28,12 +30,17 @@ FIRST_LISTING_SECONDS = 4.0
 class HubServer(MCPServer):
     """All servers of a hub. The hub stays open and yours: ``connect`` and ``cleanup`` leave it alone.
 
+    ``tools="find"`` offers a few tools in place of all: the model finds, reads and calls the others with them.
+
     The options of ``MCPServer`` (``require_approval``, ``use_structured_content``, guardrails) work as on any server.
     """
 
-    def __init__(self, hub: Hub, *, name: str = "holdfast", **options: Any) -> None:
+    def __init__(
+        self, hub: Hub, *, name: str = "holdfast", tools: Literal["all", "find"] = "all", **options: Any
+    ) -> None:
         super().__init__(**options)
         self._hub = hub
+        self._mode = tools
         self._name = name
 
     @property
@@ -53,19 +60,29 @@ class HubServer(MCPServer):
     ) -> list[types.Tool]:
         """The tools of this moment."""
         await self._hub.ready(timeout=FIRST_LISTING_SECONDS)
-        return [types.Tool.model_validate(raw) for raw in _listed(self._hub.catalog.tools)]
+        listed = [] if self._mode == "find" else _listed(self._hub.catalog.tools)
+        return [types.Tool.model_validate(raw) for raw in (*listed, *map(_described, self._own().values()))]
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
     ) -> types.CallToolResult:
         """Call a tool. An outage is a result that says so."""
+        own = self._own().get(tool_name)
         try:
-            result = await self._hub.call_tool(tool_name, arguments)
+            if own is not None:
+                result = await own.call(arguments or {})
+            else:
+                result = await self._hub.call_tool(tool_name, arguments)
         except HoldfastError as error:
             text = types.TextContent(type="text", text=explain(error))
             return types.CallToolResult(content=[text], is_error=True)
         raw = {"content": list(result.content), "structuredContent": result.structured, "isError": result.is_error}
         return types.CallToolResult.model_validate({**raw, "_meta": dict(result.meta) or None})
+
+    def _own(self) -> dict[str, Tool]:
+        """The hub's own tools: those of find mode, and the one that reads large results."""
+        own = finding_tools(self._hub) if self._mode == "find" else self._hub.tools()
+        return {tool.name: tool for tool in own if tool.server_id == HUB_NAME}
 
     async def list_prompts(self) -> types.ListPromptsResult:
         """The prompts of this moment."""
@@ -87,6 +104,15 @@ class HubServer(MCPServer):
     async def read_resource(self, uri: str) -> types.ReadResourceResult:
         """Read a resource."""
         return types.ReadResourceResult.model_validate(await self._hub.read_resource(uri))
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": dict(tool.input_schema),
+        "annotations": dict(tool.annotations),
+    }
 
 
 def _listed(entries: Iterable[CatalogEntry]) -> list[dict[str, Any]]:

@@ -21,9 +21,10 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
+from holdfast.endpoint import finding_tools
 from holdfast.errors import HoldfastError, explain
 from holdfast.hub import Hub
-from holdfast.types import CallResult
+from holdfast.types import CallResult, Tool
 
 __all__ = ["HubToolset", "OnToolProgress"]
 
@@ -44,7 +45,8 @@ class HubToolset(AbstractToolset[Any]):
 
     ``tool_error_behavior`` is for errors that a tool itself reports (``isError``): ``retry`` asks the model to try
     again, as Pydantic AI's own MCP toolset does; ``failed`` reports a failure without a retry. An outage is always
-    ``failed``. Approval works as on any toolset: ``HubToolset(hub).approval_required(…)``.
+    ``failed``. Approval works as on any toolset: ``HubToolset(hub).approval_required(…)``. ``tools="find"`` offers a
+    few tools in place of all: the model finds, reads and calls the others with them.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class HubToolset(AbstractToolset[Any]):
         max_retries: int | None = None,
         tool_error_behavior: Literal["retry", "failed"] = "retry",
         on_progress: OnToolProgress | None = None,
+        tools: Literal["all", "find"] = "all",
     ) -> None:
         self._hub = hub
+        self._mode = tools
         self._id = id
         self._max_retries = max_retries
         self._on_error = tool_error_behavior
@@ -87,8 +91,11 @@ class HubToolset(AbstractToolset[Any]):
                 max_retries=retries,
                 args_validator=_ANY_OBJECT,
             )
-            for tool in self._hub.tools()
+            for tool in self._offered()
         }
+
+    def _offered(self) -> tuple[Tool, ...]:
+        return finding_tools(self._hub) if self._mode == "find" else self._hub.tools()
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -99,10 +106,13 @@ class HubToolset(AbstractToolset[Any]):
             if self._on_progress is not None:
                 await self._on_progress(name, progress, total, message)
 
+        progressed = report if self._on_progress is not None else None
+        own = {one.name: one for one in finding_tools(self._hub)} if self._mode == "find" else {}
         try:
-            result = await self._hub.call_tool(
-                name, tool_args, on_progress=report if self._on_progress is not None else None
-            )
+            if name in own:
+                result = await own[name].call(tool_args, on_progress=progressed)
+            else:
+                result = await self._hub.call_tool(name, tool_args, on_progress=progressed)
         except HoldfastError as error:
             raise ToolFailed(explain(error)) from error
         if result.is_error:

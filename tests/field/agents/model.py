@@ -27,6 +27,8 @@ class Step:
     name: str
     arguments: dict[str, Any]
     before: Callable[[], None] = lambda: None
+    tool: str = ""
+    """A part of the name of the tool; that of the model if it is left out."""
 
 
 @dataclass
@@ -60,7 +62,6 @@ class ScriptedModel:
 
     def decide(self, tools: list[str], results: list[str]) -> tuple[str, dict[str, Any], str] | None:
         """The tool to call, its arguments and an id for the call; None: say that all is done."""
-        name = next((each for each in tools if self.tool in each), None)
         with self._lock:
             for step, text in zip(self.steps, results, strict=False):
                 self.results[step.name] = text
@@ -71,8 +72,10 @@ class ScriptedModel:
                 self._begun.add(step.name)
                 step.before()
             self.listed[step.name] = tools
+        wanted = step.tool or self.tool
+        name = next((each for each in tools if wanted in each), None)
         # A program that lost its tools is still asked for the last known name: it says to the model what it knows.
-        last = next((each for names in self.listed.values() for each in names if self.tool in each), None)
+        last = next((each for names in self.listed.values() for each in names if wanted in each), None)
         called = name or last
         return None if called is None else (called, step.arguments, f"call_{len(results)}")
 

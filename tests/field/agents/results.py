@@ -16,6 +16,24 @@ PAGE = _ROOT / "docs" / "reference" / "agents.md"
 _WORKS = {"call": "hello", "server restart": "back", "hub restart": "again", "hub back": "last"}
 """The text that the tool gives in each step."""
 
+_FOUND = {
+    "find": "one__echo(",
+    "describe": "inputSchema",
+    "call": "hello",
+    "outage in the call": "'one'",
+    "outage in the hit": "reconnecting",
+    "recovery in the call": "back",
+    "recovery in the hit": "one__echo(",
+}
+"""What the model reads in each step in find mode."""
+
+_FIND = """
+## In find mode
+
+The same over HTTP at `/mcp?tools=find`, where the tool is not on the list: the model finds it, describes it, calls it,
+reads of an outage in the hit and in the call, and of its end.
+"""
+
 _HEAD = """# Agent programs
 
 Each program was installed from its registry and ran once without a person: with `holdfast serve` as its only MCP
@@ -64,11 +82,26 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
     ]
     for key, row in sorted(rows.items(), key=lambda each: each[0].lower()):
         program, way = key.split(" / ")
+        if way == "find":
+            continue
         names = row["listed"].get("call") or ["(none)"]
         steps = ("call", "outage", "server restart", "hub restart", "hub away", "hub back")
         cells = " | ".join(_brief(step, row) for step in steps)
         lines.append(f"| {program} ({row['versions']}) | {way} | `{names[0]}` | {cells} | {row['date']} |")
-    return "\n".join([_HEAD, *lines, _FOOT]).rstrip() + "\n"
+    return "\n".join([_HEAD, *lines, _FIND, *_finding(rows), _FOOT]).rstrip() + "\n"
+
+
+def _finding(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """The table of find mode."""
+    lines = [f"| program | {' | '.join(_FOUND)} | seen |", f"|---{'|---' * len(_FOUND)}|---|"]
+    for key, row in sorted(rows.items(), key=lambda each: each[0].lower()):
+        program, way = key.split(" / ")
+        if way == "find":
+            cells = " | ".join(
+                "works" if text in row["results"].get(step, "") else "-" for step, text in _FOUND.items()
+            )
+            lines.append(f"| {program} ({row['versions']}) | {cells} | {row['date']} |")
+    return lines
 
 
 def _brief(step: str, row: dict[str, Any]) -> str:

@@ -53,8 +53,11 @@ async def visit(program: Program, way: str, folder: Path) -> dict[str, Any]:
             Step("server restart", {"text": "back"}, act(lambda: _restarted(server))),
         ]
         url = await hub.start()
-        if way == "http":
-            target: dict[str, Any] = {"url": url}
+        if way == "find":
+            target: dict[str, Any] = {"url": f"{url}?tools=find"}
+            steps = _finding_steps(act(server.stop), act(lambda: _restarted(server)))
+        elif way == "http":
+            target = {"url": url}
 
             async def again() -> None:
                 await hub.end(signal.SIGTERM)
@@ -76,13 +79,33 @@ async def visit(program: Program, way: str, folder: Path) -> dict[str, Any]:
             (folder / "requests.json").write_text(json.dumps(model.requests, indent=1))
         tasks.cancel_scope.cancel()
     return {
-        "listed": {step: [name for name in names if TOOL in name] for step, names in model.listed.items()},
+        "listed": {
+            step: [name for name in names if TOOL in name or way == "find"] for step, names in model.listed.items()
+        },
         "longest": max((len(name) for names in model.listed.values() for name in names), default=0),
         "results": model.results,
         "exit": ran.returncode,
         "output": (ran.stdout + ran.stderr)[-3000:],
         "calls": server.asked.count("tools/call"),
     }
+
+
+def _finding_steps(stop: Callable[[], None], restart: Callable[[], None]) -> list[Step]:
+    """Find, describe and call; an outage, told in the hit and by the call; and its end."""
+    find = {"query": "echo a text"}
+
+    def call(text: str) -> dict[str, Any]:
+        return {"name": TOOL, "arguments": {"text": text}}
+
+    return [
+        Step("find", find, tool="find_tools"),
+        Step("describe", {"names": [TOOL]}, tool="describe_tools"),
+        Step("call", call("hello"), tool="call_tool"),
+        Step("outage in the call", call("anyone?"), stop, tool="call_tool"),
+        Step("outage in the hit", find, tool="find_tools"),
+        Step("recovery in the call", call("back"), restart, tool="call_tool"),
+        Step("recovery in the hit", find, tool="find_tools"),
+    ]
 
 
 async def _awaited(what: Callable[[], Awaitable[object]]) -> None:

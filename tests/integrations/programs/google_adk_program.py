@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from google.adk.agents import LlmAgent
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -42,11 +43,11 @@ class ScriptedModel(BaseLlm):
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
 
-async def run(hub: Hub, script: Script) -> None:
+async def run(hub: Hub, script: Script, mode: Literal["all", "find"] = "all") -> None:
     agent = LlmAgent(
         name="a",
         model=ScriptedModel(model="scripted", script=script),
-        tools=[HubToolset(hub)],
+        tools=[HubToolset(hub, tools=mode)],
         instruction=lambda ctx: hub.warnings().for_model,
     )
     runner = InMemoryRunner(agent=agent, app_name="test")
@@ -56,4 +57,4 @@ async def run(hub: Hub, script: Script) -> None:
         pass
 
 
-asyncio.run(play(run))
+asyncio.run(play(run, partial(run, mode="find")))

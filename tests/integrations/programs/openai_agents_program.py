@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from agents import Agent, ModelResponse, Runner, Usage, set_tracing_disabled
 from agents.models.interface import Model
@@ -54,14 +55,14 @@ def _item(said: tuple[str, dict[str, Any]] | str) -> Any:
     )
 
 
-async def run(hub: Hub, script: Script) -> None:
+async def run(hub: Hub, script: Script, mode: Literal["all", "find"] = "all") -> None:
     agent = Agent(
         name="a",
         model=ScriptedModel(script),
         instructions=lambda ctx, agent: hub.warnings().for_model,
-        mcp_servers=[HubServer(hub)],
+        mcp_servers=[HubServer(hub, tools=mode)],
     )
     await Runner.run(agent, "go", max_turns=20)
 
 
-asyncio.run(play(run))
+asyncio.run(play(run, partial(run, mode="find")))

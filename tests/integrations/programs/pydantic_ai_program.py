@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, RetryPromptPart, TextPart, ToolCallPart, ToolReturnPart
@@ -14,7 +15,7 @@ from holdfast import Hub
 from holdfast.integrations.pydantic_ai import HubToolset
 
 
-async def run(hub: Hub, script: Script) -> None:
+async def run(hub: Hub, script: Script, mode: Literal["all", "find"] = "all") -> None:
     async def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         parts = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart | RetryPromptPart)]
         read: Any = None
@@ -31,9 +32,12 @@ async def run(hub: Hub, script: Script) -> None:
         return ModelResponse(parts=[ToolCallPart(name, arguments)])
 
     agent = Agent(
-        FunctionModel(scripted), toolsets=[HubToolset(hub)], instructions=lambda: hub.warnings().for_model, retries=3
+        FunctionModel(scripted),
+        toolsets=[HubToolset(hub, tools=mode)],
+        instructions=lambda: hub.warnings().for_model,
+        retries=3,
     )
     await agent.run("go")
 
 
-asyncio.run(play(run))
+asyncio.run(play(run, partial(run, mode="find")))
