@@ -12,6 +12,7 @@ import typer
 
 from holdfast.cli.output import data_console, working
 from holdfast.control import RunningHub, is_named, running_hubs
+from holdfast.core import command_line
 from holdfast.errors import HoldfastError, NoHub
 
 __all__ = ["app"]
@@ -41,7 +42,8 @@ def stop(
     """
     found = _meant(config, hub)
     if not found:
-        raise NoHub("no hub runs in the background", hint="`holdfast status` shows the hubs that run here")
+        hint = f"`{command_line('status')}` shows the hubs that run here"
+        raise NoHub("no hub runs in the background", hint=hint)
     for one in found:
         with working(f"waiting until the hub with process id {one.pid} has ended"):
             _end(one)
