@@ -6,6 +6,7 @@ import hashlib
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ import pytest
 
 from holdfast.access.audit_check import AuditFilter, AuditReader
 from holdfast.access.audit_files import AuditFiles, AuditRecord
+from holdfast.config import config_from_mapping
+from holdfast.errors import UsageError
+from holdfast.serve.audit_start import audited
+from holdfast.serve.options import ServeConfig, Serving
 from holdfast.testing import StdioServer
 from tests.access.test_audit import KEY, called
 from tests.cli.in_process import Inside
@@ -161,6 +166,25 @@ def test_a_hub_on_loopback_writes_no_audit_by_default(inside: Inside) -> None:
     ran = inside("audit")
     assert ran.code == 2
     assert "there is no audit in" in ran.err
+
+
+def test_without_a_state_folder_a_hub_serves_without_the_audit_of_the_default_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    beyond = Serving(options=ServeConfig(), config=config_from_mapping({}), host="0.0.0.0")
+    with audited(beyond) as audit:
+        assert audit is None
+    assert "no audit is written" in caplog.text
+    asked = config_from_mapping({"holdfast": {"audit": {"enabled": True}}})
+    with pytest.raises(UsageError, match="the key of the audit"), audited(replace(beyond, config=asked)):
+        pass
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with audited(beyond) as audit:
+        assert audit is not None
+    with audited(replace(beyond, host="127.0.0.1")) as audit:
+        assert audit is None
 
 
 def test_records_are_shown_by_user_server_tool_and_outcome(inside: Inside, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ refusals at the door, logins that took effect, and changes of the configuration.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import time
@@ -22,6 +23,8 @@ from holdfast.serve.options import Serving
 
 __all__ = ["audit_notice", "audited", "record_other_events"]
 
+log = logging.getLogger("holdfast.audit")
+
 LOCAL_SYSLOG = Path("/dev/log")
 
 MOST_REFUSALS = 20
@@ -31,14 +34,25 @@ counted, in the log and in the metrics too, and the next record says how many th
 
 @contextmanager
 def audited(serving: Serving) -> Iterator[AuditTrail | None]:
-    """The audit of this process while it serves; None if there is none. An unusable key ends the start."""
+    """The audit of this process while it serves; None if there is none.
+
+    An unusable key ends the start, if the operator asked for an audit. Where it is on by default alone, such as in a
+    container whose state folder cannot be written, the hub serves without one, and its log says so.
+    """
     config = serving.config
     settings = config.settings.audit if config is not None else AuditSettings()
     if not _wanted(settings, serving):
         yield None
         return
     folder, key_file = audit_places(settings, config.source if config is not None else None, os.environ)
-    key = read_key(key_file, make=settings.key_file is None)
+    try:
+        key = read_key(key_file, make=settings.key_file is None)
+    except UsageError as error:
+        if settings != AuditSettings():
+            raise
+        log.error("no audit is written: %s", error.message)  # noqa: TRY400 - a line for people
+        yield None
+        return
     files = AuditFiles(
         folder,
         key,
