@@ -470,12 +470,29 @@ class _Run:
             return
         record = replica.member.book.get(key)
         if record is None or record.stamp < one.stamp:
+            if not self._is_at_hand(key, one.stamp):
+                return  # it learns it when the replica that has it reaches the store again
             raise Broken(f"{replica.name} does not know {key}, acknowledged at {one.acknowledged_at:.2f}")
         if key.startswith("switch/"):
             server = key.partition("/")[2]
             off = '"off":true' in record.value
             if off != (server in replica.off):
                 raise Broken(f"{replica.name} does not follow {record}")
+
+    def _is_at_hand(self, key: str, stamp: str) -> bool:
+        """Whether the store has a decision, or a replica that has reached the store for long enough to send it.
+
+        Else a replica that is cut off has it alone: the store lost it, and the others were started again without it.
+        """
+        known = self.world.store.state.records.get(key)
+        if known is not None and known[1].stamp >= stamp:
+            return True
+        long_ago = self.world.now - EVERYWHERE_SECONDS - SLACK_SECONDS
+        reaching = (
+            one for one in self.world.replicas.values() if one.alive and one.member.is_connected(self.world.now)
+        )
+        held = (one.member.book.get(key) for one in reaching if (one.connected_since or self.world.now) < long_ago)
+        return any(record is not None and record.stamp >= stamp for record in held)
 
     def heal(self) -> None:
         world = self.world
