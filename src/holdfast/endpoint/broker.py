@@ -243,7 +243,9 @@ class ClientServers:
         if self._homes is not None and self.is_per_client(server):
             await self._homes.check(client)
 
-    async def wait_for_first_listing(self, view: View, asker: Client | None = None) -> None:
+    async def wait_for_first_listing(
+        self, view: View, asker: Client | None = None, *, at_most: float | None = None
+    ) -> None:
         """Wait a moment for servers that were never listed, from when each of them began.
 
         ``asker`` is a client that asks for the tools: for its first list it waits for as long as it bears
@@ -259,13 +261,13 @@ class ClientServers:
         first = asker is not None and not asker.rebuilt and "tools/list" not in (asker.listed or {})
         if asker is not None and first and within >= DEFAULT_READY:
             within = max(within, first_list_seconds(asker.program))
-        until = clock.now() + within
+        until = clock.now() + (within if at_most is None else at_most)
         for server in view.servers:
             source = self._hub.catalog.servers.get(server)
             if source is not None and source.listing is None:
                 slot = self._registry.slot(server)
                 # A modern client over HTTP is not known from its last request: each of its lists is a first one.
-                known = asker is not None and first and not asker.modern
+                known = at_most is not None or (asker is not None and first and not asker.modern)
                 await clock.wait(slot.has_outcome, until if known else min(until, slot.begun + within))
 
     def _report_stateless(self, server: str) -> None:
