@@ -214,6 +214,7 @@ def test_for_any_catalog_and_any_query_the_answer_is_in_bounds_and_holds_nothing
     assert not [name for name in names if len(name) % 4 == forbidden]
 
 
+@pytest.mark.requirement("FIND-4")
 def test_a_synonym_finds_a_tool_and_counts_less_than_the_word_itself() -> None:
     catalog = catalog_of(
         pictures={"picture_resize": "Changes the size"}, photos={"photo_resize": "Changes the size"}, z={"z": "Other"}
@@ -222,12 +223,14 @@ def test_a_synonym_finds_a_tool_and_counts_less_than_the_word_itself() -> None:
     assert names == ["photos__photo_resize", "pictures__picture_resize"]
 
 
+@pytest.mark.requirement("FIND-4")
 def test_a_word_that_is_repeated_counts_more() -> None:
     catalog = catalog_of(a={"alpha": "It is one"}, b={"beta": "It is one"})
     assert found(by_words(), catalog, "alpha beta beta")[0] == "b__beta"
     assert found(by_words(), catalog, "beta alpha alpha")[0] == "a__alpha"
 
 
+@pytest.mark.requirement("FIND-4")
 def test_the_first_sentence_counts_more_than_the_rest() -> None:
     catalog = catalog_of(
         a={"t": "Does something. It also mentions invoices in passing."},
