@@ -247,6 +247,28 @@ class ImportOutput(Versioned):
     problems: list[ImportProblem]
 
 
+class SetupService(TypedDict):
+    """Whether the hub runs in the background, and why not."""
+
+    running: bool
+    reason: str | None
+
+
+class SetupOutput(ImportOutput):
+    """`holdfast setup`."""
+
+    service: SetupService
+    checks: list[CheckedRequirement]
+
+
+class UninstallOutput(Versioned):
+    """`holdfast uninstall`."""
+
+    done: list[str]
+    problems: list[str]
+    left: dict[str, str]
+
+
 class RestoredClient(TypedDict):
     """A client's file that was restored."""
 
@@ -469,8 +491,10 @@ OUTPUTS: Mapping[str, Any] = {
     "service install": ServiceInstalled | ServiceFiles,
     "service status": ServiceState,
     "service uninstall": ServiceRemoved,
+    "setup": SetupOutput,
     "status": StatusOutput | HubListOutput | StatusEvent,
     "tools": ToolsOutput,
     "trust": TrustOutput | TrustedFiles,
+    "uninstall": UninstallOutput,
 }
 """The output of each command that has ``--json``. The doctor has a model, and a schema, of its own."""

@@ -64,7 +64,15 @@ def values(inside: Inside, hub: HubPeer | None, *words: str) -> list[str]:
 def test_commands_and_subcommands_are_completed(inside: Inside) -> None:
     assert values(inside, None, "") == [*COMMANDS, "--help", "--version"]
     assert values(inside, None, "re") == [name for name in COMMANDS if name.startswith("re")]
-    assert values(inside, None, "service", "") == ["install", "upgrade", "uninstall", "status", "logs", "--help"]
+    assert values(inside, None, "service", "") == [
+        "install",
+        "upgrade",
+        "uninstall",
+        "status",
+        "logs",
+        "--quiet",
+        "--help",
+    ]
     assert values(inside, None, "no-such-command", "") == []
 
 

@@ -87,6 +87,8 @@ JSON = {
     "tools": ("tools", "one"),
     "find": ("find", "say it again"),
     "check": ("check", "--wait", "0s"),
+    "setup": ("setup", "--yes", "--no-service", "--config", "mcp.json"),
+    "uninstall": ("uninstall", "--yes"),
     "call": ("call", "one", "echo"),
     "auth status": ("auth", "status"),
     "config show": ("config", "show"),

@@ -108,7 +108,9 @@ def completion(
     """Print the completion script for a shell. It completes commands, options, servers and tools.
 
     bash, in ~/.bashrc: source <(holdfast completion bash)
+
     zsh, in ~/.zshrc: source <(holdfast completion zsh)
+
     fish, in ~/.config/fish/config.fish: holdfast completion fish | source
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
@@ -163,7 +165,8 @@ def _options(command: Any) -> Iterator[Candidate]:
             for name in (*parameter.opts, *parameter.secondary_opts):
                 if name.startswith("--"):
                     yield Candidate(name, getattr(parameter, "help", "") or "")
-    yield Candidate("--help", "Show this message")
+    yield Candidate("--quiet", "Print results and errors, and no notes")
+    yield Candidate("--help", "Show this help")
 
 
 def _of_command(command: Any, path: tuple[str, ...], before: Sequence[str], current: str) -> Iterable[Candidate]:

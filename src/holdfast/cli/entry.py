@@ -13,33 +13,35 @@ from importlib import import_module
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "serve": ("holdfast.cli.serve", "Serve all servers behind one MCP endpoint, over HTTP or stdio"),
+    "setup": ("holdfast.cli.setup", "Set everything up in one conversation"),
+    "serve": ("holdfast.cli.serve", "Serve all servers at one MCP endpoint, over HTTP or stdio"),
     "stop": ("holdfast.cli.stop", "End the hub that runs in the background"),
     "status": ("holdfast.cli.status", "Show the servers of a running hub, once or live"),
     "reconnect": ("holdfast.cli.reconnect", "Reconnect servers now"),
     "enable": ("holdfast.cli.enable", "Enable servers of a running hub"),
     "disable": ("holdfast.cli.disable", "Disable servers of a running hub"),
-    "logs": ("holdfast.cli.logs", "Show the stderr of a server, and what the hub logged about it"),
+    "logs": ("holdfast.cli.logs", "Show the stderr of a server, and the hub's log of it"),
     "approve": ("holdfast.cli.approve", "Show tools that changed, and approve the changes"),
-    "check": ("holdfast.cli.check_", "Check that servers and tools are ready, and wait for them"),
+    "check": ("holdfast.cli.readiness", "Check that servers and tools are ready, and wait for them"),
     "audit": ("holdfast.cli.audit", "Show who did what, and check that no record was changed"),
     "doctor": ("holdfast.cli.doctor", "Check every server, and show how to fix problems"),
     "add": ("holdfast.cli.add", "Add a server to your mcp.json, and try it"),
     "remove": ("holdfast.cli.remove", "Remove servers from your mcp.json"),
     "list": ("holdfast.cli.list_", "List the servers of an mcp.json"),
-    "tools": ("holdfast.cli.tools", "List the tools of every server, and why a server has none"),
-    "find": ("holdfast.cli.find", "Find tools by what they do, and see whether they can be called now"),
+    "tools": ("holdfast.cli.tools", "List the tools of every server, or why it has none"),
+    "find": ("holdfast.cli.find", "Find tools by what they do, and whether they work now"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
     "login": ("holdfast.cli.login", "Log in to a server that requires it"),
     "logout": ("holdfast.cli.logout", "Remove the login of a server"),
     "auth": ("holdfast.cli.auth", "Show your logins, and how long they last"),
-    "demo": ("holdfast.cli.demo", "Break and repair the demo servers, and see what a client sees"),
-    "trust": ("holdfast.cli.trust", "Trust the mcp.json of a project, so that it may be used"),
-    "import": ("holdfast.cli.import_", "Copy the servers of other clients, and connect the clients to the hub"),
+    "demo": ("holdfast.cli.demo", "Break and repair demo servers, and see what clients see"),
+    "trust": ("holdfast.cli.trust", "Trust the mcp.json of a project, so that it is used"),
+    "import": ("holdfast.cli.import_", "Copy the servers of your MCP clients, and connect them"),
     "service": ("holdfast.cli.service", "Run the hub in the background, with systemd or launchd"),
+    "uninstall": ("holdfast.cli.uninstall", "Give your clients their servers back, and end the hub"),
     "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),
     "completion": ("holdfast.cli.completion", "Print the completion script for bash, zsh or fish"),
-    "gateway": ("holdfast.cli.gateway", "Render the configuration of AgentGateway, or keep it up to date"),
+    "gateway": ("holdfast.cli.gateway", "Render AgentGateway's configuration, or keep it fresh"),
 }
 """Each command: the module whose ``app`` runs it, and its summary."""
 
@@ -62,6 +64,8 @@ def main() -> None:
 def run(argv: list[str]) -> int:
     """Run one command; returns the exit code."""
     name = argv[0] if argv else "--help"
+    if name == "help" and argv[1:]:
+        return run([*argv[1:], "--help"])
     if name in ("--help", "-h", "help"):
         return _print(help_text())
     if name in ("--version", "-V"):
@@ -83,24 +87,40 @@ def run(argv: list[str]) -> int:
     return _run_command(name, argv[1:])
 
 
+GROUPS = {
+    "Begin": ("setup", "import", "add", "remove", "list", "trust", "uninstall"),
+    "Run": ("serve", "stop", "service", "demo"),
+    "Look": ("status", "check", "doctor", "logs", "config"),
+    "Use": ("tools", "find", "call"),
+    "Operate": ("reconnect", "enable", "disable", "approve", "login", "logout", "auth"),
+}
+"""The commands of the help, by what a person wants to do. What stands in none of them comes last."""
+
+
 def help_text() -> str:
     """What ``holdfast --help`` prints."""
     width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
+    groups = {title: [name for name in names if name in COMMANDS] for title, names in GROUPS.items()}
+    named = {name for names in groups.values() for name in names}
+    groups["More"] = [name for name in COMMANDS if name not in named]
+    lines = "\n\n".join(
+        f"{title}:\n" + "\n".join(f"  {name:<{width}}  {COMMANDS[name][1]}" for name in names)
+        for title, names in groups.items()
+    )
     return f"""\
 Usage: holdfast COMMAND [OPTIONS]
 
-Keeps a fleet of MCP servers available, and tells the truth about those that are not.
+Keeps your MCP servers available, and says why one is not.
 
-Commands:
 {lines}
 
 Options:
-  -h, --help     Show this help; `holdfast COMMAND --help` shows that of a command
+  -h, --help     Show this help; `holdfast help COMMAND` shows that of a command
   -V, --version  Show the version
 
-The servers come from an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json, ./.mcp.json,
-./.vscode/mcp.json, or mcp.json in the configuration folder of Holdfast.
+The servers come from an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json,
+./.mcp.json, ./.vscode/mcp.json, or mcp.json in the configuration folder of
+Holdfast.
 """
 
 

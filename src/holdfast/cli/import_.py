@@ -39,7 +39,9 @@ from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_comma
 __all__ = [
     "app",
     "as_data",
+    "destination_of",
     "looked_at",
+    "point_clients",
     "print_diff",
     "print_overview",
     "print_plan",
@@ -86,7 +88,7 @@ def import_(
     chosen = _chosen(clients or [])
     if undo:
         raise typer.Exit(_undo(chosen or list(CLIENTS.values()), around, dry_run=dry_run, as_json=as_json))
-    destination = _destination(config)
+    destination = destination_of(config)
     scopes: tuple[Scope, ...] = ("user", "project") if project else ("user",)
     plan = plan_import(chosen or CLIENTS.values(), around, destination=destination, scopes=scopes, rename=rename)
     if not chosen:
@@ -125,7 +127,7 @@ def _chosen(names: list[str]) -> list[KnownClient]:
     return [client_named(name) for name in dict.fromkeys(names)]
 
 
-def _destination(config: Path | None) -> Path:
+def destination_of(config: Path | None) -> Path:
     """The file to copy to: the named one, else the user's own. A file of the project is never changed."""
     named = config or (Path(os.environ["HOLDFAST_CONFIG"]) if os.environ.get("HOLDFAST_CONFIG") else None)
     return (named or next(user_folders(os.environ)) / "mcp.json").absolute()
@@ -153,6 +155,11 @@ def _point(
             yield pointing, None
         elif not ask or not sys.stdin.isatty() or typer.confirm(f"Write {pointing.place.file}?", err=True):
             yield pointing, pointing.perform(backups)
+
+
+def point_clients(plan: ImportPlan, *, stdio: bool) -> Iterator[tuple[PointingPlan, Path | None]]:
+    """Connect every client of the plan to the hub at the usual address, without a question."""
+    return _point(plan, DEFAULT_URL, stdio, ask=False, dry_run=False, quiet=True)
 
 
 def _hub_token() -> str:

@@ -67,6 +67,13 @@ def login(
     raise typer.Exit(anyio.run(_try_out, found, server))
 
 
+def log_in_to(config: Config, server: str, within: float = 300.0) -> None:
+    """Log in with a browser, and show what came of it; `setup` uses it."""
+    spec = chosen_server(config, server, "log in to")
+    refuse_useless_login(spec)
+    _show(server, anyio.run(_log_in, spec, "browser", True, (), within))
+
+
 async def _log_in(spec: ServerSpec, how: LoginMethod, browser: bool, more: tuple[str, ...], timeout: float) -> Grant:  # noqa: ASYNC109 - handed on
     from holdfast.auth import TokenStore, log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 

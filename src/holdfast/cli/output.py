@@ -9,13 +9,14 @@ line is cut, because a program or ``grep`` needs the whole line.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
@@ -31,6 +32,7 @@ __all__ = [
     "counted",
     "data_console",
     "json_text",
+    "keep_quiet",
     "page_of",
     "print_error",
     "print_json",
@@ -43,12 +45,32 @@ __all__ = [
 
 def data_console() -> Console:
     """The console for results."""
-    return _Console(highlight=False, markup=False, emoji=False)
+    return _console()
 
 
 def side_console() -> Console:
     """The console for progress, warnings and errors."""
-    return _Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _console(stderr=True, quiet=_quiet)
+
+
+_quiet = False
+
+
+@contextmanager
+def keep_quiet() -> Iterator[None]:
+    """Print results and errors alone, for the length of the block: ``-q``."""
+    global _quiet  # noqa: PLW0603 - a fact of the process, as its arguments are
+    before, _quiet = _quiet, True
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
+def _console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """A console. ``NO_COLOR`` means no styles at all: bold and underlined text are codes too."""
+    styles: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return _Console(stderr=stderr, quiet=quiet, color_system=styles, highlight=False, markup=False, emoji=False)
 
 
 JSON_VERSION = 1
@@ -89,7 +111,7 @@ def _ascii_only() -> bool:
 
 def print_error(message: str, hint: str = "") -> None:
     """Print an error, and a hint what to do next."""
-    console = side_console()
+    console = _console(stderr=True)
     console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     if hint:
         console.print()

@@ -8,11 +8,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
+from difflib import SequenceMatcher
 from typing import Any
 
 import typer
 
-from holdfast.cli.output import print_error
+from holdfast.cli.help_text import asks_for_help, help_of, subcommand
+from holdfast.cli.output import keep_quiet, print_error
 from holdfast.core import Redactor, invocation, typed_as
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve import here
@@ -39,7 +42,14 @@ def _run(load_app: Callable[[], typer.Typer], argv: list[str], program: str) -> 
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = typer.main.get_command(load_app()).main(argv, prog_name=program, standalone_mode=False)
+        command = typer.main.get_command(load_app())
+        if asks_for_help(argv) or (not argv and getattr(command, "no_args_is_help", False)):
+            meant, path = subcommand(command, argv)
+            sys.stdout.write(help_of(meant, " ".join((program, *path))))
+            return _flushed(0)
+        argv, quiet = _without_quiet(argv)
+        with keep_quiet() if quiet else nullcontext():
+            code = command.main(argv, prog_name=program, standalone_mode=False)
         return _flushed(code if isinstance(code, int) else 0)
     except SystemExit as exc:
         return _flushed(exc.code if isinstance(exc.code, int) else FAILED)
@@ -62,6 +72,13 @@ def _run(load_app: Callable[[], typer.Typer], argv: list[str], program: str) -> 
         return _unexpected(exc)
 
 
+def _without_quiet(argv: list[str]) -> tuple[list[str], bool]:
+    """The command line without ``-q``, and whether it was there. What follows ``--`` belongs to another program."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    left = [word for word in own if word not in ("-q", "--quiet")]
+    return [*left, *argv[len(own) :]], len(left) < len(own)
+
+
 def _wrong_usage(exc: Any, program: str) -> int:
     """Print an error of typer in the style of all other errors."""
     if type(exc).__name__ == "NoArgsIsHelpError":  # typer's way to print the help of a command without arguments
@@ -72,6 +89,8 @@ def _wrong_usage(exc: Any, program: str) -> int:
         words.partition(" (Possible options: ") if "(Possible" in words else words.partition(" Did you mean ")
     )
     known = [name.strip(" `?)") for name in near.split(",") if name.strip()]
+    given = message.rpartition(" ")[2].strip("`.")
+    known.sort(key=lambda name: SequenceMatcher(None, given, name).ratio(), reverse=True)
     context = getattr(exc, "ctx", None)
     path = context.command_path if context is not None else program
     usage = f"`{path.replace('holdfast', invocation().program, 1)} --help` shows the usage"

@@ -36,13 +36,18 @@ def serve(**options: Any) -> None:
 
     With --stdio the client joins the hub that you already run; without one, a hub starts in the background and serves
     all clients that join (`holdfast stop` ends it). With --own the hub is for this client alone.
+
     Without a configuration it serves demo servers, each with its own kind of failure.
+
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
+
     --workers serves with several processes that act as one hub: SIGHUP replaces them one at a time.
+
     --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
     connects its servers and accepts; then the old one finishes its calls and ends. SIGUSR2 makes a hub start
     such a successor itself, with the same options.
+
     Without credentials it serves programs of its own user (and of --allow-uid), which Linux tells. To listen beyond
     this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens (--tokens-file), JWTs
     (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).
@@ -58,13 +63,34 @@ def serve(**options: Any) -> None:
         raise typer.Exit(code)
 
 
+GROUPS = {
+    "Configuration": ("config", "watch", "demo", "approvals_lock"),
+    "Listen": ("host", "port", "allow_host", "tls_cert", "tls_key", "tls_client_ca", "takeover"),
+    "One client over stdin and stdout": ("stdio", "own", "folder", "tools", "profile"),
+    "Callers": (
+        *("token", "token_file", "tokens_file", "jwt_issuer", "jwt_audience", "jwt_keys", "jwt_groups_claim"),
+        *("jwt_scopes_claim", "gateway_secret_file", "gateway_user_header", "gateway_groups_header", "gateway_mtls"),
+        *("gateway_cert_name", "allow_uid", "local_token", "control_token_file"),
+    ),
+    "Several hubs": (*("workers", "advertise", "session_key_file", "listen_hubs", "only", "fleet"),),
+    "End": ("lame_duck", "drain"),
+    "Log": ("log_format", "log_level", "verbose"),
+}
+"""The groups of the help, each with its options; what stands in none is shown last."""
+
+
 def _parameters() -> Signature:
     """Each field of ``ServeConfig`` as a parameter: typer makes an option of it."""
     types = get_type_hints(ServeConfig, include_extras=True)
+    group_of = {name: title for title, names in GROUPS.items() for name in names}
+    for name, title in group_of.items():
+        for option in getattr(types.get(name), "__metadata__", ()):
+            option.rich_help_panel = title
+    order = [*group_of, *types]
     return Signature(
         [
             Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
-            for one in fields(ServeConfig)
+            for one in sorted(fields(ServeConfig), key=lambda one: order.index(one.name))
         ]
     )
 

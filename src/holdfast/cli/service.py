@@ -28,7 +28,15 @@ from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 from holdfast.files import replace_file
 from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint_url, own_command, require_credentials_beyond_loopback
 
-__all__ = ["app", "hub_service", "install_service", "launchd_agent", "service_is_installed", "systemd_units"]
+__all__ = [
+    "app",
+    "hub_service",
+    "install_service",
+    "launchd_agent",
+    "remove_service",
+    "service_is_installed",
+    "systemd_units",
+]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
 
@@ -156,12 +164,7 @@ def uninstall(
 
     Exit code 0: there is no service any more.
     """
-    manager = _manager()
-    files = manager.installed()
-    if files:
-        manager.stop()
-    for file in files:
-        file.unlink(missing_ok=True)
+    files = remove_service()
     if as_json:
         print_json({"removed": list(map(str, files))})
     elif files:
@@ -204,6 +207,17 @@ def logs(
         raise typer.Exit(subprocess.run(command, check=False).returncode)  # noqa: S603 - a fixed command
     except FileNotFoundError as exc:
         raise HoldfastError(f"the command `{command[0]}` was not found") from exc
+
+
+def remove_service() -> list[Path]:
+    """Stop the service and remove its files; returns them. Nothing to do where there is none."""
+    manager = _manager()
+    files = manager.installed()
+    if files:
+        manager.stop()
+    for file in files:
+        file.unlink(missing_ok=True)
+    return files
 
 
 def install_service(wanted: HubService, *, quiet: bool = False) -> None:

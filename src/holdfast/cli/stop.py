@@ -15,7 +15,7 @@ from holdfast.control import RunningHub, is_named, running_hubs
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, NoHub
 
-__all__ = ["app"]
+__all__ = ["app", "end_background_hubs"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -48,6 +48,14 @@ def stop(
         with working(f"waiting until the hub with process id {one.pid} has ended"):
             _end(one)
         data_console().print(f"the hub with process id {one.pid} has ended")
+
+
+def end_background_hubs() -> list[int]:
+    """End every hub that clients started in the background; returns their process ids."""
+    found = _meant(None, None)
+    for one in found:
+        _end(one)
+    return [one.pid for one in found]
 
 
 def _meant(config: Path | None, name: str | None) -> list[RunningHub]:

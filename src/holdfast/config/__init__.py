@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         plan_import as plan_import,
         plan_pointing as plan_pointing,
         plan_undoing as plan_undoing,
+        still_pointed as still_pointed,
     )
     from holdfast.config.config_search import (
         find_config as find_config,

@@ -34,7 +34,7 @@ from holdfast.config.fields import InvalidValue, format_duration, parse_duration
 from holdfast.config.file_models import ServerFile
 from holdfast.config.json_edit import ClientFile, write_whole
 from holdfast.config.jsonc import SourceMap
-from holdfast.config.known_clients import HUB, ClientLocation, ClientPaths, KnownClient, Scope
+from holdfast.config.known_clients import CLIENTS, HUB, ClientLocation, ClientPaths, KnownClient, Scope
 from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.trust_store import rewrite_config
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
@@ -53,6 +53,7 @@ __all__ = [
     "plan_pointing",
     "plan_undoing",
     "read_entry",
+    "still_pointed",
 ]
 
 _OURS = frozenset(keys_of(ServerFile))
@@ -110,7 +111,8 @@ class _Texts:
     def of(client: KnownClient) -> Callable[[str], str]:
         if not client.expands:
             return _Texts.plain
-        return {"gemini": _Texts.shell, "vscode": _Texts.inputs}.get(client.id, str)
+        by_client = {"gemini": _Texts.shell, "qwen": _Texts.shell, "crush": _Texts.shell, "vscode": _Texts.inputs}
+        return by_client.get(client.id, _Texts.braces if client.id == "opencode" else str)
 
     @staticmethod
     def plain(text: str) -> str:
@@ -119,6 +121,11 @@ class _Texts:
     @staticmethod
     def shell(text: str) -> str:
         return _DOLLAR.sub(r"${env:\1}", text)
+
+    @staticmethod
+    def braces(text: str) -> str:
+        """Opencode writes ``{env:NAME}``."""
+        return re.sub(r"(?<!\$)\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${env:\1}", text)
 
     @staticmethod
     def inputs(text: str) -> str:
@@ -234,8 +241,45 @@ def _names(variables: object) -> Iterator[str]:
         yield str(variable["name"] if isinstance(variable, dict) else variable)
 
 
+def _opencode(given: dict[str, Any]) -> dict[str, Any]:
+    """Opencode writes the program and its arguments as one list, and calls the kinds ``local`` and ``remote``."""
+    taken = {key: value for key, value in given.items() if key not in ("type", "command", "environment")}
+    command = given.get("command")
+    if isinstance(command, list) and command:
+        taken |= {"command": command[0], **({"args": command[1:]} if command[1:] else {})}
+    elif command is not None:
+        taken["command"] = command
+    return taken | ({"env": given["environment"]} if given.get("environment") else {})
+
+
+def _goose(given: dict[str, Any]) -> dict[str, Any]:
+    """Goose has ``cmd``, ``envs`` and ``uri``; its built-in extensions are no servers of others."""
+    kinds = {"streamable_http": "http", "sse": "sse"}
+    names = {"cmd": "command", "envs": "env", "uri": "url"}
+    own = ("type", "name", "description", "bundled", "display_name", "available_tools", "env_keys")
+    taken = {
+        names.get(key, key): value for key, value in given.items() if key not in own and value not in (None, {}, [])
+    }
+    taken["env"] = {name: f"${{env:{name}}}" for name in _names(given.get("env_keys"))} | dict(taken.get("env") or {})
+    if not taken["env"]:
+        del taken["env"]
+    return taken | ({"type": kinds[given["type"]]} if given.get("type") in kinds else {})
+
+
+def _continue(given: dict[str, Any]) -> dict[str, Any]:
+    """Continue names each server inside its entry, and has headers under ``requestOptions``."""
+    taken = {key: value for key, value in given.items() if key not in ("name", "requestOptions", "connectionTimeout")}
+    options = given.get("requestOptions")
+    headers = options.get("headers") if isinstance(options, dict) else None
+    return taken | ({"headers": headers} if headers else {})
+
+
 _TRANSLATIONS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "codex": _codex,
+    "continue": _continue,
+    "goose": _goose,
+    "opencode": _opencode,
+    "qwen": _gemini,
     "gemini": _gemini,
     "zed": _zed,
 }
@@ -470,8 +514,12 @@ class _Importing:
 
     def _rows(self, client: KnownClient, place: ClientLocation) -> Iterator[ImportRow]:
         project = self._around.project if place.scope == "project" else None
-        for name, raw in ClientFile.read(place.file).servers(place.path).items():
-            if name != HUB:
+        file = ClientFile.read(place.file)
+        excluded = file.names(client.excluded) if client.excluded else frozenset()
+        for name, raw in file.servers(place.path).items():
+            if name != HUB and not _is_built_in(client, raw):
+                if name in excluded and isinstance(raw, dict):
+                    raw = {**raw, "enabled": False}  # noqa: PLW2901 - its user switched it off in another place
                 entry = read_entry(client, name, raw, environ=self._around.environ, project=project)
                 outcome, reason, renamed = self._judge(client, entry)
                 yield ImportRow(
@@ -486,10 +534,10 @@ class _Importing:
         if there is None:
             self._take(entry.name, entry)
             return "new", "", ""
-        if there == entry.definition:
+        if _meaning(there) == _meaning(entry.definition):
             return "there", "", ""
         other = f"{entry.name}-{client.id}"
-        if self._taken.get(other) == entry.definition:  # an earlier import renamed it
+        if _meaning(self._taken.get(other)) == _meaning(entry.definition):  # an earlier import renamed it
             return "there", "", other
         if self._rename:
             name = next(one for one in _numbered(other) if one not in self._taken)
@@ -500,6 +548,23 @@ class _Importing:
 
     def _take(self, name: str, entry: ClientEntry) -> None:
         self._taken[name] = self._fresh[name] = dict(entry.definition)
+
+
+def _meaning(definition: object) -> object:
+    """A definition without what it would mean anyway: two that differ by a default alone are the same server."""
+    if not isinstance(definition, Mapping):
+        return definition
+    kind = "stdio" if "command" in definition else "http"
+    anyway: dict[str, object] = {"type": kind, "transport": kind, "enabled": True, "disabled": False}
+    empty: tuple[object, ...] = ({}, [], None)
+    same = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http"}
+    read = {key: same.get(value, value) if isinstance(value, str) else value for key, value in definition.items()}
+    return {key: value for key, value in read.items() if value not in empty and anyway.get(key, ...) != value}
+
+
+def _is_built_in(client: KnownClient, raw: object) -> bool:
+    """Whether an entry is a part of the client itself. Goose lists those among its extensions."""
+    return client.id == "goose" and isinstance(raw, dict) and raw.get("type") in ("builtin", "platform", "frontend")
 
 
 def _numbered(name: str) -> Iterator[str]:
@@ -562,6 +627,8 @@ def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocat
     """Every location with imported servers; for a client without any, its first location."""
     with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
     for number, (client, place) in enumerate(plan.found):
+        if not client.edits:
+            continue
         first = client.id not in {earlier.id for earlier, _ in plan.found[:number]}
         if (client.id, place) in with_rows or (first and not any(which == client.id for which, _ in with_rows)):
             yield client, place
@@ -611,6 +678,17 @@ def plan_undoing(clients: Iterable[KnownClient], around: ClientPaths, backups: B
     kept = [(client, backup) for client, place in places if (backup := backups.latest(client.id, place)) is not None]
     for client, backup in sorted(kept, key=lambda one: one[1].number, reverse=True):
         yield _undoing(client, backup)
+
+
+def still_pointed(around: ClientPaths) -> Iterator[tuple[str, Path]]:
+    """The clients whose user's file still has the hub: its title and the file."""
+    for client in CLIENTS.values():
+        for place in client.places(around, scopes=("user",)):
+            try:
+                if place.file.is_file() and HUB in ClientFile.read(place.file).servers(place.path):
+                    yield client.title, place.file
+            except (ConfigError, OSError):
+                continue  # a file that cannot be read was not written by Holdfast
 
 
 def _undoing(client: KnownClient, backup: Backup) -> UndoPlan:

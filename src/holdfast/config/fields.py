@@ -27,6 +27,7 @@ __all__ = [
     "AuditArguments",
     "CallTimeout",
     "Count",
+    "DoctorToolMode",
     "Duration",
     "EnvName",
     "EraName",
@@ -185,6 +186,7 @@ PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
 TOOLS_MODES = ("all", "find")
 AUDIT_ARGUMENTS = ("hash", "masked")
+DOCTOR_TOOL = ("auto", "on", "off")
 ERAS = ("auto", "legacy", "modern")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
@@ -506,6 +508,11 @@ AuditArguments: TypeAlias = Annotated[
     str,
     _one_of(AUDIT_ARGUMENTS, 'write "masked" to have the arguments without their secrets'),
     _schema({"enum": list(AUDIT_ARGUMENTS)}, _EXPANDS),
+]
+DoctorToolMode: TypeAlias = Annotated[
+    str,
+    _one_of(DOCTOR_TOOL, '"auto" means: where only this machine reaches the hub', false_means="off"),
+    _schema({"enum": list(DOCTOR_TOOL)}, _EXPANDS),
 ]
 ToolPatterns: TypeAlias = Annotated[
     tuple[str, ...],

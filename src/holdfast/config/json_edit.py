@@ -60,7 +60,16 @@ class ClientFile:
         found: Any = self._value
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
+        if isinstance(found, list):  # Continue lists its servers, each with its name
+            return {str(one["name"]): one for one in found if isinstance(one, dict) and "name" in one}
         return dict(found) if isinstance(found, dict) else {}
+
+    def names(self, path: tuple[str, ...]) -> frozenset[str]:
+        """The texts of a list at ``path``."""
+        found: Any = self._value
+        for step in path:
+            found = found.get(step) if isinstance(found, dict) else None
+        return frozenset(one for one in found if isinstance(one, str)) if isinstance(found, list) else frozenset()
 
     def edited(
         self, path: tuple[str, ...], *, without: Iterable[str] = (), with_: Mapping[str, object] | None = None
@@ -131,12 +140,29 @@ def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
 
 
 def _parsed(file: Path, text: str) -> Any:
+    if file.suffix in (".yaml", ".yml"):
+        return _parsed_yaml(file, text)
     if file.suffix != ".toml":
         return _object(file, parse(text, file=file).value)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError([Problem(message=f"this is not TOML: {_where(exc)}", file=file)]) from exc
+
+
+def _parsed_yaml(file: Path, text: str) -> Any:
+    """What a YAML file says. It is only read: an edit would lose its comments."""
+    try:
+        import yaml  # noqa: PLC0415 - an optional dependency, for the clients that write YAML
+    except ImportError:
+        hint = "install PyYAML beside Holdfast: `pipx inject holdfast-mcp pyyaml`"
+        raise ConfigError(
+            [Problem(message="this is YAML, and PyYAML is not installed", hint=hint, file=file)]
+        ) from None
+    try:
+        return _object(file, yaml.safe_load(text) or {})
+    except (yaml.YAMLError, RecursionError, ValueError):  # its message may quote the file
+        raise ConfigError([Problem(message="this is not YAML", file=file)]) from None
 
 
 def _object(file: Path, value: object) -> object:

@@ -70,6 +70,12 @@ class KnownClient:
     """The unit of ``timeout`` in its file; None where it is not known, and the number itself tells."""
     tool_search: str = ""
     """What its user should know of its own search over tools, if it has one."""
+    stdio: Mapping[str, object] | None = None
+    """Its entry for a program, where it has keys of its own: ``{command}``, ``{args}`` and ``{words}`` stand for it."""
+    edits: bool = True
+    """Whether Holdfast can write its file. YAML cannot be edited with its comments kept."""
+    excluded: tuple[str, ...] = ()
+    """Where its file lists the servers that its user switched off."""
     never_hidden: Mapping[str, object] = field(default_factory=dict)
     """The setting of a server whose tools that search must not hide, where the tools themselves cannot say it."""
 
@@ -89,6 +95,9 @@ class KnownClient:
         With ``find`` the hub lists a few tools that find the others. They are useless if the client hides them.
         """
         shown = self.never_hidden if find else {}
+        if self.stdio is not None and (self.http is None or stdio):
+            words = {"{command}": command[0], "{args}": list(command[1:]), "{words}": list(command)}
+            return {key: words.get(str(value), value) for key, value in self.stdio.items()} | dict(shown)
         if self.http is None or stdio:
             return {**self._stdio, "command": command[0], "args": list(command[1:]), **shown}
         entry = {key: url if value == "{url}" else value for key, value in self.http.items()} | dict(shown)
@@ -172,11 +181,77 @@ _ROWS = (
         ),
         http={"httpUrl": "{url}"},
         timeout_unit="ms",
+        excluded=("mcp", "excluded"),
+    ),
+    KnownClient(
+        id="qwen",
+        title="Qwen Code",
+        files=(
+            ("user", "{home}/.qwen/settings.json", _SERVERS),
+            ("project", "{project}/.qwen/settings.json", _SERVERS),
+        ),
+        http={"httpUrl": "{url}"},
+        timeout_unit="ms",
+        excluded=("mcp", "excluded"),
+    ),
+    KnownClient(
+        id="opencode",
+        title="opencode",
+        files=(
+            ("user", "{config}/opencode/opencode.json", ("mcp",)),
+            ("user", "{config}/opencode/opencode.jsonc", ("mcp",)),
+            ("project", "{project}/opencode.json", ("mcp",)),
+        ),
+        http={"type": "remote", "url": "{url}", "enabled": True},
+        stdio={"type": "local", "command": "{words}", "enabled": True},
+        timeout_unit="ms",
+    ),
+    KnownClient(
+        id="crush",
+        title="Crush",
+        files=(("user", "{config}/crush/crush.json", ("mcp",)), ("project", "{project}/.crush.json", ("mcp",))),
+        http={"type": "http", "url": "{url}"},
+        timeout_unit="s",
+    ),
+    KnownClient(
+        id="amp",
+        title="Amp",
+        files=(
+            ("user", "{config}/amp/settings.json", ("amp.mcpServers",)),
+            ("project", "{project}/.amp/settings.json", ("amp.mcpServers",)),
+        ),
+        http={"url": "{url}"},
+    ),
+    KnownClient(
+        id="goose",
+        title="Goose",
+        files=(("user", "{config}/goose/config.yaml", ("extensions",)),),
+        http={"type": "streamable_http", "name": "holdfast", "uri": "{url}", "enabled": True},
+        stdio={"type": "stdio", "name": "holdfast", "cmd": "{command}", "args": "{args}", "enabled": True},
+        expands=False,
+        timeout_unit="s",
+        edits=False,
+    ),
+    KnownClient(
+        id="continue",
+        title="Continue",
+        files=(
+            ("user", "{home}/.continue/config.yaml", _SERVERS),
+            ("project", "{project}/.continue/config.yaml", _SERVERS),
+        ),
+        http={"name": "holdfast", "type": "streamable-http", "url": "{url}"},
+        stdio={"name": "holdfast", "command": "{command}", "args": "{args}"},
+        expands=False,
+        timeout_unit="ms",
+        edits=False,
     ),
     KnownClient(
         id="cline",
         title="Cline",
-        files=(("user", f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", _SERVERS),),
+        files=(
+            ("user", f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", _SERVERS),
+            ("user", "{home}/.cline/data/settings/cline_mcp_settings.json", _SERVERS),
+        ),
         http={"type": "streamableHttp", "url": "{url}"},
         timeout_unit="s",
     ),

@@ -408,6 +408,14 @@ class Settings:
             "describe and call the others.",
         ),
     )
+    doctor_tool: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata=in_file(
+            "DoctorToolMode",
+            "Whether clients have the tool `holdfast_doctor`, which says why a server fails. `auto`: only if the hub "
+            "listens on this machine alone.",
+        ),
+    )
     pin: tuple[str, ...] = field(
         default=(),
         metadata=in_file(

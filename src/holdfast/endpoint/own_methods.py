@@ -25,6 +25,7 @@ from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.capabilities import discover
 from holdfast.endpoint.clients import Call, Client
+from holdfast.endpoint.doctor_tool import doctor_tool, offers_doctor
 from holdfast.endpoint.eras import tool_for_client
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
 from holdfast.endpoint.instructions import status_resource, status_tool, unknown_name
@@ -228,12 +229,13 @@ class Lists:
     def _own_items(self, kind: Kind) -> list[dict[str, Any]]:
         """The items of the hub itself."""
         reads_on = [read_result_tool()] if kind is Kind.TOOL and keeps_results(self._view) else []
+        explains = [doctor_tool()] if kind is Kind.TOOL and offers_doctor(self._view) else []
         if kind is Kind.TOOL and self._view.tools == "find":
-            own = (*find_definitions(self._view.servers), status_tool(), *reads_on)
+            own = (*find_definitions(self._view.servers), status_tool(), *explains, *reads_on)
             return [listed_for_find(tool) for tool in own]
         if self._view.server is not None or kind not in (Kind.TOOL, Kind.RESOURCE):
             return reads_on
-        return [status_tool() if kind is Kind.TOOL else status_resource(), *reads_on]
+        return [status_tool() if kind is Kind.TOOL else status_resource(), *explains, *reads_on]
 
     def _listed(self, item: dict[str, Any]) -> dict[str, Any]:
         return listed_for_find(item) if self._view.tools == "find" and "inputSchema" in item else item

@@ -33,6 +33,7 @@ from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import Broker, ClientServers
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
 from holdfast.endpoint.clients import Call, Client
+from holdfast.endpoint.doctor_tool import DOCTOR_TOOL, doctor_result, offers_doctor
 from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
 from holdfast.endpoint.find_tools import FIND_NAMES, FindTools, own_arguments
 from holdfast.endpoint.first_list import LONGEST_WAIT
@@ -149,6 +150,8 @@ class McpServer:
             return await self._large.read_on(call, own_arguments(arguments))
         if name == STATUS_TOOL and (self.view.server is None or self._finder is not None):
             return RawObject.of(status_result(self.view, own_arguments(arguments), _findings(self.broker)))
+        if name == DOCTOR_TOOL and offers_doctor(self.view):
+            return RawObject.of(doctor_result(self.view, own_arguments(arguments)))
         if call.sent_before:  # whether it may be made again is known when its tool is listed
             await self.broker.servers.wait_for_first_listing(self.view, at_most=LONGEST_WAIT)
         route = self.view.tool(name)

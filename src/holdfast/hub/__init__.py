@@ -58,7 +58,12 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
-    from holdfast.hub.slot import Slot as Slot, record_of as record_of, remedy_for as remedy_for
+    from holdfast.hub.slot import (
+        Slot as Slot,
+        latest_failure as latest_failure,
+        record_of as record_of,
+        remedy_for as remedy_for,
+    )
     from holdfast.hub.slot_call import is_tracing as is_tracing, outcome_of as outcome_of, read_result as read_result
     from holdfast.hub.slot_key import SlotKey as SlotKey
     from holdfast.hub.state_store import (

@@ -185,10 +185,12 @@ class Hub(Operations, HubCalls):
         approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Replicas | None = None,
         hub_tls: HubTls | None = None,
+        is_local: bool = False,
     ) -> None:
         """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says.
 
-        ``hub_tls`` gives the certificates for servers that another hub of the same key has.
+        ``hub_tls`` gives the certificates for servers that another hub of the same key has. ``is_local`` says that
+        only this machine can reach the hub: then it tells its clients why a server fails (``holdfast_doctor``).
         """
         registry = SlotRegistry(
             config,
@@ -201,6 +203,7 @@ class Hub(Operations, HubCalls):
             hub_tls=hub_tls,
         )
         super().__init__(registry)
+        self.is_local = is_local
         # The servers of a hub that closes are reported too.
         registry.journal.add_sink(WarningSink(on_warning, lambda name: registry.slot(name).health()), calls=None)
 

@@ -63,7 +63,7 @@ from holdfast.wire import Caller, DesiredState, Fields, RawObject
 if TYPE_CHECKING:
     from holdfast.hub.replica_link import EvidenceSharing
 
-__all__ = ["Slot", "SlotContext", "SlotHost", "lifecycle_policy", "record_of", "remedy_for"]
+__all__ = ["Slot", "SlotContext", "SlotHost", "latest_failure", "lifecycle_policy", "record_of", "remedy_for"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -337,7 +337,7 @@ class Slot:
 
 def record_of(slot: Slot) -> ServerRecord:
     """What this hub tells another one about the server of a slot."""
-    told, seen = slot.machine.told, _latest_failure(slot)
+    told, seen = slot.machine.told, latest_failure(slot)
     kind = told.kind if told is not None else _evidence_name(seen) if seen is not None else ""
     return ServerRecord(health=slot.health(), kind=kind, hint=remedy_for(slot).hint, hubs=_hubs_behind(slot))
 
@@ -354,10 +354,11 @@ def remedy_for(slot: Slot) -> FailureRemedy:
     """What would end the present failure of a server: as the hub behind it says, or by the latest dial."""
     if (told := slot.machine.told) is not None:
         return FailureRemedy(told.hint)
-    return remedy_of(_latest_failure(slot), connected_before=slot.machine.life.ever_connected)
+    return remedy_of(latest_failure(slot), connected_before=slot.machine.life.ever_connected)
 
 
-def _latest_failure(slot: Slot) -> Evidence | None:
+def latest_failure(slot: Slot) -> Evidence | None:
+    """The evidence of the latest dial, if it failed."""
     failed = slot.leases.failed_dials
     return next(iter(failed.values())).evidence if failed else None
 

@@ -115,6 +115,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             approvals=_approvals(options, serving.host),
             fleet=fleet,
             hub_tls=identity.client,
+            is_local=is_loopback(serving.host),
         )
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
@@ -367,7 +368,7 @@ async def _run_stdio(serving: Serving, audit: AuditTrail | None) -> None:
         if projects is not None and folder is not None:
             projects.in_use[folder] = FolderUse(clients=1)
         served = projects.of(config) if projects is not None else config
-        hub = Hub(served, state_file=state_file, approvals=_approvals(serving.options, "localhost"))
+        hub = Hub(served, state_file=state_file, approvals=_approvals(serving.options, "localhost"), is_local=True)
         broker = Broker(hub, audit=audit)
         record_other_events(audit, hub)
         with EndableStdin() as stdin:

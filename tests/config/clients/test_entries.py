@@ -41,6 +41,24 @@ STDIO: dict[str, dict[str, Any]] = {
     "copilot": {"type": "local", "command": "npx", "args": ["-y", "x"], "env": {"K": "v"}, "tools": ["*"]},
     "kiro": {"command": "npx", "args": ["-y", "x"], "env": {"K": "v"}},
     "lmstudio": {"command": "npx", "args": ["-y", "x"], "env": {"K": "v"}},
+    "qwen": {"command": "npx", "args": ["-y", "x"], "env": {"K": "$V"}, "trust": True},
+    "opencode": {"type": "local", "command": ["npx", "-y", "x"], "environment": {"K": "{env:V}"}, "enabled": True},
+    "crush": {"type": "stdio", "command": "npx", "args": ["-y", "x"], "env": {"K": "$V"}, "timeout": 120},
+    "amp": {"command": "npx", "args": ["-y", "x"], "env": {"K": "${V}"}},
+    "goose": {
+        "type": "stdio",
+        "name": "x",
+        "description": "",
+        "cmd": "npx",
+        "args": ["-y", "x"],
+        "envs": {"K": "v"},
+        "env_keys": [],
+        "timeout": 300,
+        "bundled": None,
+        "available_tools": [],
+        "enabled": True,
+    },
+    "continue": {"name": "x", "command": "npx", "args": ["-y", "x"], "env": {"K": "v"}},
 }
 
 REMOTE: dict[str, dict[str, Any]] = {
@@ -56,6 +74,17 @@ REMOTE: dict[str, dict[str, Any]] = {
     "copilot": {"type": "http", "url": "https://e.com/mcp", "headers": {"X-Key": "v"}, "tools": ["*"]},
     "kiro": {"url": "https://e.com/mcp", "headers": {"X-Key": "v"}},
     "lmstudio": {"url": "https://e.com/mcp", "headers": {"X-Key": "v"}},
+    "qwen": {"httpUrl": "https://e.com/mcp", "headers": {"X-Key": "v"}},
+    "opencode": {"type": "remote", "url": "https://e.com/mcp", "headers": {"X-Key": "v"}},
+    "crush": {"type": "http", "url": "https://e.com/mcp", "headers": {"X-Key": "v"}},
+    "amp": {"url": "https://e.com/mcp", "headers": {"X-Key": "v"}},
+    "goose": {"type": "streamable_http", "name": "x", "uri": "https://e.com/mcp", "headers": {"X-Key": "v"}},
+    "continue": {
+        "name": "x",
+        "type": "streamable-http",
+        "url": "https://e.com/mcp",
+        "requestOptions": {"headers": {"X-Key": "v"}},
+    },
 }
 
 

@@ -287,8 +287,11 @@ async def check_servers(
     wanted: Sequence[str],
     seconds: float,
     on_rows: OnRows,
+    at_once: bool = True,
 ) -> ReadinessResult:
     """Wait until all is ready, until waiting cannot help, or until the time is over.
+
+    Without ``at_once`` it waits for an outcome of every server, also where one failed for good.
 
     A running hub may be replaced meanwhile. So it is looked for again until the time is over.
     """
@@ -296,7 +299,7 @@ async def check_servers(
     while True:
         try:
             async with _states(hub, config) as states:
-                rows = await _Watch(states, wanted, on_rows).until(deadline)
+                rows = await _Watch(states, wanted, on_rows, at_once=at_once).until(deadline)
             return ReadinessResult(rows=rows, hub=hub.url if hub is not None else "")
         except NoHub as gone:
             if hub is None or anyio.current_time() + RETRY_SECONDS >= deadline:
@@ -323,7 +326,8 @@ def _unknown(require: str, gone: NoHub) -> Row:
 class _Watch:
     """Judges again after each change, and once for many changes that come together."""
 
-    def __init__(self, states: States, wanted: Sequence[str], on_rows: OnRows) -> None:
+    def __init__(self, states: States, wanted: Sequence[str], on_rows: OnRows, *, at_once: bool) -> None:
+        self._at_once = at_once
         self._states = states
         self._wanted = wanted
         self._on_rows = on_rows
@@ -349,10 +353,12 @@ class _Watch:
         rows, others_connect = await self._rows()
         hopeless = False
         while any(row.verdict != "ready" for row in rows):
-            if not hopeless and any(row.verdict not in ("ready", "not_ready") for row in rows):
+            if self._at_once and not hopeless and any(row.verdict not in ("ready", "not_ready") for row in rows):
                 hopeless = True
                 deadline = min(deadline, anyio.current_time() + OTHERS_SECONDS)
             if hopeless and not others_connect:
+                break
+            if not self._at_once and all(row.verdict != "not_ready" for row in rows):
                 break
             with anyio.move_on_at(deadline) as waited:
                 await self._changed.wait()
