@@ -109,11 +109,14 @@ def test_a_lock_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> Non
 
 
 def test_no_other_module_replaces_files_or_locks_them_by_itself() -> None:
-    """One implementation: a second would miss the private mode, the sync or the clean-up."""
+    """One implementation: a second would miss the private mode, the sync or the clean-up.
+
+    The process that joins a hub loads nothing that it can do without, so it takes its lock by itself.
+    """
     forbidden = re.compile(r"\b(os\.replace|tempfile\.mkstemp|fcntl\.flock)\b")
     found = {
         str(file.relative_to(SRC))
         for file in SRC.rglob("*.py")
-        if file.name != "files.py" and forbidden.search(file.read_text(encoding="utf-8"))
+        if file.name not in ("files.py", "join_address.py") and forbidden.search(file.read_text(encoding="utf-8"))
     }
     assert found == set()

@@ -192,7 +192,8 @@ async def test_a_call_takes_few_turns_of_the_event_loop_and_as_many_with_many_se
             stack.enter_context(in_a_thread(server))
         ports = {era: server.server_address[1] for era, server in servers.items()}
         few, many = await _turns(ports, 0, monkeypatch), await _turns(ports, MANY, monkeypatch)
-    assert {name: took.steps for name, took in few.items()} == {name: took.steps for name, took in many.items()}
+    for name, took in few.items():  # over stdio an answer may come in one piece more: that is one step
+        assert abs(took.steps - many[name].steps) <= 1, (name, few, many)
     for name, took in (*few.items(), *many.items()):
         most = MOST[name.partition("-")[0]]
         assert (took.turns <= most.turns, took.steps <= most.steps) == (True, True), (name, took)

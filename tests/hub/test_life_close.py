@@ -63,6 +63,7 @@ AFTER_CLOSE: Mapping[str, Use] = {
     "get_prompt": lambda hub: hub.get_prompt("a__echo"),
     "read_resource": lambda hub: hub.read_resource("x://y", server="a"),
     "find_tools": lambda hub: hub.find_tools("echo"),
+    "read_result": lambda hub: hub.read_result("x"),
     "complete": lambda hub: hub.complete({"name": "a__echo"}, {"name": "x", "value": "y"}),
     "reconnect": lambda hub: hub.reconnect("a"),
     "toggle": lambda hub: hub.toggle("a", enabled=False),
