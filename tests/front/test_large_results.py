@@ -206,7 +206,7 @@ async def test_a_pipe_reads_on_too(client_era: Era, tmp_path: Path) -> None:
         settings = {"largeResults": BOUND}
         file.write_text(json.dumps({"mcpServers": {"o": {"url": origin.url}}, "holdfast": settings}))
         program = StdioServerParameters(
-            command=sys.executable, args=["-m", "holdfast", "serve", "--stdio", "--config", str(file)]
+            command=sys.executable, args=["-m", "holdfast", "serve", "--stdio", "--own", "--config", str(file)]
         )
         mode: Any = "legacy" if client_era == "legacy" else "auto"
         with anyio.fail_after(40):
