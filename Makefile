@@ -26,7 +26,7 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without i
 
 # Lint runs beside the tests: it fills the gaps in which they wait.
 test: $(READY) $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs  ## Set up, then lint, types, import rules and all tests
-	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
+	@$(MAKE) --no-print-directory -j 2 lint tests
 
 tests: $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs
 	$(BIN)/python -m pytest $(PARALLEL) -q

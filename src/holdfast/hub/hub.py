@@ -81,6 +81,8 @@ class HubCalls:
         tool = self._called.get(name) if self._called_in is self.registry.catalog else None
         if tool is None or self.registry.is_closing:
             tool = self._tool(name)
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise TypeError(f"the arguments of `{name}` must be a mapping, not {type(arguments).__name__}")
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
         slot = self.registry.slot(tool.server)
         result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
@@ -192,6 +194,8 @@ class Hub(Operations, HubCalls):
         ``hub_tls`` gives the certificates for servers that another hub of the same key has. ``is_local`` says that
         only this machine can reach the hub: then it tells its clients why a server fails (``holdfast_doctor``).
         """
+        if not isinstance(config, Config):
+            raise TypeError(f"Hub takes a Config, not {type(config).__name__}: use Hub.from_config(…) for a file")
         registry = SlotRegistry(
             config,
             state_file=state_file,
