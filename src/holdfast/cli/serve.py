@@ -69,7 +69,14 @@ GROUPS = {
     "One client over stdin and stdout": ("stdio", "own", "folder", "tools", "profile"),
     "Callers": (
         *("token", "token_file", "tokens_file", "jwt_issuer", "jwt_audience", "jwt_keys", "jwt_groups_claim"),
-        *("jwt_scopes_claim", "gateway_secret_file", "gateway_user_header", "gateway_groups_header", "gateway_mtls"),
+        *(
+            "jwt_scopes_claim",
+            "jwt_user_claim",
+            "gateway_secret_file",
+            "gateway_user_header",
+            "gateway_groups_header",
+            "gateway_mtls",
+        ),
         *("gateway_cert_name", "allow_uid", "local_token", "control_token_file"),
     ),
     "Several hubs": (*("workers", "advertise", "session_key_file", "listen_hubs", "only", "fleet"),),
