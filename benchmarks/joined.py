@@ -31,9 +31,8 @@ HOLDFAST = str(Path(sysconfig.get_path("scripts")) / "holdfast")
 
 def measure(*, clients: int = CLIENTS, rounds: int = ROUNDS) -> Report:
     """Start the clients of each kind, one after the other, and look at what runs then."""
-    empty = [_seconds_of_python() for _ in range(rounds)]
-    own_times, own_memory, own_processes = _cost(clients, 0, "--own")
-    times, memory, processes = _cost(clients, rounds)
+    _, own_times, own_memory, own_processes = _cost(clients, 0, "--own")
+    empty, times, memory, processes = _cost(clients, rounds)
     of_client, slower = memory / clients, ratio(times[-rounds:], empty)
     return Report(
         name="joined",
@@ -71,18 +70,20 @@ def measure(*, clients: int = CLIENTS, rounds: int = ROUNDS) -> Report:
     )
 
 
-def _cost(clients: int, rounds: int, *options: str) -> tuple[list[float], int, int]:
-    """The times to the first answer, and the memory and the number of the processes of all clients."""
+def _cost(clients: int, rounds: int, *options: str) -> tuple[list[float], list[float], int, int]:
+    """The times of an empty program and to the first answer, the memory and the number of processes of all clients."""
     with _home() as environ, ExitStack() as stack:
         if rounds:
             stack.enter_context(_client(environ, *options))  # it starts the hub
         began = [stack.enter_context(_client(environ, *options)) for _ in range(clients)]
         times = [seconds for _, seconds in began]
-        for _ in range(rounds):
+        empty: list[float] = []
+        for _ in range(rounds):  # in turns: a busy machine slows both
+            empty.append(_seconds_of_python())
             with _client(environ, *options) as (_, seconds):
                 times.append(seconds)
         trees = [Tree(process.pid) for process, _ in began]
-        return times, sum(tree.memory() for tree in trees), sum(len(tree.pids()) for tree in trees)
+        return empty, times, sum(tree.memory() for tree in trees), sum(len(tree.pids()) for tree in trees)
 
 
 @contextmanager
@@ -94,6 +95,7 @@ def _home() -> Iterator[dict[str, str]]:
         file.write_text(json.dumps({"mcpServers": {"one": server}}))
         environ = {**os.environ, "HOME": home, "XDG_STATE_HOME": f"{home}/state", "XDG_RUNTIME_DIR": home}
         environ.pop("XDG_CONFIG_HOME", None)
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode
         try:
             yield environ
         finally:

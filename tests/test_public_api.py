@@ -55,6 +55,15 @@ def test_every_public_name_can_be_imported_and_explains_itself(name: str) -> Non
     assert getattr(holdfast, name) is value
 
 
+@pytest.mark.requirement("PERF-10")
+def test_a_client_that_joins_imports_nothing_that_it_does_not_need() -> None:
+    """Each of these takes as long as a tenth of a start of Python, or more."""
+    start = 'from holdfast.serve import JoinOptions, join_hub\nJoinOptions.read(["--stdio"], {"HOME": "/"})'
+    unwanted = {*HEAVY, "dataclasses", "hashlib", "importlib", "pathlib", "subprocess", "typing", "urllib"}
+    bare = imported_by("pass")
+    assert not (imported_by(f"from holdfast.cli import main\n{start}") - bare) & unwanted
+
+
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'frobnicate'"):
         holdfast.frobnicate  # noqa: B018 - asking for it is the test

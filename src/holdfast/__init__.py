@@ -14,10 +14,9 @@ Names are imported when they are first used: ``import holdfast`` itself costs ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast._exports import lazy_exports
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast._version import __version__ as __version__
     from holdfast.config import Config as Config, load_config as load_config
@@ -60,4 +59,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = lazy_exports(__name__)
-__all__ = [*__dir__()]  # noqa: PLE0604 - the names of the block above

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast._exports import lazy_exports
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.cli.entry import main as main
 

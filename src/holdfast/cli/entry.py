@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 
 __all__ = ["COMMANDS", "main"]
 
@@ -125,6 +124,8 @@ Holdfast.
 
 
 def _run_command(name: str, argv: list[str]) -> int:
+    from importlib import import_module  # noqa: PLC0415 - see the module's docstring
+
     from holdfast.serve import isolate  # noqa: PLC0415 - see the module's docstring
 
     isolate()  # first: what is imported next takes a while

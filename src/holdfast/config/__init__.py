@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast._exports import lazy_exports
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.config.client_import import (
         Backup as Backup,
@@ -43,7 +42,12 @@ if TYPE_CHECKING:
         Scope as Scope,
         client_named as client_named,
     )
-    from holdfast.config.own_folders import state_folder as state_folder, user_folders as user_folders
+    from holdfast.config.own_folders import (
+        state_folder as state_folder,
+        state_folder_name as state_folder_name,
+        user_folder_names as user_folder_names,
+        user_folders as user_folders,
+    )
     from holdfast.config.provenance import (
         ConfigReport as ConfigReport,
         IgnoredKey as IgnoredKey,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast._exports import lazy_exports
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.front.acceptor import Acceptor as Acceptor
     from holdfast.front.app import Front as Front, create_app as create_app, create_hub_app as create_hub_app

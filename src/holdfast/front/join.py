@@ -77,7 +77,7 @@ class JoinPlace(Protocol):
 class SharedEnvironment(Protocol):
     """The variables of the hub, which its clients may complete."""
 
-    def wanted(self, folder: str) -> Collection[str]:
+    async def wanted(self, folder: str) -> Collection[str]:
         """The names that a client that works there is asked for."""
 
     async def offer(self, client: str, variables: Mapping[str, str]) -> None:
@@ -223,7 +223,7 @@ class _Connection:
                 self._tell({"error": address})
                 await self._writer.close()
                 return
-            self._tell({**answer, "wants": sorted(environment.wanted(self._folder))})
+            self._tell({**answer, "wants": sorted(await environment.wanted(self._folder))})
             begun = _own_line(await anext(self._lines, b""))
         opened.add(self)
         variables = {str(name): str(value) for name, value in (begun.get("environment") or {}).items()}

@@ -1,49 +1,62 @@
 """Reads the id and the method of a JSON-RPC line, and nothing else, however large the line is.
 
 A long line is not parsed: a member that is found stands before the first nested value, or at the end, so it is of the
-message itself. It imports next to nothing: each joined client uses it (PERF-10).
+message itself. It imports next to nothing, and no pattern is compiled before a line asks for it: each joined client
+uses it (PERF-10).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple, TypeAlias
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 __all__ = ["LineHead", "heads_of", "id_in"]
 
 SMALL = 64 * 1024
 """Bytes; a line up to this size is parsed whole."""
 
-RequestId: TypeAlias = str | int
+SHORT = 8 * 1024
+"""Bytes; to parse a line up to this size takes less time than to compile the first pattern for it."""
+
+RequestId: TypeAlias = "str | int"
 
 _ID = rb'"id"\s*:\s*(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*'
-_FIRST = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*)*' + _ID + rb"[,}]")
-_LAST = re.compile(rb"[{,]\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
-_METHOD = re.compile(
-    rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*,\s*)*"method"\s*:\s*"(?P<m>[^"\\]{0,256})"'
+_FIRST = rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*)*' + _ID + rb"[,}]"
+_LAST = rb"[{,]\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z'
+_METHOD = (
+    rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*,\s*)*'
+    rb'"method"\s*:\s*"(?P<m>[^"\\]{0,256})"'
 )
 
-
-_OURS = re.compile(rb'\{"jsonrpc":"2\.0","id":(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18}),"(?P<kind>result|error)":')
+_OURS = rb'\{"jsonrpc":"2\.0","id":(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18}),"(?P<kind>result|error)":'
 """How the hub writes an answer: its id is known without a look at the rest."""
 
 
-class LineHead(NamedTuple):
+class LineHead:
     """What a message is: a request has both, a notification a method alone, an answer an id alone."""
 
-    id: RequestId | None
-    method: str | None
-    failed: bool = False
-    """Whether it is an answer that is an error."""
+    __slots__ = ("failed", "id", "method")
+
+    def __init__(self, id: RequestId | None, method: str | None, failed: bool = False) -> None:  # noqa: A002 - its name
+        self.id = id
+        self.method = method
+        self.failed = failed
+        """Whether it is an answer that is an error."""
+
+    def __repr__(self) -> str:
+        return f"<LineHead id={self.id!r} method={self.method!r}{' failed' if self.failed else ''}>"
 
 
 def heads_of(line: bytes) -> list[LineHead]:
     """The messages of a line: one, or those of a batch. A long batch is not read."""
-    if found := _OURS.match(line):
+    if len(line) > SHORT and (found := re.match(_OURS, line)):
         return [LineHead(json.loads(found["id"]), None, found["kind"] == b"error")]
     if len(line) > SMALL:
-        method = _METHOD.match(line[:SMALL])
+        method = re.match(_METHOD, line[:SMALL])
         return [LineHead(id_in(line[:SMALL], line[-SMALL:]), method["m"].decode("latin-1") if method else None)]
     try:
         message = json.loads(line)
@@ -64,7 +77,7 @@ def _head(message: dict[str, object]) -> LineHead:
 
 def id_in(head: bytes, tail: bytes) -> RequestId | None:
     """The id of a message that begins and ends with these bytes; None if it was not found."""
-    found = _FIRST.match(head) or _LAST.search(tail)
+    found = re.match(_FIRST, head) or re.search(_LAST, tail)
     try:
         known = json.loads(found["id"]) if found is not None else None
     except ValueError:

@@ -6,10 +6,9 @@ the processes of ``--workers``; ``takeover`` hands the listening socket to a suc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast._exports import lazy_exports
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.serve.isolation import isolate as isolate
     from holdfast.serve.joiner import JoinOptions as JoinOptions, join_hub as join_hub

@@ -14,9 +14,12 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, MutableMapping
+    from typing import Final
 
 __all__ = ["ENVIRON_VARIABLE", "hidden_environment", "isolate"]
 

@@ -17,17 +17,23 @@ other one is. This module imports next to nothing: each joined client uses it (P
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import socket
 import stat
 import struct
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
-from holdfast.config import state_folder
+try:
+    from _blake2 import blake2b  # `hashlib` loads OpenSSL first, a sixth of the start of a client
+except ImportError:  # another Python
+    from hashlib import blake2b
+
+from holdfast.config import state_folder_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["JoinAddress", "JoinRefused", "peer_of", "try_lock"]
 
@@ -44,21 +50,32 @@ class JoinRefused(Exception):
     """There is no place for the socket, or what is there is not ours."""
 
 
-class JoinAddress(NamedTuple):
+class JoinAddress:
     """The files of one shared hub."""
 
-    folder: str
-    key: str
-    log: str
-    """What the hub logs, if it was started in the background."""
+    __slots__ = ("_state", "folder", "key")
+
+    def __init__(self, folder: str, key: str, state: str) -> None:
+        self.folder = folder
+        self.key = key
+        self._state = state
 
     @classmethod
     def of(cls, config: str, options: Sequence[str], environ: Mapping[str, str]) -> JoinAddress:
         """The address of the hub that serves this file with these options; raises ``JoinRefused``."""
-        state = str(state_folder(environ))
+        state = state_folder_name(environ)
         named = "\0".join((os.path.realpath(config), os.path.abspath(state), *options))  # noqa: PTH100 - a text
-        key = hashlib.sha256(os.fsencode(named)).hexdigest()[:KEY_CHARACTERS]
-        return cls(_runtime_folder(environ), key, os.path.join(state, "log", f"hub-{key}.log"))  # noqa: PTH118 - a text
+        key = blake2b(os.fsencode(named), digest_size=KEY_CHARACTERS // 2).hexdigest()
+        return cls(_runtime_folder(environ), key, state)
+
+    def with_key(self, key: str) -> JoinAddress:
+        """The address of a hub that was started for this key."""
+        return JoinAddress(self.folder, key, self._state)
+
+    @property
+    def log(self) -> str:
+        """What the hub logs, if it was started in the background."""
+        return os.path.join(self._state, "log", f"hub-{self.key}.log")  # noqa: PTH118 - a text
 
     @property
     def path(self) -> str:
@@ -115,6 +132,9 @@ class JoinAddress(NamedTuple):
                 os.replace(self.log, f"{self.log}.1")  # noqa: PTH105 - a text
         return os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
+    def __repr__(self) -> str:
+        return f"<JoinAddress {self.path}>"
+
 
 def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
@@ -154,11 +174,17 @@ def try_lock(path: str) -> int | None:
     return descriptor
 
 
-class SocketPeer(NamedTuple):
+class SocketPeer:
     """The process at the other end of a Unix socket."""
 
-    pid: int
-    uid: int
+    __slots__ = ("pid", "uid")
+
+    def __init__(self, pid: int, uid: int) -> None:
+        self.pid = pid
+        self.uid = uid
+
+    def __repr__(self) -> str:
+        return f"<SocketPeer pid={self.pid} uid={self.uid}>"
 
 
 def peer_of(connection: socket.socket) -> SocketPeer | None:

@@ -32,14 +32,17 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from holdfast._version import __version__
-from holdfast.config import user_folders
+from holdfast.config import user_folder_names
 from holdfast.front import LineHead, heads_of, id_in
 from holdfast.serve.isolation import hidden_environment, isolate
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
 __all__ = ["BACKGROUND_VARIABLE", "CHILD_VARIABLE", "Conversation", "JoinOptions", "join_hub"]
 
@@ -93,17 +96,20 @@ class JoinFailed(Exception):
     """There is no hub, and none could be started."""
 
 
-class JoinOptions(NamedTuple):
+class JoinOptions:
     """What was asked for on the command line."""
 
-    config: str
-    """The file that the hub serves."""
-    view: dict[str, str]
-    """What counts for this client alone: its tools, its profile, its folder."""
-    starts_with: tuple[str, ...]
-    """Options of a hub that this process starts. One that runs may have others."""
-    others: tuple[str, ...]
-    """Options that only a hub of its own can honour."""
+    def __init__(
+        self, config: str, view: dict[str, str], starts_with: tuple[str, ...], others: tuple[str, ...]
+    ) -> None:
+        self.config = config
+        """The file that the hub serves."""
+        self.view = view
+        """What counts for this client alone: its tools, its profile, its folder."""
+        self.starts_with = starts_with
+        """Options of a hub that this process starts. One that runs may have others."""
+        self.others = others
+        """Options that only a hub of its own can honour."""
 
     @classmethod
     def read(cls, arguments: Sequence[str], environ: Mapping[str, str]) -> JoinOptions | None:
@@ -145,7 +151,7 @@ class JoinOptions(NamedTuple):
 
 def _own_config(environ: Mapping[str, str]) -> str:
     """The user's own file. A project's file is never the base of a hub that is shared."""
-    files = [os.path.join(folder, "mcp.json") for folder in user_folders(environ)]  # noqa: PTH118 - a text
+    files = [os.path.join(folder, "mcp.json") for folder in user_folder_names(environ)]  # noqa: PTH118 - a text
     return next((file for file in files if os.path.isfile(file)), files[0])  # noqa: PTH113 - a text
 
 

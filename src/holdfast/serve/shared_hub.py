@@ -43,6 +43,9 @@ IDLE_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 5.0
 """How often it looks."""
 
+MOST_FILES: Final = 100
+"""Of so many files it is known which variables they use. Each client has up to three of its own."""
+
 LOCK_SECONDS: Final = 0.2
 """How often a hub that took over looks whether the one before it has ended."""
 
@@ -75,7 +78,7 @@ class SharedPlace:
         given = int(number) if number.isdigit() and int(number) > 2 else None
         try:
             address = JoinAddress.of(str(config), (), environ)
-            address = address._replace(key=key, log=address.log.replace(address.key, key)) if key else address
+            address = address.with_key(key) if key else address
             if given is not None:
                 environ[BACKGROUND_VARIABLE] = f"0 {key}"  # a successor of this hub has no such descriptor
                 is_lock = os.fstat(given).st_ino == os.stat(address.lock).st_ino  # noqa: PTH116 - a text
@@ -137,15 +140,18 @@ class ClientVariables:
         self._environ = environ
         self._given_by: dict[str, str] = {}
         """The client that brought a variable."""
+        self._read: dict[Path, tuple[tuple[int, int, int], dict[str, tuple[str, ...]]]] = {}
+        """What files use, and the state of the file that it was read from: most clients come between two changes."""
 
-    def wanted(self, folder: str) -> set[str]:
+    async def wanted(self, folder: str) -> set[str]:
         """The names that a client is asked for: those of the hub's file, and of the project file where it works."""
         files = [self._file, *(Path(folder) / name for name in FILES if folder)]
-        return {"PATH", *(name for file in files for names in _variables_of(file).values() for name in names)}
+        used = [await self._used_by(file) for file in files]
+        return {"PATH", *(name for one in used for names in one.values() for name in names)}
 
     async def offer(self, client: str, variables: Mapping[str, str]) -> None:
         """What a client has of them: it fills gaps, and replaces nothing."""
-        used = await anyio.to_thread.run_sync(_variables_of, self._file)
+        used = await self._used_by(self._file)
         known = {name for names in used.values() for name in names}
         fresh = False
         for name, value in variables.items():
@@ -161,6 +167,18 @@ class ClientVariables:
             self._look_for_commands()
         if fresh:
             await self._reload()
+
+    async def _used_by(self, file: Path) -> dict[str, tuple[str, ...]]:
+        """By server, the variables that a file uses. It is read again when it has changed."""
+        if (stamp := _stamp_of(file)) is None:
+            return {}
+        if (known := self._read.get(file)) is not None and known[0] == stamp:
+            return known[1]
+        used = await anyio.to_thread.run_sync(_variables_of, file)
+        if len(self._read) >= MOST_FILES:
+            self._read.clear()
+        self._read[file] = stamp, used
+        return used
 
     def _extend_path(self, offered: str) -> bool:
         """Add the folders that are missing, at the end: what a name means now, it means afterwards too."""
@@ -192,6 +210,15 @@ class ClientVariables:
 
     def __repr__(self) -> str:
         return f"<ClientVariables of {self._file}, from clients: {sorted(self._given_by)}>"
+
+
+def _stamp_of(file: Path) -> tuple[int, int, int] | None:
+    """What changes with the content of a file; None if there is no file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _variables_of(file: Path) -> dict[str, tuple[str, ...]]:
