@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         HubClosed as HubClosed,
         HubNotOpen as HubNotOpen,
         LoadFailed as LoadFailed,
+        NotAnswered as NotAnswered,
         ServerBusy as ServerBusy,
         ServerDenied as ServerDenied,
         ServerDisabled as ServerDisabled,

@@ -2,7 +2,7 @@
 
 ::
 
-    HoldfastError                      has a .hint: what to do next
+    HoldfastError                      has a .message and a .hint (what to do next); its text is both
     ├── ConfigError                    the configuration is wrong (yours to correct); .problems
     │   ├── ConfigNotFound             no configuration was found; .searched
     │   └── UntrustedConfig            a found project file that the user has not trusted yet; .file .data
@@ -13,21 +13,23 @@
     ├── HubNotOpen                     the hub was used before `async with`
     ├── NoHub                          no running hub was found
     ├── HubRefused                     a running hub refused the request; .status
-    ├── ToolHeld                       the tool changed since it was first seen, and is held
-    ├── NotAudited                     the call was not made: the audit is required and cannot be written
-    ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
-    │   ├── ServerDisabled             it is disabled
-    │   ├── ServerDenied               loading it was denied
-    │   ├── ServerPermanentlyFailed    it is parked; a person may be needed
-    │   ├── BreakerOpen                it failed too often just now
-    │   ├── ServerNotReady             it did not come up while the call waited
-    │   ├── ServerBusy                 too many calls are under way already
-    │   └── HubClosed                  the hub is closed, or the server is no longer configured
+    ├── NotAnswered                    a call of a known tool, prompt or resource has no result
+    │   ├── ToolHeld                   the tool changed since it was first seen, and is held
+    │   ├── NotAudited                 the call was not made: the audit is required and cannot be written
+    │   ├── ServerUnavailable          the hub did not send the call; .server_id .state .reason .retry_in
+    │   │   ├── ServerDisabled         it is disabled
+    │   │   ├── ServerDenied           loading it was denied
+    │   │   ├── ServerPermanentlyFailed  it is parked; a person may be needed
+    │   │   ├── BreakerOpen            it failed too often just now
+    │   │   ├── ServerNotReady         it did not come up while the call waited
+    │   │   ├── ServerBusy             too many calls are under way already
+    │   │   └── HubClosed              the hub is closed, or the server is no longer configured
+    │   └── CallFailed                 the call did not complete; a ServerFailure too
+    │       ├── CallDenied             this call was denied
+    │       └── ConnectionClosed       the connection died during the call; .uncertain
     └── ServerFailure                  the server, or the network path to it; .evidence
         ├── LoadFailed                 it could not be connected to or listed
-        └── CallFailed                 a call did not complete
-            ├── CallDenied             this call was denied
-            └── ConnectionClosed       the connection died during the call; .uncertain
+        └── CallFailed                 as above
 
 No message holds a secret: the code that builds it masks secrets first.
 """
@@ -59,6 +61,7 @@ __all__ = [
     "LoadFailed",
     "LoginFailed",
     "NoHub",
+    "NotAnswered",
     "NotAudited",
     "Problem",
     "ServerBusy",
@@ -84,6 +87,10 @@ class HoldfastError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __str__(self) -> str:
+        """The message, and then the hint: a program that prints or logs the error loses neither."""
+        return f"{self.message} (hint: {self.hint})" if self.hint else self.message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,15 +191,19 @@ class LoginFailed(HoldfastError):
     """Logging in failed; an earlier login stays valid."""
 
 
-class ToolHeld(HoldfastError):
+class NotAnswered(HoldfastError):
+    """A call has no result: it was not sent, or it did not complete. The base of every such error."""
+
+
+class ToolHeld(NotAnswered):
     """The tool changed since it was first seen, and waits for an approval."""
 
 
-class NotAudited(HoldfastError):
+class NotAudited(NotAnswered):
     """The call was not made, because no record of it could be written, and the operator requires one."""
 
 
-class ServerUnavailable(HoldfastError):
+class ServerUnavailable(NotAnswered):
     """The hub did not send a call: a state of the hub, not a transport error. Nothing was done."""
 
     def __init__(
@@ -253,7 +264,7 @@ class LoadFailed(ServerFailure):
     """Connecting to a server, or listing what it offers, failed."""
 
 
-class CallFailed(ServerFailure):
+class CallFailed(ServerFailure, NotAnswered):
     """One call to a server did not complete."""
 
 

@@ -129,7 +129,7 @@ class Tool:
         return _plain(self._info.meta)
 
     async def call(self, args: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None) -> CallResult:
-        """Call the tool. Raises ``CallFailed`` unless the server returned a result, which may be a tool error."""
+        """Call the tool. Raises ``NotAnswered`` unless the server returned a result, which may be a tool error."""
         return await self._call(self.name, args or {}, on_progress)
 
     def __repr__(self) -> str:

@@ -318,7 +318,7 @@ class Renewer:
                 async with renewing(self.store.folder, key):
                     return await self._renew(key, instead_of, allow_plain_http)
             except (OSError, StoreUnusable) as exc:
-                why = getattr(exc, "strerror", None) or str(exc)
+                why = exc.message if isinstance(exc, StoreUnusable) else exc.strerror or str(exc)
                 raise ServerFailure(TokenNotRenewed(reason=f"the token store cannot be written: {why}")) from exc
 
     async def _renew(self, key: GrantKey, instead_of: str, plain_http: bool) -> Grant | None:

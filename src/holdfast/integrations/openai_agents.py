@@ -9,7 +9,8 @@ with ``is_error``: the model reads the reason and the run goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from agents import AgentBase, RunContextWrapper
 from agents.mcp import MCPServer
@@ -28,7 +29,7 @@ FIRST_LISTING_SECONDS = 4.0
 
 
 class HubServer(MCPServer):
-    """All servers of a hub. The hub stays open and yours: ``connect`` and ``cleanup`` leave it alone.
+    """All servers of a hub. The hub stays open and yours: ``connect``, ``cleanup`` and ``async with`` leave it alone.
 
     ``tools="find"`` offers a few tools in place of all: the model finds, reads and calls the others with them.
 
@@ -54,6 +55,16 @@ class HubServer(MCPServer):
 
     async def cleanup(self) -> None:
         """Nothing to do: the hub is closed by its owner."""
+
+    async def __aenter__(self) -> Self:
+        """Connect, as the SDK's own servers do; their common base has no ``async with``."""
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.cleanup()
 
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: AgentBase[Any] | None = None

@@ -56,13 +56,15 @@ def _item(said: tuple[str, dict[str, Any]] | str) -> Any:
 
 
 async def run(hub: Hub, script: Script, mode: Literal["all", "find"] = "all") -> None:
-    agent = Agent(
-        name="a",
-        model=ScriptedModel(script),
-        instructions=lambda ctx, agent: hub.warnings().for_model,
-        mcp_servers=[HubServer(hub, tools=mode)],
-    )
-    await Runner.run(agent, "go", max_turns=20)
+    async with HubServer(hub, tools=mode) as server:
+        agent = Agent(
+            name="a",
+            model=ScriptedModel(script),
+            instructions=lambda ctx, agent: hub.warnings().for_model,
+            mcp_servers=[server],
+        )
+        await Runner.run(agent, "go", max_turns=20)
+    assert hub.servers, "the hub is its owner's: the server leaves it open"
 
 
 asyncio.run(play(run, partial(run, mode="find")))

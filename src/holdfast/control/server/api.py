@@ -213,7 +213,7 @@ class ControlApi:
         try:
             result = await self._handlers[found.operation.name](self._context, asked)
         except (ApiRefused, HoldfastError) as error:
-            self._record(asked, "refused", str(error))
+            self._record(asked, "refused", error.message if isinstance(error, HoldfastError) else str(error))
             raise
         self._record(asked, "done", signed_in=result.token if isinstance(result, Session) else "")
         return result if isinstance(result, Response) else await _json_in_turns(result)
