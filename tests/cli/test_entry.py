@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import typer
 from holdfast import __version__
 from holdfast.access.audit_files import AuditFiles, read_key
 from holdfast.cli.entry import COMMANDS
+from holdfast.cli.runner import run_app
 from holdfast.testing import StdioServer
 from tests.cli.command import HOLDFAST, Cli
 from tests.cli.fleets import fleet
@@ -184,3 +186,24 @@ def test_an_unexpected_error_is_a_sentence_and_with_debug_a_traceback_without_se
         assert "an unexpected error in Holdfast (KeyError)" in ran.stderr
         assert ("Traceback" in ran.stderr) == traceback
         assert "hunter22" not in ran.stderr
+
+
+@pytest.mark.requirement("DX-13")
+def test_a_home_that_is_no_folder_is_an_error_with_a_hint(cli: Cli, tmp_path: Path) -> None:
+    (home := tmp_path / "file").write_text("")
+    ran = cli.run("serve", "--demo", "--port", "0", HOME=str(home))
+    assert ran.returncode == 1
+    assert f"error: cannot use {home}" in ran.stderr
+    assert f"HOME is {home}, which is not a folder that you can read" in ran.stderr
+    assert "bug" not in ran.stderr
+
+
+@pytest.mark.requirement("DX-13")
+def test_a_file_that_may_not_be_read_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> typer.Typer:
+        raise PermissionError(errno.EACCES, "Permission denied", "/secret/mcp.json")
+
+    assert run_app(load, [], program="holdfast tools") == 1
+    said = capsys.readouterr().err
+    assert "cannot use /secret/mcp.json: Permission denied" in said
+    assert "hint: check its permissions" in said

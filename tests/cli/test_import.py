@@ -271,6 +271,26 @@ def test_a_client_with_its_own_search_may_use_it_on_the_full_list(run: Import, c
     assert "it has a search of its own over the tools of servers" in ran.stdout
 
 
+@pytest.mark.requirement("DX-13")
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [
+        ((), "Start the hub: {own} serve --config {file}\n"),
+        (("--url", "http://127.0.0.1:9123/mcp"), "Start the hub: {own} serve --config {file} --port 9123\n"),
+        (("--url", "http://[::1]:9123/mcp"), "Start the hub: {own} serve --config {file} --host ::1 --port 9123\n"),
+        (("--url", "https://hub.example/mcp"), "The client needs the hub at https://hub.example/mcp"),
+        (("--stdio",), "The client starts the hub itself."),
+    ],
+)
+def test_apply_prints_the_command_that_serves_the_url_of_the_client(
+    run: Import, cursor: Path, ours: Path, options: tuple[str, ...], then: str
+) -> None:
+    own = Path(sys.executable).with_name("holdfast")
+    said = run("cursor", "--apply", *options).stderr
+    assert then.format(own=own, file=ours) in said
+    assert ("Start the hub" in said) == then.startswith("Start")
+
+
 @pytest.mark.requirement("DX-3")
 def test_apply_offers_the_service_until_there_is_one(run: Import, cursor: Path, ours: Path, home: Path) -> None:
     own = Path(sys.executable).with_name("holdfast")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -14,7 +14,6 @@ import pytest
 from holdfast.config.read import load_config
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.demo import demo_servers
 from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, forget_running, note_running, running_demo
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
@@ -132,15 +131,34 @@ def test_a_second_terminal_finds_the_demo_that_runs(tmp_path: Path, monkeypatch:
     control, url = running_demo()
     assert (control.folder, url) == (tmp_path / "demo", "http://127.0.0.1:1/mcp")
     forget_running()
-    assert not demo_servers._record().exists()
+    with pytest.raises(HoldfastError, match="no demo is running"):
+        running_demo()
+
+
+@contextmanager
+def as_process(pid: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the demo believe that its process has this id."""
+    with monkeypatch.context() as inside:
+        inside.setattr(os, "getpid", lambda: pid)
+        yield
+
+
+@pytest.mark.requirement("DX-13")
+def test_a_second_demo_leaves_the_control_of_the_first_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    note_running(DemoControl(tmp_path / "first"), "http://127.0.0.1:1/mcp")
+    with as_process(os.getppid(), monkeypatch):
+        note_running(DemoControl(tmp_path / "second"), "http://127.0.0.1:2/mcp")
+    assert running_demo()[1] == "http://127.0.0.1:1/mcp"
+    forget_running()
+    assert running_demo()[1] == "http://127.0.0.1:2/mcp", "the second one is controlled when the first has ended"
 
 
 def test_word_left_by_a_demo_that_was_killed_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with subprocess.Popen(["true"]) as gone:
         pass
-    note_running(DemoControl(tmp_path), "http://127.0.0.1:1/mcp")
-    record = demo_servers._record()
-    record.write_text(record.read_text().replace(str(os.getpid()), str(gone.pid)))
+    with as_process(gone.pid, monkeypatch):
+        note_running(DemoControl(tmp_path), "http://127.0.0.1:1/mcp")
     with pytest.raises(HoldfastError, match="no demo is running"):
         running_demo()

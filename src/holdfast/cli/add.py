@@ -126,7 +126,11 @@ def add(
     config = _checked(edit, name, secrets)
     if not dry_run:
         edit.perform()
-    outcome = anyio.run(_try, config, name) if check and not dry_run else None
+    try:
+        outcome = anyio.run(_try, config, name) if check and not dry_run else None
+    except KeyboardInterrupt:
+        _print_interrupted(edit, name)
+        raise
     if as_json:
         print_json(_as_data(edit, name, definition, secrets, outcome, done=not dry_run))
     else:
@@ -231,6 +235,16 @@ def _show(edit: ConfigEdit, name: str, secrets: _Secrets, outcome: MCPServerLoad
         out.print(f"stored {', '.join(secrets.values)} in {secrets.stored}", soft_wrap=True)
     for variable in _to_export(secrets):
         side.print(f"Set this variable where the hub runs: export {variable}='your value'", soft_wrap=True)
+    side.print(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}", soft_wrap=True)
+
+
+def _print_interrupted(edit: ConfigEdit, name: str) -> None:
+    """Ctrl-C ends the try alone: the server was written before it."""
+    side = side_console()
+    side.print(f"Interrupted: {name} was added to {edit.file}, and was not tried to the end.", soft_wrap=True)
+    side.print(
+        f"To try it again: {command_line('check', '--config', str(edit.file), '--require', name)}", soft_wrap=True
+    )
     side.print(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}", soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
@@ -32,7 +33,7 @@ from holdfast.config import (
     plan_undoing,
     user_folders,
 )
-from holdfast.core import Redactor, command_line, plain
+from holdfast.core import Redactor, command_line, is_loopback, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
 from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_command, read_token
 
@@ -104,7 +105,7 @@ def import_(
     if as_json:
         print_json(as_data(plan, pointed, done=not dry_run))
     else:
-        print_plan(plan, pointed, done=not dry_run)
+        print_plan(plan, pointed, done=not dry_run, then=_after_pointing(plan.destination, url, stdio))
     if any(kept for _, kept in pointed) and not (stdio or as_json):
         _offer_service(plan.destination, url, ask=not yes)
     raise typer.Exit(0 if (plan.rows or pointed) and all(row.is_ours for row in plan.rows) else 1)
@@ -221,8 +222,8 @@ def looked_at(plan: ImportPlan) -> str:
     return "searched: " + ", ".join(map(str, plan.searched))
 
 
-def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool) -> None:
-    """Print the result for each server, and the next step."""
+def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool, then: str) -> None:
+    """Print the result for each server, and the next step; ``then`` is that of a client that uses the hub now."""
     out = data_console()
     for row in plan.rows:
         _print_row(row, done=done)
@@ -236,7 +237,7 @@ def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | No
             out.print(Text(f"  backup: {kept}; {back}", style="dim"), soft_wrap=True)
         if pointing.client.tool_search:
             out.print(Text(f"  {pointing.client.tool_search}", style="dim"), soft_wrap=True)
-    _print_next(plan, done=done, applied=bool(pointed))
+    _print_next(plan, done=done, then=then if pointed else "")
 
 
 def print_diff(pointing: PointingPlan) -> None:
@@ -318,14 +319,27 @@ def _notes(row: ImportRow) -> list[str]:
     return notes
 
 
-def _print_next(plan: ImportPlan, *, done: bool, applied: bool) -> None:
+def _after_pointing(config: Path, url: str, stdio: bool) -> str:
+    """What starts the hub that a client uses now: a command that serves that URL, if it is one of this machine."""
+    if stdio:
+        return "The client starts the hub itself."
+    parts = urlsplit(url)
+    if not is_loopback(parts.hostname or ""):
+        return f"The client needs the hub at {url}; it is started there."
+    host = () if parts.hostname in ("127.0.0.1", "localhost") else ("--host", str(parts.hostname))
+    port = () if url == DEFAULT_URL else ("--port", str(parts.port or (443 if parts.scheme == "https" else 80)))
+    tls = ("--tls-cert", "FILE", "--tls-key", "FILE") if parts.scheme == "https" else ()
+    return f"Start the hub: {command_line('serve', '--config', str(config), *host, *port, *tls)}"
+
+
+def _print_next(plan: ImportPlan, *, done: bool, then: str) -> None:
     side = side_console()
     if not any(row.is_ours for row in plan.rows):
         return
     if not done:
         side.print("Dry run: nothing was changed.")
-    elif applied:
-        side.print(f"Start the hub: {command_line('serve', '--config', str(plan.destination))}", soft_wrap=True)
+    elif then:
+        side.print(then, soft_wrap=True)
     else:
         side.print(
             f"The servers are in {plan.destination}. With --apply the client uses the hub instead.",

@@ -30,6 +30,9 @@ COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """The system errors that mean: the output cannot be stored."""
 
+CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS})
+"""The system errors that mean: this user cannot use that file. The machine is to be changed, not Holdfast."""
+
 
 def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: str) -> int:
     """Run a typer app. Returns the exit code. ``HOLDFAST_DEBUG=1`` prints the traceback."""
@@ -67,7 +70,7 @@ def _run(load_app: Callable[[], typer.Typer], argv: list[str], program: str) -> 
         _discard_output()
         return FAILED
     except OSError as exc:
-        return _output_failed(exc) if exc.errno in UNWRITTEN else _unexpected(exc)
+        return _system_failed(exc)
     except Exception as exc:  # noqa: BLE001 - the last place to turn a traceback into a message
         return _unexpected(exc)
 
@@ -106,6 +109,21 @@ def _flushed(code: int) -> int:
     except OSError as exc:
         return _output_failed(exc)
     return code
+
+
+def _system_failed(exc: OSError) -> int:
+    if exc.errno in UNWRITTEN:
+        return _output_failed(exc)
+    if exc.errno not in CLOSED or not isinstance(exc.filename, str):
+        return _unexpected(exc)
+    home = os.environ.get("HOME", "")
+    in_home = bool(home) and exc.filename.startswith(home.rstrip("/"))
+    if in_home and not (os.path.isdir(home) and os.access(home, os.R_OK | os.X_OK)):  # noqa: PTH112 - a text
+        hint = f"HOME is {home}, which is not a folder that you can read: set HOME to one that you can read and write"
+    else:
+        hint = "check its permissions, and those of the folders above it"
+    print_error(f"cannot use {exc.filename}: {os.strerror(exc.errno)}", hint)
+    return FAILED
 
 
 def _output_failed(exc: OSError) -> int:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +50,6 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
 
 _AT_FIRST = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in FAULTS.items()}
 _OVER_HTTP = ("weather", "vault")
-_RECORD = "demo.json"
 
 
 class DemoControl:
@@ -137,32 +136,52 @@ class DemoControl:
 
 
 def note_running(control: DemoControl, url: str) -> None:
-    """Write a file by which a second terminal finds the demo."""
-    record = _record()
-    private_folder(record.parent)
-    _write(record, {"pid": os.getpid(), "url": url, "folder": str(control.folder)})
+    """Write a file by which a second terminal finds the demo. Each demo has its own: none takes another's control."""
+    private_folder(_records())
+    for file, record in _noted():
+        if not _runs(record):
+            file.unlink(missing_ok=True)
+    _write(_own_record(), {"pid": os.getpid(), "since": time.time(), "url": url, "folder": str(control.folder)})
 
 
 def forget_running() -> None:
-    """Remove that file, unless another demo wrote it since."""
-    record = _record()
-    if record.exists() and json.loads(record.read_text()).get("pid") == os.getpid():
-        record.unlink()
+    """Remove the file of this demo."""
+    _own_record().unlink(missing_ok=True)
 
 
 def running_demo() -> tuple[DemoControl, str]:
-    """The running demo and the address of its hub; raises if there is none."""
+    """The running demo and the address of its hub; of several, the first that was started. Raises if there is none."""
+    running = [record for _, record in _noted() if _runs(record)]
+    if not running:
+        raise _nothing_runs()
+    first = min(running, key=lambda record: float(record["since"]))
+    return DemoControl(Path(first["folder"])), str(first["url"])
+
+
+def _noted() -> list[tuple[Path, dict[str, Any]]]:
+    """What demos wrote, those that were killed included."""
+    found = []
+    for file in _records().glob("*.json"):
+        with suppress(OSError, ValueError):
+            found.append((file, json.loads(file.read_text())))
+    return found
+
+
+def _runs(record: Mapping[str, Any]) -> bool:
     try:
-        found = json.loads(_record().read_text())
-        os.kill(found["pid"], 0)
-    except (OSError, ValueError, KeyError) as exc:
-        raise _nothing_runs() from exc
-    return DemoControl(Path(found["folder"])), str(found["url"])
+        os.kill(record["pid"], 0)
+    except OSError:
+        return False
+    return True
 
 
-def _record() -> Path:
+def _records() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "holdfast" / _RECORD
+    return Path(base) / "holdfast" / "demos"
+
+
+def _own_record() -> Path:
+    return _records() / f"{os.getpid()}.json"
 
 
 def _is_now(condition: Mapping[str, Any], warm_up: float) -> str:

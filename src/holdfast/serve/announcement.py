@@ -16,6 +16,7 @@ from holdfast._version import __version__
 from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
 from holdfast.core import command_line, counted
+from holdfast.demo import running_demo
 from holdfast.files import make_private
 from holdfast.serve.listening_socket import notify_ready
 from holdfast.serve.options import Serving
@@ -46,11 +47,19 @@ def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[
     log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)
     log.info("if a server does not start, run: %s", command_line("doctor"))
     if serving.is_demo:
-        log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
+        _tell_of_demo(serving.url)
     if serving.open_to:
         log.info("%s may call the hub, and use the credentials in that file", serving.open_to)
     if serving.needs_name:
         log.info("requests from other machines are refused until --allow-host NAME gives the host that they ask for")
+
+
+def _tell_of_demo(url: str) -> None:
+    _, controlled = running_demo()
+    if controlled == url:
+        log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
+    else:
+        log.info("another demo runs at %s: `%s` shows that one until it ends", controlled, command_line("demo"))
 
 
 class Announcement:
