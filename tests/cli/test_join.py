@@ -17,6 +17,8 @@ from holdfast.config import load_config
 from holdfast.serve.inner_hub import served_part
 from holdfast.serve.joiner import JoinOptions
 from holdfast.serve.options import ServeConfig
+from holdfast.serve.shared_hub import IDLE_SECONDS, end_when_idle
+from holdfast.testing import FakeClock
 from tests.cli.serve_process import COMMAND, spawned
 from tests.harness.joined import JoinHome, join_home, text_in
 from tests.harness.waiting import PATIENCE, came_true, gone
@@ -109,6 +111,55 @@ async def test_a_hub_that_a_person_starts_takes_the_place_of_the_one_in_the_back
             await served.ended()
         assert await client.call("s__pid"), "its next request starts a hub in the background"
         assert (await home.one_hub()).background
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_newer_client_replaces_an_older_hub_in_the_background_once(home: JoinHome) -> None:
+    newer = COMMAND[-1].replace("from", "import holdfast._version; holdfast._version.__version__ = '99.0'; from", 1)
+    async with home.client() as older:
+        first = await older.call("s__pid")
+        before = await home.one_hub()
+        async with home.client(program=[*COMMAND[:-1], newer]) as client:
+            second = await client.call("s__pid")
+            await gone(before.pid)
+            after = await home.one_hub()
+            assert after.pid != before.pid
+            assert after.background
+            assert second != first
+            assert await older.call("s__pid") == second, "the older client came along"
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_hub_in_the_background_ends_when_its_time_without_use_is_over(home: JoinHome) -> None:
+    hasty = COMMAND[-1].replace("from", "from holdfast.serve import shared_hub; shared_hub.IDLE_SECONDS = 0.0; from", 1)
+    command = [*COMMAND[:-1], hasty, "serve", "--config", str(home.config), "--port", "0", "-v"]
+    runtime = home.environ["XDG_RUNTIME_DIR"]
+    async with spawned(command, home.folder, home.folder, XDG_RUNTIME_DIR=runtime, HOLDFAST_BACKGROUND="0 ") as hub:
+        assert await hub.ended() == 0
+    assert home.hubs == []
+
+
+@pytest.mark.requirement("DX-8")
+async def test_each_use_of_a_hub_in_the_background_begins_its_idle_time_again() -> None:
+    clock, requests, clients = FakeClock(), [0], [1]
+    ended = anyio.Event()
+
+    async def watch() -> None:
+        await end_when_idle(clock, lambda: requests[0], lambda: bool(clients[0]))
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        await clock.advance(2 * IDLE_SECONDS)
+        assert not ended.is_set(), "a client is there"
+        clients[0] = 0
+        await clock.advance(IDLE_SECONDS - 10)
+        requests[0] += 1
+        await clock.advance(IDLE_SECONDS - 10)
+        assert not ended.is_set(), "it answered a request"
+        await clock.advance(20)
+        assert ended.is_set()
 
 
 @pytest.mark.requirement("DX-8")

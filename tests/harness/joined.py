@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -188,8 +188,9 @@ class JoinHome:
         environ: Mapping[str, str] | None = None,
         modern: bool = False,
         begin: bool = True,
+        program: Sequence[str] = COMMAND,
     ) -> AsyncIterator[JoinedProcess]:
-        command = [*COMMAND, "serve", "--stdio", *options]
+        command = [*program, "serve", "--stdio", *options]
         env = dict(self.environ if environ is None else environ)
         process = await anyio.open_process(command, cwd=cwd or self.folder, env=env, stderr=subprocess.PIPE)
         async with process, anyio.create_task_group() as tasks:
