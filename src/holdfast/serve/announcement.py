@@ -17,6 +17,7 @@ from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
 from holdfast.core import command_line, counted
 from holdfast.demo import running_demo
+from holdfast.errors import HoldfastError
 from holdfast.files import make_private
 from holdfast.serve.listening_socket import notify_ready
 from holdfast.serve.options import Serving
@@ -55,7 +56,10 @@ def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[
 
 
 def _tell_of_demo(url: str) -> None:
-    _, controlled = running_demo()
+    try:
+        _, controlled = running_demo()
+    except HoldfastError:  # another one that ended in this moment, and this one has no record
+        controlled = url
     if controlled == url:
         log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
     else:
