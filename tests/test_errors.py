@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import re
 import traceback
 from pathlib import Path
 
@@ -57,3 +59,17 @@ async def test_the_base_catches_the_call_of_a_server_that_is_not_there(definitio
         await hub.ready(10)
         with pytest.raises(NotAnswered, match="lost"):
             await hub.read_resource("notes://today", server="lost")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("from_config", "tools", "call_tool", "find_tools", "get_prompt", "read_resource", "complete"),
+        *("server_health", "reconnect", "toggle", "logged_in", "approve", "apply"),
+    ],
+)
+def test_the_docstring_of_a_method_names_the_errors_that_it_raises(name: str) -> None:
+    _, _, told = (inspect.getdoc(getattr(Hub, name)) or "").partition("Raises")
+    named = set(re.findall(r"``([A-Z]\w+)``", told))
+    assert named
+    assert named <= {*errors.__all__}

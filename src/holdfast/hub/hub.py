@@ -64,7 +64,8 @@ class HubCalls:
     def tools(self) -> tuple[Tool, ...]:
         """Handles on all listed tools; each finds the live connection when it is called.
 
-        With ``largeResults`` in the configuration, the hub's own tool ``read_result`` is among them.
+        With ``largeResults`` in the configuration, the hub's own tool ``read_result`` is among them. Raises
+        ``HubNotOpen`` or ``HubClosed``.
         """
         self.registry.require_use()
         listed = self.registry.catalog.tools
@@ -73,9 +74,21 @@ class HubCalls:
         return (*tools, *(Tool(HUB_NAME, tool_info(one["name"], one), self._call) for one in own))
 
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: ProgressFn | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - part of the public interface
     ) -> CallResult:
-        """Call a tool by its name in the catalog; ``read_result`` is the hub's own, where results are kept."""
+        """Call a tool by its name in the catalog; ``read_result`` is the hub's own, where results are kept.
+
+        ``timeout`` is for this call, in seconds, its waits included; the server's own limits hold beside it.
+
+        Raises ``UnknownTool`` if no server has it, and ``NotAnswered`` if there is no result: ``ServerUnavailable`` or
+        ``ToolHeld`` if it was not sent, ``CallFailed`` if it did not complete. A tool that fails is a result.
+        """
+        _check_timeout(timeout)
         if name == READ_RESULT and self.kept_results.is_on:
             return await self._read_on(arguments or {})
         tool = self._called.get(name) if self._called_in is self.registry.catalog else None
@@ -85,7 +98,9 @@ class HubCalls:
             raise TypeError(f"the arguments of `{name}` must be a mapping, not {type(arguments).__name__}")
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
         slot = self.registry.slot(tool.server)
-        result = await slot.call("tools/call", params, repeatable=tool.repeatable, on_progress=on_progress)
+        result = await slot.call(
+            "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress, within=timeout
+        )
         if self.registry.config.settings.large_results.over and not tool.has_output_schema:
             result = await self.kept_results.shortened(result, name, principal=LOCAL.name)
         return CallResult.from_raw(await read_result(tool.server, result))
@@ -99,6 +114,8 @@ class HubCalls:
 
         Each hit says whether it can be called now. A tool of a server that is disabled or denies access, or one that
         is held until its change is approved, is not found.
+
+        Raises ``UnknownServer`` if the named server is not configured.
         """
         self.registry.require_use()
         if server is not None:
@@ -114,20 +131,41 @@ class HubCalls:
         )
         return tuple(found_tool(one, one.name, slots[one.server].health()) for one in found if one.server in slots)
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        """Get a prompt by its name in the catalog."""
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - part of the public interface
+    ) -> Mapping[str, Any]:
+        """Get a prompt by its name in the catalog. Raises ``UnknownTool`` or ``NotAnswered``, as ``call_tool`` does."""
+        _check_timeout(timeout)
         key = self._owner(name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
-        return await self.registry.request(key.server, "prompts/get", params, repeatable=True)
+        return await self.registry.request(key.server, "prompts/get", params, repeatable=True, within=timeout)
 
-    async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
-        """Read a resource by its URI in the catalog, or any URI of a server that is named."""
+    async def read_resource(
+        self,
+        uri: str,
+        *,
+        server: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - part of the public interface
+    ) -> Mapping[str, Any]:
+        """Read a resource by its URI in the catalog, or any URI of a server that is named.
+
+        Raises ``UnknownTool``, ``UnknownServer`` or ``NotAnswered``, as ``call_tool`` does.
+        """
+        _check_timeout(timeout)
         self.registry.require_use()
         key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
-        return await self.registry.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
+        params = {"uri": key.original}
+        return await self.registry.request(key.server, "resources/read", params, repeatable=True, within=timeout)
 
     async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
-        """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
+        """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names.
+
+        Raises ``UnknownTool`` or ``NotAnswered``, as ``call_tool`` does.
+        """
         by_uri = "uri" in ref
         key = self._owner(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
         params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
@@ -161,6 +199,11 @@ class HubCalls:
 
     async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"the timeout of a call is a number of seconds above 0, not {timeout!r}")
 
 
 def denying(registry: SlotRegistry) -> frozenset[str]:
@@ -224,6 +267,8 @@ class Hub(Operations, HubCalls):
 
         The last good catalog of a file survives a restart: in ``state_file``, or in the user's state folder. The
         catalog of a mapping survives only in a ``state_file``. ``clock`` is for tests (``holdfast.testing.FakeClock``).
+
+        Raises ``ConfigError``: also ``ConfigNotFound``, and ``UntrustedConfig`` for a project's own file.
         """
         config = read(source)
         if state_file is None and config.source is not None:
@@ -281,7 +326,10 @@ class Hub(Operations, HubCalls):
         return MappingProxyType({name: slot.health() for name, slot in self.registry.slots.items()})
 
     def server_health(self, name: str) -> Health:
-        """The health of one server: state, reason, generation, failures, attempts, breaker, next try."""
+        """The health of one server: state, reason, generation, failures, attempts, breaker, next try.
+
+        Raises ``UnknownServer``.
+        """
         self.registry.require_use()
         return self.registry.slot(name).health()
 

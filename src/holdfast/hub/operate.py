@@ -32,7 +32,10 @@ class Operations:
     registry: SlotRegistry
 
     async def reconnect(self, name: str) -> Health:
-        """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
+        """Make a new connection now.
+
+        Raises ``UnknownServer``, ``ServerDisabled``, ``HubClosed``, or ``LoadFailed`` with the reason.
+        """
         slot = self._slot(name)
         effects = slot.handle(on.ReconnectRequested())
         if any(isinstance(effect, do.Reject) for effect in effects):
@@ -51,6 +54,8 @@ class Operations:
         """Enable or disable a server. Idempotent; enabling resets its health.
 
         Enabling takes no time. Disabling waits until the server is disabled.
+
+        Raises ``UnknownServer``, or ``HubClosed`` if the server is no longer served.
         """
         slot = self._slot(name)
         self.registry.writer.changed(at_once=True)
@@ -64,7 +69,10 @@ class Operations:
         return slot.health()
 
     def logged_in(self, name: str) -> Health:
-        """Try a server again now that was denied or parked, because it has new credentials."""
+        """Try a server again now that was denied or parked, because it has new credentials.
+
+        Raises ``UnknownServer``.
+        """
         slot = self._slot(name)
         _use_login(self.registry, name)
         return slot.health()
@@ -76,6 +84,8 @@ class Operations:
 
         ``kind`` says what is named: a tool, a prompt, or the instructions, which have no name. With the ``mark`` of the
         change that was reviewed, a newer change is not approved.
+
+        Raises ``UnknownServer``, ``UnknownTool``, or ``ToolHeld`` if it cannot be approved here.
         """
         self._slot(server)
         approved = self.registry.approvals.approve(server, tool, mark=mark, kind=kind)
@@ -84,7 +94,10 @@ class Operations:
         return approved
 
     async def apply(self, config: Config) -> None:
-        """Use a new configuration; only the connections of servers whose definition changed are touched."""
+        """Use a new configuration; only the connections of servers whose definition changed are touched.
+
+        Raises ``HubNotOpen`` or ``HubClosed``.
+        """
         self.registry.require_use()
         await self.registry.apply(config)
 

@@ -166,7 +166,7 @@ class SlotRegistry:
             return found
         return next((key for key in self.catalog.possible_owners(name, kind) if _may_own(self, key)), found)
 
-    async def request(
+    async def request(  # noqa: PLR0913 - what a request is, and what limits it
         self,
         server: str,
         method: str,
@@ -176,11 +176,12 @@ class SlotRegistry:
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
         slot: Slot | None = None,
+        within: float | None = None,
     ) -> Mapping[str, Any]:
         """Send a request whose parameters are values, and read its result."""
         sent = RawObject.of(params).members
         result = await (slot or self.slot(server)).call(
-            method, sent, caller=caller, repeatable=repeatable, on_progress=on_progress
+            method, sent, caller=caller, repeatable=repeatable, on_progress=on_progress, within=within
         )
         return await read_result(server, result)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 __all__ = ["Slot", "SlotContext", "SlotHost", "latest_failure", "lifecycle_policy", "record_of", "remedy_for"]
 
 log = logging.getLogger("holdfast.hub")
+
+_NO_LIMIT = nullcontext()
 
 
 CUTS: Mapping[type[on.Event], str] = {
@@ -205,18 +208,30 @@ class Slot:
         caller: Caller | None = None,
         repeatable: bool = False,
         on_progress: ProgressFn | None = None,
+        within: float | None = None,
     ) -> RawObject:
         """Send any request for ``caller``, with the server's own names; slot_call.py says what can happen to it.
 
         Parameters and result pass as the bytes that they came in. ``repeatable``: it may be sent a second time.
+        ``within`` is the caller's own limit, in seconds: for everything, waits too.
         """
         call = SlotCall(
-            self, self._context, method, params, caller=caller, repeatable=repeatable, on_progress=on_progress
+            self,
+            self._context,
+            method,
+            params,
+            caller=caller,
+            repeatable=repeatable,
+            on_progress=on_progress,
+            within=within,
         )
         result: RawObject | None = None
         try:
-            while result is None:
-                result = await call.attempt()
+            with call.limit or _NO_LIMIT:
+                while result is None:
+                    result = await call.attempt()
+            if result is None:
+                raise call.out_of_time()
         except BaseException as exc:
             call.failed(exc)
             raise

@@ -16,6 +16,8 @@ What can happen:
 * The connection fails, or the time is up. ``_Attempt.outcome`` says what that means for the server. Only then the
   breaker and the lifecycle count it.
 * The caller is cancelled: it takes nothing with it but itself. Its permit is settled as neutral.
+* The caller's own time is up (``limit``): the call is cancelled likewise. If it was with the server, that is a timeout,
+  and the server is asked for a sign of life, as after its own timeout.
 
 What must never happen:
 
@@ -41,6 +43,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from holdfast.core import (
     Evidence,
@@ -124,9 +128,11 @@ class SlotCall:
         "_slot",
         "_timer",
         "_trace",
+        "_within",
+        "limit",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a call is whole when it is made
         self,
         slot: Slot,
         context: SlotContext,
@@ -136,6 +142,7 @@ class SlotCall:
         caller: Caller | None,
         repeatable: bool,
         on_progress: ProgressFn | None,
+        within: float | None = None,
     ) -> None:
         self._slot = slot
         self._context = context
@@ -144,6 +151,9 @@ class SlotCall:
         self._caller = caller
         self._repeatable = repeatable
         self._on_progress = on_progress
+        self._within = within
+        self.limit = anyio.move_on_after(within) if within is not None else None
+        """Ends the call when the caller's own time is up; most callers have none."""
         self._timer = _Timer()
         self._trace: Trace | None = None
         if is_tracing():
@@ -170,7 +180,8 @@ class SlotCall:
         if trace is not None:
             trace.enter("admission")
         permit = self._admitted()
-        outcome, reason = Outcome.NEUTRAL, ""
+        outcome: Outcome | None = None
+        reason = ""
         try:
             waited = await slot.bulkhead.enter()
             try:
@@ -209,12 +220,17 @@ class SlotCall:
             seen = descriptor_shortage(raised) or raised.evidence
             outcome, reason = used.outcome(seen), used.reason(seen)
         finally:
-            slot.settle(permit, outcome, reason)
+            slot.settle(permit, outcome if outcome is not None else self._unfinished(), reason)
         if self._repeated or not used.may_be_repeated(seen, repeatable=self._repeatable):
             raise used.error(seen, repeatable=self._repeatable)
         self._repeated = True
         self._timer.stop()
         return None
+
+    def _unfinished(self) -> Outcome:
+        """What an attempt without an outcome says of the server. A timeout counts only if a sign of life is missing."""
+        is_up = self.limit is not None and self.limit.cancel_called
+        return Outcome.TIMED_OUT if is_up and self._timer.is_running else Outcome.NEUTRAL
 
     def _prepared(self) -> Fields:
         """The parameters to send now; raises ``ToolHeld``."""
@@ -252,6 +268,20 @@ class SlotCall:
             if not await slot.changed(until=until) and slot.lease is None:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
         return lease
+
+    def out_of_time(self) -> CallFailed | ServerUnavailable:
+        """The error of a call that reached the caller's own limit. One that was not sent did nothing."""
+        slot, limit = self._slot, f"the call's own timeout of {self._within:g} s"
+        if not self._timer.is_running:
+            if slot.lease is None:
+                words = f"did not come up within {limit}"
+                return _unavailable(slot, ServerNotReady, words, retry_in=slot.health().retry_in)
+            return _unavailable(slot, ServerBusy, f"had no free place within {limit}", retry_in=1.0)
+        seen = TimedOut(doing=f"the result of {self._method}", after=self._within or 0.0)
+        words = f"the call to `{slot.id}` failed: no answer within {limit}"
+        if not self._repeatable:
+            words += _UNCERTAIN
+        return CallFailed(seen, words, hint="if it is always this slow, give the call a longer `timeout`")
 
     def answered(self, result: RawObject) -> None:
         """Record a call that has a result."""
@@ -314,6 +344,11 @@ class _Timer:
         """This attempt is over; another one follows."""
         _, self._with_server = self.read()
         self._sent_at = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is with the server."""
+        return self._sent_at is not None
 
     def read(self) -> tuple[float, float]:
         """All seconds until now, and those with the server."""
@@ -399,7 +434,7 @@ class _Attempt:
         words = f"the call to `{self._slot.id}` {what}"
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
-            words += ". Its outcome is uncertain: the server may have acted on it, or still act"
+            words += _UNCERTAIN
         if lost or (isinstance(seen, OverBound | NotMcp) and self._is_over(seen)):
             return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
@@ -467,6 +502,9 @@ def _told(server: str, seen: ToldByHub) -> CallFailed | ServerUnavailable:
 
 
 _TOLD: dict[str, type[ServerUnavailable]] = {kind.__name__: kind for kind in ServerUnavailable.__subclasses__()}
+
+
+_UNCERTAIN = ". Its outcome is uncertain: the server may have acted on it, or still act"
 
 
 def _may_have_acted(seen: Evidence) -> bool:
