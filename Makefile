@@ -62,6 +62,7 @@ programs:
 	@missing=; for each in $(PROGRAMS); do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing with apt-get, for the tests:$$missing" >&2; \
 		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends $(PACKAGES) >/dev/null; \
 	else echo "not found, and not installed without root and apt-get:$$missing; their tests will be skipped" >&2; fi
@@ -114,32 +115,36 @@ clean:  ## Remove everything that the commands above made
 # Only the runtime dependencies: they install in seconds, the development dependencies take minutes.
 $(RUN_READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
-	test -x $(RUN)/bin/python || $(PYTHON) -m venv $(RUN)
-	$(RUN)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	@echo "installing Holdfast and what it needs to run into $(RUN)" >&2
+	@test -x $(RUN)/bin/python || $(PYTHON) -m venv $(RUN)
+	@$(RUN)/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
 # pip installs uv, as the lock has it, and uv the rest: with a fifth of the CPU time.
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
 $(READY): pyproject.toml requirements-dev.lock
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock > $(VENV)/uv.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
-	$(INSTALL) --require-hashes -r requirements-dev.lock
-	$(INSTALL) --no-build-isolation -e .
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
+	@echo "installing Holdfast and the development dependencies of requirements-dev.lock into $(VENV)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock > $(VENV)/uv.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
+	@$(INSTALL) --require-hashes -r requirements-dev.lock
+	@$(INSTALL) --no-build-isolation -e .
+	@touch $@
 
 # The MCP servers from npm that the tests talk to, run by the Node that comes with the development dependencies.
 $(NODE_READY): tests/node/package.json tests/node/package-lock.json $(READY)
-	mkdir -p .tools/node
-	cp tests/node/package.json tests/node/package-lock.json .tools/node/
-	cd .tools/node && ../../$(BIN)/npm ci --silent --no-audit --no-fund
-	touch $@
+	@echo "installing the MCP servers from npm that the tests talk to into .tools/node" >&2
+	@mkdir -p .tools/node
+	@cp tests/node/package.json tests/node/package-lock.json .tools/node/
+	@cd .tools/node && ../../$(BIN)/npm ci --silent --no-audit --no-fund
+	@touch $@
 
 # The environments of the agent frameworks that the tests run. A test makes one that is not there.
 $(ENVS_READY): tests/integrations/environments.py $(READY)
-	$(BIN)/python -m tests.integrations.environments
-	touch $@
+	@echo "installing the agent frameworks that the tests run into .tools/envs" >&2
+	@$(BIN)/python -m tests.integrations.environments
+	@touch $@
 
 # Once: all workers start together, and each would compile every test.
 $(TESTS_COMPILED): $(READY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from html import escape, unescape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,6 +27,8 @@ PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Pages of the repository's root, and their place on the site. The site has a start page of its own."""
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?!https?:|mailto:|#)[^)\s]+)\)")
+_SESSION = re.compile(r'(?s)<div class="highlight">(<pre><span></span><code>(<span class="gp">.*?)</code>)')
+"""A terminal session, as the highlighter writes it: it begins with a prompt."""
 _MERMAID = re.compile(r"(?ms)^```mermaid\n(.*?)\n```$")
 
 
@@ -85,6 +88,27 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{words}]({os.path.relpath(place, here)}{mark}{anchor})"
 
     return _MERMAID.sub(lambda found: drawn(found[1]), _LINK.sub(linked, markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - the hook gets them by name
+    """Let the copy button of a terminal session copy its commands: not the prompt, and not what was printed."""
+    return _SESSION.sub(_with_copy, html)
+
+
+def _with_copy(found: re.Match[str]) -> str:
+    commands = commands_in(unescape(re.sub(r"<[^>]+>", "", found[2])))
+    return f'<div class="highlight" data-copy="{escape(commands)}">{found[1]}' if commands else found[0]
+
+
+def commands_in(session: str) -> str:
+    """The lines after a prompt, and the lines that continue them."""
+    kept: list[str] = []
+    continues = False
+    for line in session.splitlines():
+        if line.startswith("$ ") or continues:
+            kept.append(line if continues else line.removeprefix("$ "))
+            continues = line.endswith("\\")
+    return "\n".join(kept)
 
 
 def _is_brought_in(target: str) -> bool:

@@ -115,6 +115,18 @@ def test_on_a_machine_without_a_browser_the_address_is_pasted(cli: Cli, peer: Gu
         assert PLANTED not in terminal.text
 
 
+@pytest.mark.requirement("DX-13")
+@pytest.mark.parametrize(
+    ("option", "waits"), [("--no-browser", "Waiting 1 s for that browser"), ("--paste", "The input")]
+)
+def test_without_a_terminal_it_says_what_it_waits_for(cli: Cli, peer: Guarded, option: str, waits: str) -> None:
+    cli.configure({"files": {"url": peer.url}})
+    login = cli.run("login", "files", option, "--timeout", "1")
+    assert login.returncode == 1
+    assert waits in login.stderr
+    assert "to come back to this machine" in login.stderr
+
+
 @pytest.mark.requirement("AUTH-1")
 def test_a_code_is_entered_on_another_machine(cli: Cli, peer: Guarded) -> None:
     behave(peer, device_pending=0)

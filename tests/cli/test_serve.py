@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -346,13 +347,16 @@ async def test_only_callers_who_name_it_rightly_are_served(tmp_path: Path, home:
 # What goes wrong before it starts
 
 
-async def test_a_port_that_is_in_use_is_told(home: Path) -> None:
+@pytest.mark.requirement("DX-13")
+async def test_a_port_that_is_in_use_is_told_with_its_owner(home: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
         ran = await anyio.to_thread.run_sync(lambda: run("serve", "--demo", "--port", port, home=home))
     assert_told(ran, f"port {port} of 127.0.0.1 is in use", "--port 0")
+    if sys.platform == "linux":  # the only system that tells it
+        assert f"in use by process {os.getpid()} (`" in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ def test_a_decided_denial_in_a_hub_names_the_time_before_which_it_is_not_asked_a
         assert "is not asked again before 12:05:00" in words
     assert "is not asked again for 5 min" in for_user(failure)
     assert "is not asked again: log in" in for_user(failure._replace(retry_in=None))
-    assert "is asked again by the next call: log in" in for_user(failure._replace(retry_in=0.0, call_asks=True))
+    asked = for_user(failure._replace(retry_in=0.0, call_asks=True))
+    assert "The next call asks it again: log in or ask for access first." in asked
 
 
 @pytest.mark.requirement("MSG-8")

@@ -43,6 +43,16 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheet.read_text()) == [], sheet
 
 
+@pytest.mark.requirement("DX-13")
+def test_the_copy_button_copies_the_command_without_prompt_and_output(site: Path) -> None:
+    copied = re.findall(r'data-copy="([^"]*)"', (site / "tutorial.html").read_text())
+    assert "pipx install ." in copied
+    assert any(one.count("\n") == 2 and "holdfast config show" in one for one in copied), "one command a line"
+    call = next(one for one in copied if one.startswith("holdfast call files word_count"))
+    assert "\n" not in call, "the output of the call is not copied"
+    assert not any("$ " in one for one in copied)
+
+
 def test_every_page_of_the_menu_is_found_by_search_and_by_llms_txt(site: Path) -> None:
     menu = pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     there = [page for page in menu if (site / address(page)).exists()]

@@ -78,7 +78,8 @@ async def _log_in(spec: ServerSpec, how: LoginMethod, browser: bool, more: tuple
     from holdfast.auth import TokenStore, log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     typed = how == "paste" or (how == "browser" and sys.stdin.isatty())
-    person = TerminalLogin(spec.id, opens=browser and how == "browser" and has_browser(), pastes=typed)
+    opens = browser and how == "browser" and has_browser()
+    person = TerminalLogin(spec.id, opens=opens, pastes=typed, within=timeout)
     return await log_in(spec, store=TokenStore(), person=person, how=how, scope=more, within=timeout)
 
 
@@ -151,8 +152,9 @@ LONGEST_LINE = 64 * 1024
 class TerminalLogin:
     """The user at a terminal, as ``holdfast.auth.person_login`` needs it."""
 
-    def __init__(self, server: str, *, opens: bool, pastes: bool) -> None:
+    def __init__(self, server: str, *, opens: bool, pastes: bool, within: float) -> None:
         self._server = server
+        self._within = within
         self._opens = opens
         self._pastes = pastes
         self._console = side_console()
@@ -173,6 +175,12 @@ class TerminalLogin:
         self._show(address)
         if self._pastes:
             self._say("If the browser ends at a page that does not load, paste the address of that page here:")
+        else:
+            self._say(
+                f"Waiting {self._within:g} s for that browser to come back to this machine. There is no terminal to"
+                " paste an address: if the browser is on another machine, use --device, or --paste and its address on"
+                " stdin."
+            )
 
     def enter(self, code: DeviceCode) -> None:
         """Show the device code."""
@@ -193,6 +201,8 @@ class TerminalLogin:
             line += part
         if line.strip():
             return line.decode("utf-8", "replace").strip()
+        if self._pastes:
+            self._say(f"The input has ended: waiting {self._within:g} s for the browser to come back to this machine.")
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
 
