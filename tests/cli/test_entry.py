@@ -196,6 +196,8 @@ def test_a_home_that_is_no_folder_is_an_error_with_a_hint(cli: Cli, tmp_path: Pa
     assert f"error: cannot use {home}" in ran.stderr
     assert f"HOME is {home}, which is not a folder that you can read" in ran.stderr
     assert "bug" not in ran.stderr
+    joined = cli.run("serve", "--stdio", HOME=str(home))
+    assert f"no hub could be started: {home}" in joined.stderr, "the place says what is to be changed"
 
 
 @pytest.mark.requirement("DX-13")

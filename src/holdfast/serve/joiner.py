@@ -418,7 +418,8 @@ class HubFinder:
                 _run_detached(command, shown, log=log, keep=(lock, hidden))
             os.close(log)
         except OSError as exc:
-            raise JoinFailed(f"no hub could be started: {exc.strerror or exc}") from exc
+            place = f"{exc.filename}: " if exc.filename else ""
+            raise JoinFailed(f"no hub could be started: {place}{exc.strerror or exc}") from exc
         return begins
 
     def _hello(self) -> dict[str, Any]:
