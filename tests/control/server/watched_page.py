@@ -35,8 +35,8 @@ class Page:
     @property
     def demo(self) -> DemoControl:
         """The controls of the demo fleet, as `holdfast demo` finds them."""
-        record = json.loads((self.hub.home / "state" / "holdfast" / "demo.json").read_text())
-        return DemoControl(Path(record["folder"]))
+        (record,) = (self.hub.home / "state" / "holdfast" / "demos").glob("*.json")
+        return DemoControl(Path(json.loads(record.read_text())["folder"]))
 
     async def api(self, path: str, *, method: str = "GET") -> Any:
         """What the hub itself says."""
