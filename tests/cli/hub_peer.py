@@ -95,6 +95,8 @@ class HubPeer:
         if kind == "servers" and not rest:
             fleet = [one.model_dump(mode="json") for one in self.servers.values()]
             return 200, {"now": NOW, "servers": fleet}
+        if kind == "activity":  # as of a hub without an audit
+            return 200, {"audit": False, "principal": "", "records": []}
         name = unquote(rest[0]) if rest else ""
         if kind == "servers" and name in self.servers:
             return 200, self.servers[name].model_dump(mode="json")
