@@ -138,3 +138,13 @@ def test_a_hub_elsewhere_needs_its_token(environ: dict[str, str]) -> None:
     assert "hunter2" not in none.value.message
     found = find_hub(url=url, environ={**environ, "HOLDFAST_CONTROL_TOKEN": "t"})
     assert (found.url, found.token) == (url, "t")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is a file on Linux alone")
+def test_a_hub_that_was_killed_and_is_not_yet_collected_does_not_run(environ: dict[str, str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE) as ended:
+        assert ended.stdout is not None
+        assert ended.stdout.read() == b""
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it stays uncollected
+        leave(environ, hub(pid=ended.pid))
+        assert running_hubs(environ) == []

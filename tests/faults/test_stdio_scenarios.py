@@ -58,7 +58,7 @@ TABLE = [
     Row("asks to be tried again later", ("--exit-at-once", "75"), "transient", 3, "exited with code 75", starts=3),
     Row("garbage on stdout", ("--garbage",), "permanent", 1, "not MCP: it printed", starts=1, deadline=SOON),
     Row("a flood of garbage on stdout", ("--garbage-flood",), "permanent", 1, "not MCP: it printed", starts=1),
-    Row("never answers", ("--never-answer",), "transient", 3, "no answer within 0.5 s", starts=3, deadline=SOON),
+    Row("never answers", ("--never-answer",), "transient", 3, "no answer within 0.", starts=3, deadline=SOON),
     Row("dies after the handshake", ("--die-after-handshake",), "transient", 3, "its process", starts=3),
     Row(
         "answers over the bound", ("--oversized", "300000"), "permanent", 1, "bound on the size of a message", starts=1

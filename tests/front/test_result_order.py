@@ -264,7 +264,7 @@ CHANGED = "notifications/tools/list_changed"
 async def _listed(session: Session) -> set[str]:
     async with session.request("tools/list") as events:
         answer = json.loads((await anext(aiter(events)))["data"])
-    return {tool["name"] for tool in answer["result"]["tools"]} - {"holdfast_status"}
+    return {tool["name"] for tool in answer["result"]["tools"]} - {"holdfast_status", "holdfast_doctor"}
 
 
 async def _lists(session: Session, names: set[str]) -> bool:

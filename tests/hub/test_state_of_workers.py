@@ -80,7 +80,7 @@ anyio.run(run)
 """
 
 REGISTRY = """
-from holdfast.control.control_client import RunningHub, registered, running_hubs
+from holdfast.control.hub_finder import RunningHub, registered, running_hubs
 begin()
 environ = {"XDG_STATE_HOME": str(folder)}
 for round in range(rounds):

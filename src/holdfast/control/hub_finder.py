@@ -189,7 +189,16 @@ def _runs(pid: int) -> bool:
         os.kill(pid, 0)
     except (OSError, OverflowError):  # the process ended, or the id belongs to another user now
         return False
-    return pid > 0
+    return pid > 0 and not _has_ended(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether nothing but the exit code is left of a process: it was killed, and its parent has not looked yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):  # no such files on this system
+        return False
+    return state in (b"Z", b"X")
 
 
 def _named(url: str, token: str | None, hubs: list[RunningHub]) -> RunningHub:

@@ -22,7 +22,8 @@ from typing import Any
 import anyio
 import anyio.abc
 from mcp import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, InputRequest
+from pydantic import TypeAdapter, ValidationError
 
 from holdfast.endpoint.clients import ASK_SECONDS, Call, Outlet, require_capability
 from holdfast.endpoint.eras import COMPLETE
@@ -33,6 +34,7 @@ from holdfast.wire import (
     BadJson,
     Bytes,
     Fields,
+    LoadedObject,
     RawObject,
     dump_object,
     dumps,
@@ -83,6 +85,9 @@ def _canonical(raw: Bytes) -> bytes:
         return bytes(raw)
 
 
+_QUESTION: TypeAdapter[object] = TypeAdapter(InputRequest)
+
+
 class _Question:
     """A server's request, and its answer."""
 
@@ -124,7 +129,17 @@ class OpenCall:
         self._notify()
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Add a request to the next ``input_required`` result, and wait for its answer."""
+        """Add a request to the next ``input_required`` result, and wait for its answer.
+
+        One that the protocol does not know would make the whole result unreadable for the client's library. The server
+        that asked is told instead. A large one is not read, and passes as it came.
+        """
+        if not isinstance(params, LoadedObject):
+            asked = {"method": method} if params is None else {"method": method, "params": dict(params)}
+            try:
+                _QUESTION.validate_python(asked, by_name=False)
+            except ValidationError:
+                raise MCPError(INVALID_PARAMS, f"{method}: its parameters are not those of the protocol") from None
         self._asked += 1
         key, question = f"q{self._asked}", _Question(method, params)
         self._questions[key] = question
