@@ -29,6 +29,7 @@ from holdfast.errors import UsageError
 from holdfast.files import replace_file
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
+from tests.harness.waiting import all_blocked
 from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -268,7 +269,7 @@ async def test_unknown_keys_share_one_fetch_and_a_pause_follows_it() -> None:
                 await asked.wait()
             for number in range(50):
                 tasks.start_soon(ask, "one" if number == 25 else f"stranger-{number}")
-            await anyio.wait_all_tasks_blocked()
+            await all_blocked()
             answer.set()
         assert await verify(issuer.signed("another-stranger")) is None
     assert [one for one in found if one is not None] == [Principal(name="i#ada")]
@@ -318,7 +319,7 @@ async def test_a_valid_credential_is_let_in_after_any_number_of_wrong_ones_from_
             async with anyio.create_task_group() as tasks:
                 for number in range(4):
                     tasks.start_soon(partial(post, http, authorization=f"Bearer {wrong[number]}"))
-                await anyio.wait_all_tasks_blocked()
+                await all_blocked()
                 assert (await post(http, authorization=f"Bearer {valid}")).status_code == 200
                 tasks.cancel_scope.cancel()
     assert refused == [401] * FAILURES

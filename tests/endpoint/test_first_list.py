@@ -21,6 +21,7 @@ from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.harness.served_hub import Era, Person, front, text_of
+from tests.harness.waiting import all_blocked
 from tests.harness.web import serving
 from tests.peers.peer_server import Origin, running
 
@@ -185,9 +186,9 @@ async def test_the_first_list_of_a_client_waits_for_as_long_as_its_program_bears
             with anyio.fail_after(20):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(ask)
-                    await anyio.wait_all_tasks_blocked()
+                    await all_blocked()
                     await clock.advance(seconds - 0.1)
-                    await anyio.wait_all_tasks_blocked()
+                    await all_blocked()
                     assert not answered.is_set()
                     await clock.advance(0.2)
                     await answered.wait()

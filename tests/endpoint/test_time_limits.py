@@ -23,7 +23,7 @@ from tests.clients.raw import MODERN_META, initialize
 from tests.harness.open_hubs import running
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
-from tests.harness.waiting import PATIENCE, came_true, jump
+from tests.harness.waiting import PATIENCE, all_blocked, came_true, jump
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
 
@@ -216,7 +216,7 @@ async def test_progress_extends_a_call_over_a_pipe_although_its_caller_does_not_
         for steps, last in ((4, "done"), (4, f"within {SILENT} s"), (IN_ALL // STEP - 1, "hardTimeout")):
             call = SlowCall()
             tasks.start_soon(call.run, make)
-            await anyio.wait_all_tasks_blocked()
+            await all_blocked()
             for _ in range(steps):
                 await passes(STEP)
                 await stepped(call)

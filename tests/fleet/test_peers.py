@@ -31,7 +31,7 @@ from holdfast.front.peer_listener import PeerListener, SessionsInMemory
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
-from tests.harness.waiting import came_true
+from tests.harness.waiting import all_blocked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
 
@@ -108,7 +108,7 @@ class Fleet:
         listener = self.listeners[name] = PeerListener(hub, peers)
         tasks.start_soon(peers.run)
         tasks.start_soon(listener.run)
-        await anyio.wait_all_tasks_blocked()
+        await all_blocked()
         return peers
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 import httpx2
 
-__all__ = ["PATIENCE", "asked", "came_true", "gone", "jump", "ready", "until"]
+__all__ = ["PATIENCE", "all_blocked", "asked", "came_true", "gone", "jump", "ready", "until"]
 
 PATIENCE = 45.0
 """Seconds: what does not come by then does not come, however busy the machine is."""
@@ -27,6 +27,15 @@ _SOON = 0.1
 # IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVED_FROM
 _CHANGES = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x40
 _LARGE = 64 * 1024
+
+
+async def all_blocked() -> None:
+    """Let all other tasks come to a wait, where a web server runs beside.
+
+    anyio looks every 0.1 s, and such a server wakes as often: in step with each other they would never end.
+    """
+    with anyio.move_on_after(2):
+        await anyio.wait_all_tasks_blocked()
 
 
 async def until(condition: Callable[[], object], *, beside: Path, within: float = PATIENCE) -> None:
