@@ -240,3 +240,18 @@ def _feed(one: RequestParser, taken: Taken, data: bytes, size: int) -> None:
     for start in range(0, len(data), size):
         one.receive(data[start : start + size])
         taken.pull(one)
+
+
+@pytest.mark.requirement("SEC-21")
+@pytest.mark.parametrize("header", ["authorization: Bearer s", "cookie: a=s", "x-plain: s"])
+def test_what_a_head_meant_is_kept_only_where_it_holds_no_credential(header: str) -> None:
+    raw = f"GET /kept-{header[:6]} HTTP/1.1\r\nhost: h\r\n{header}\r\n\r\n".encode()
+
+    def read() -> RequestHead:
+        parser = RequestParser()
+        parser.receive(raw)
+        head = parser.next_event()
+        assert isinstance(head, RequestHead)
+        return head
+
+    assert (read() is read()) == header.startswith("x-")

@@ -173,10 +173,10 @@ async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
 async def test_a_head_that_came_before_means_the_same_and_what_is_kept_of_heads_is_bounded() -> None:
     heads: KnownHeads[int] = KnownHeads()
     for number in range(MOST_KNOWN):
-        heads.keep(b"%d" % number, number)
-    heads.keep(b"x" * (KNOWN_BYTES + 1), 0)
+        heads.keep(b"%d" % number, number, {})
+    heads.keep(b"x" * (KNOWN_BYTES + 1), 0, {})
     assert (heads.get(b"0"), heads.get(b"x" * (KNOWN_BYTES + 1))) == (0, None)
-    heads.keep(b"one more", 1)
+    heads.keep(b"one more", 1, {})
     assert (heads.get(b"0"), heads.get(b"one more")) == (None, 1)
     named = b"HTTP/1.1 200 OK\r\nset-cookie: a=1\r\ncontent-length: 2\r\n\r\nok"
     for answer in (*ANSWERS, named):

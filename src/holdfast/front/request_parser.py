@@ -146,7 +146,7 @@ class RequestParser:
                 self._reader = _RequestHeadReader()
             head = self._reader.feed(raw)
             if whole and head is not None:
-                _known.keep(raw, head)
+                _known.keep(raw, head, head.headers)
         if frame.size > HEAD_BYTES:
             raise BadRequest(431)
         if ends != (head is not None):

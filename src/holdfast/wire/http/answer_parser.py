@@ -174,8 +174,8 @@ class AnswerParser:
             return None
         self._forget_reader()
         head = _head_in(reader)
-        if whole and "set-cookie" not in head.headers:
-            _known.keep(raw, head)
+        if whole:
+            _known.keep(raw, head, head.headers)
         return head
 
     def _begin(self, head: AnswerHead) -> AnswerHead:

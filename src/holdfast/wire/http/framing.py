@@ -7,7 +7,7 @@ head: so no byte after a head is read twice, and nothing in one message changes 
 from __future__ import annotations
 
 import re
-from collections.abc import MutableSequence
+from collections.abc import Mapping, MutableSequence
 from typing import Any, Final, Generic, TypeVar
 
 __all__ = ["BadChunk", "ChunkReader", "HeadFrame", "KnownHeads", "append_piece"]
@@ -80,12 +80,17 @@ def _after_blank(data: bytes, at: int) -> int:
 
 _H = TypeVar("_H")
 
+CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie"})
+"""Headers that hold secrets."""
+
 
 class KnownHeads(Generic[_H]):
     """What heads mean that came before: the same bytes mean the same again.
 
     A peer says the same head again and again, but for what changes in it: the length of a body, and with a server the
-    time, once a second. Reading one takes a tenth of a call. What is kept is bounded, and nothing changes it.
+    time, once a second. Reading one takes a tenth of a call on each side: with it a call took 1.13 times the
+    instructions of the bare relay, without it 1.31 (PERF-1). What is kept is bounded, and nothing changes it. A head
+    with a credential is not kept: a secret has no business here after its request.
     """
 
     __slots__ = ("_known",)
@@ -97,9 +102,9 @@ class KnownHeads(Generic[_H]):
         """What these bytes mean, if they came before."""
         return self._known.get(raw)
 
-    def keep(self, raw: bytes, head: _H) -> None:
-        """Keep what these bytes mean, if they are short."""
-        if len(raw) <= KNOWN_BYTES:
+    def keep(self, raw: bytes, head: _H, headers: Mapping[str, str]) -> None:
+        """Keep what these bytes mean, if they are short and hold no credential."""
+        if len(raw) <= KNOWN_BYTES and CREDENTIALS.isdisjoint(headers):
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[raw] = head
