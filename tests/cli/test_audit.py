@@ -26,7 +26,7 @@ from tests.access.test_audit import KEY, called
 from tests.cli.in_process import Inside
 from tests.cli.serve_process import Served, run, served
 from tests.harness.raw_session import Session
-from tests.harness.waiting import PATIENCE
+from tests.harness.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-15")]
 
@@ -52,12 +52,12 @@ def records(folder: Path) -> list[AuditRecord]:
 
 async def until_recorded(folder: Path, wanted: Mapping[str, str], *, times: int = 1) -> list[AuditRecord]:
     """Wait until records with these values are in the files."""
-    with anyio.fail_after(PATIENCE):
-        while True:
-            found = [one for one in records(folder) if all(getattr(one, k) == v for k, v in wanted.items())]
-            if len(found) >= times:
-                return found
-            await anyio.sleep(0.02)
+
+    def found() -> list[AuditRecord]:
+        return [one for one in records(folder) if all(getattr(one, k) == v for k, v in wanted.items())]
+
+    await until(lambda: len(found()) >= times, beside=folder)
+    return found()
 
 
 async def call(hub: Served, token: str, tool: str, arguments: dict[str, Any] | None = None) -> bool:
@@ -113,6 +113,7 @@ async def test_every_call_refusal_and_switch_of_a_hub_leaves_a_record(tmp_path: 
 async def test_a_killed_hub_loses_at_most_the_calls_of_its_last_second(tmp_path: Path, one: StdioServer) -> None:
     file = with_audit(tmp_path / "mcp.json", {"files": one.definition})
     answered: list[float] = []
+    enough = anyio.Event()
     async with served(tmp_path, "--config", str(file)) as hub, httpx2.AsyncClient(trust_env=False) as http:
         await hub.said("files: connected")
 
@@ -122,13 +123,14 @@ async def test_a_killed_hub_loses_at_most_the_calls_of_its_last_second(tmp_path:
             while True:
                 async with session.call("files__echo", {"text": "a"}) as events:
                     answered.extend([anyio.current_time() async for _ in events])
+                if len(answered) >= 50 and answered[-1] - answered[0] >= 1.5:
+                    enough.set()
 
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as callers:
                 for _ in range(3):
                     callers.start_soon(keep_calling)
-                while len(answered) < 50 or answered[-1] - answered[0] < 1.5:  # noqa: ASYNC110 - others append to it
-                    await anyio.sleep(0.01)
+                await enough.wait()
                 hub.send(signal.SIGKILL)
                 killed = anyio.current_time()
                 callers.cancel_scope.cancel()
