@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.replicas import agreement
 from holdfast.fleet import Fleet, LocalStore, serve_broker
-from holdfast.fleet.config_comparison import config_digests
+from holdfast.fleet.shared_records import config_digests
 from holdfast.keys import KeyRing
 from tests.harness.open_hubs import config, fleet_of, running
 from tests.harness.waiting import came_true

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from holdfast.core import Item, Listing
-from holdfast.fleet.shared_listings import LARGEST_UNPACKED, packed, unpacked
+from holdfast.fleet.shared_records import LARGEST_UNPACKED, packed, unpacked
 from holdfast.hub.state_store import listing_from, listing_pieces
 
 

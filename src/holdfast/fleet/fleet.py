@@ -32,14 +32,11 @@ from holdfast.core import (
     pinned_tool,
     record_value,
 )
-from holdfast.fleet.config_comparison import ConfigComparison
 from holdfast.fleet.peers import Peers
 from holdfast.fleet.presence import Presence, first_words
 from holdfast.fleet.replica_state import ReplicaState
-from holdfast.fleet.shared_decisions import SharedDecisions
 from holdfast.fleet.shared_events import SharedEvents
-from holdfast.fleet.shared_evidence import SharedEvidence
-from holdfast.fleet.shared_listings import SharedListings
+from holdfast.fleet.shared_records import ConfigComparison, SharedDecisions, SharedEvidence, SharedListings
 from holdfast.fleet.stores import EventStore, FleetStore, StoreUnavailable
 from holdfast.hub import Clock, ReplicaHost
 from holdfast.keys import KeyRing
