@@ -11,8 +11,8 @@ import kubernetes_validate  # type: ignore[import-untyped]  # the package ships 
 import pytest
 import yaml
 
-from holdfast.gateway.check import blocks, check_config
 from holdfast.gateway.model import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION, family_of
+from holdfast.gateway.render import blocks, check_config
 from tests.deploy.chart import ASKS, AUTH, CHART, ROOT, Refused, by_kind, helm, manifests, static_config
 from tests.docs.documented import commands_of, documented_pages
 from tests.gateway.schemas import VERSIONS, schema_of

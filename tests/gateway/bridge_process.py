@@ -16,8 +16,8 @@ import anyio
 import httpx2
 import yaml
 
-from holdfast.gateway.check import SCHEMAS_VARIABLE
 from holdfast.gateway.model import CHECK_ROUTE
+from holdfast.gateway.render import SCHEMAS_VARIABLE
 from tests.peers.process import ForeignProcess, foreign_process
 
 __all__ = [

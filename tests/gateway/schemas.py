@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.gateway.check import SCHEMAS_VARIABLE, Schema, find_schema
 from holdfast.gateway.model import family_of
+from holdfast.gateway.render import SCHEMAS_VARIABLE, Schema, find_schema
 
 __all__ = ["VERSIONS", "folder", "schema_of"]
 

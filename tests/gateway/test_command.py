@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.gateway.check import blocks, check_config
 from holdfast.gateway.model import family_of
+from holdfast.gateway.render import blocks, check_config
 from tests.gateway.bridge_process import ROOT, mcp_json
 from tests.gateway.schemas import VERSIONS, folder, schema_of
 

@@ -7,9 +7,8 @@ import yaml
 from hypothesis import given, strategies as st
 
 from holdfast.errors import ConfigError, UsageError
-from holdfast.gateway.check import blocks, check_config, complete
 from holdfast.gateway.model import FAMILIES, ExtAuth, Gateway, Jwt, Target, family_of
-from holdfast.gateway.render import put, render_config, to_yaml
+from holdfast.gateway.render import blocks, check_config, complete, put, render_config, to_yaml
 from tests.gateway.schemas import VERSIONS, schema_of
 
 TARGETS = (Target(id="github", url="https://example.com/mcp"), Target(id="old", url="http://h:1/sse", transport="sse"))

@@ -174,8 +174,7 @@ if TYPE_CHECKING:
         remedy_of as remedy_of,
         text_for as text_for,
     )
-    from holdfast.core.replicas.agreement import ConfigAgreement as ConfigAgreement
-    from holdfast.core.replicas.clock import FleetClock as FleetClock
+    from holdfast.core.replicas.agreement import ConfigAgreement as ConfigAgreement, FleetClock as FleetClock
     from holdfast.core.replicas.homes import (
         home_of as home_of,
         question_number as question_number,

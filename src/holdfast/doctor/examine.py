@@ -29,14 +29,24 @@ from holdfast.doctor.case import (
     hub_of,
     places_here,
 )
-from holdfast.doctor.diagnose.network import not_judged, resolve
-from holdfast.doctor.local_checks import (
+from holdfast.doctor.checks import (
+    OVER_NETWORK,
+    hub_applies,
     look_at_command,
     look_at_definition,
     look_at_files,
+    look_at_handshake,
+    look_at_hub,
+    look_at_login,
+    look_at_name,
+    look_at_port,
     look_at_state,
+    look_at_tls,
     look_at_tokens,
+    look_at_tools,
+    tls_applies,
 )
+from holdfast.doctor.diagnose.network import not_judged, resolve
 from holdfast.doctor.repair import repair
 from holdfast.doctor.report import (
     CheckResult,
@@ -49,18 +59,6 @@ from holdfast.doctor.report import (
     causes_of,
     finding,
     worst,
-)
-from holdfast.doctor.server_checks import (
-    OVER_NETWORK,
-    hub_applies,
-    look_at_handshake,
-    look_at_hub,
-    look_at_login,
-    look_at_name,
-    look_at_port,
-    look_at_tls,
-    look_at_tools,
-    tls_applies,
 )
 from holdfast.hub import DialLimit, default_state_file, is_shown
 from holdfast.wire import Dialer, HubTls, Starting, Warden

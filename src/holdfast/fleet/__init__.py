@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         LocalStore as LocalStore,
         serve_broker as serve_broker,
     )
-    from holdfast.fleet.peer_address import PeerAddress as PeerAddress
     from holdfast.fleet.peers import (
         ABOUT_HEADER as ABOUT_HEADER,
         OPERATIONS as OPERATIONS,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         REFUSED_HEADER as REFUSED_HEADER,
         SENDER_HEADER as SENDER_HEADER,
         TARGET_HEADER as TARGET_HEADER,
+        PeerAddress as PeerAddress,
         PeerFailed as PeerFailed,
         PeerLeaves as PeerLeaves,
         PeerRefused as PeerRefused,

@@ -22,18 +22,23 @@ A machine that is gone closes no connection. The system finds that out (keepaliv
 from __future__ import annotations
 
 import asyncio
+import errno
+import ipaddress
 import json
 import logging
+import os
 import socket
+import stat
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import anyio
 
-from holdfast.errors import UsageError
-from holdfast.fleet.peer_address import PeerAddress, bind_peer
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.identity import FleetIdentity, peer_name
 from holdfast.wire import ConnectFailed, ConnectTimedOut, HttpOrigin, NotHttp, Pool, Response
 
@@ -44,12 +49,14 @@ __all__ = [
     "REFUSED_HEADER",
     "SENDER_HEADER",
     "TARGET_HEADER",
+    "PeerAddress",
     "PeerDirectory",
     "PeerFailed",
     "PeerLeaves",
     "PeerRefused",
     "PeerUnreachable",
     "Peers",
+    "bind_peer",
     "said_in",
     "written",
 ]
@@ -57,29 +64,51 @@ __all__ = [
 log = logging.getLogger("holdfast.fleet")
 
 SENDER_HEADER: Final = "holdfast-forwarded"
+
 """The replica that sends a request on. A request with it goes no further."""
+
 TARGET_HEADER: Final = "holdfast-to"
+
 """The replica that a request is meant for: an address may have passed to another one."""
+
 PRINCIPAL_HEADER: Final = "holdfast-principal"
+
 """The principal that the credentials of the client stand for; the credentials themselves are not sent on."""
+
 REFUSED_HEADER: Final = "holdfast-refused"
+
 """In an answer: the replica does not do this. ``moved`` if the request belongs to another one by now."""
+
 ABOUT_HEADER: Final = "holdfast-about"
+
 """What a replica asks about. Of a request that is sent on: its endpoint, and replicas that said that they leave."""
+
 OPERATIONS: Final = "/replicas/"
+
 """The paths of what replicas ask each other."""
 
 CONNECT_SECONDS: Final = 2.0
+
 """How long a connection to a replica may take, with its handshake."""
+
 LARGEST_ANSWER: Final = 1024 * 1024
+
 """Bytes of the answer to ``ask``."""
+
 AT_ONCE: Final = 8
+
 """Replicas that are asked at the same time."""
+
 LEAVES_SECONDS: Final = 10.0
+
 """How long a replica counts as leaving that said so. Its presence says it by then, or has ended."""
+
 WATCH_SECONDS: Final = 1.0
+
 """How often a replaced key is looked for."""
+
 KEEPALIVE_SECONDS, KEEPALIVE_TRIES = 5, 3
+
 """A machine that does not acknowledge anything for 15 to 20 s is gone."""
 
 
@@ -317,3 +346,91 @@ def _reason(exc: BaseException) -> str:
     if isinstance(exc, TimeoutError):
         return "no answer in time"
     return (str(exc) or type(exc).__name__).splitlines()[0][:200]
+
+
+_HINT = "write tcp://HOST:PORT with an address that the other replicas reach, or unix:/PATH on one machine"
+
+_LONGEST_PATH = 100
+
+"""Bytes. Systems allow 103 to 107 for a Unix socket."""
+
+
+@dataclass(frozen=True)
+class PeerAddress:
+    """The address of one replica for its peers."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> PeerAddress:
+        """Read an address; raises ``UsageError``."""
+        if text.startswith("unix:"):
+            path = text.removeprefix("unix:")
+            if not path.startswith("/") or len(os.fsencode(path)) > _LONGEST_PATH or "\0" in path:
+                raise UsageError(f"{text!r} is no path of a Unix socket", hint=_HINT)
+            return cls(path=path)
+        if text.count(":") > 2 and "[" not in text and text.startswith("tcp://"):
+            number, _, last = text.removeprefix("tcp://").rpartition(":")
+            text = f"tcp://[{number}]:{last}"  # the address of a pod has no brackets
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError as exc:
+            raise UsageError(f"{text!r} is no address for replicas", hint=_HINT) from exc
+        extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+        if parts.scheme != "tcp" or not host or port is None or extra:
+            raise UsageError(f"{text!r} is no address for replicas", hint=_HINT)
+        return cls(host=host, port=port)
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+
+def bind_peer(address: PeerAddress) -> tuple[socket.socket, PeerAddress]:
+    """A listening socket for an address, and the address to advertise: port 0 takes a free one.
+
+    An address of another machine (a name, or one behind a translation) is listened for on all interfaces.
+    """
+    try:
+        if address.path:
+            return _bind_path(address.path), address
+        listener = _bind_host(address)
+    except OSError as exc:
+        raise HoldfastError(
+            f"cannot listen for other replicas on {address}: {exc.strerror or exc}",
+            hint="give --advertise another port, or end the program that uses it",
+        ) from exc
+    return listener, replace(address, port=listener.getsockname()[1])
+
+
+def _bind_host(address: PeerAddress) -> socket.socket:
+    try:
+        number = ipaddress.ip_address(address.host)
+    except ValueError:
+        return socket.create_server(("", address.port))
+    family = socket.AF_INET6 if number.version == 6 else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as exc:
+        if exc.errno != errno.EADDRNOTAVAIL:
+            raise
+        return socket.create_server(("::" if number.version == 6 else "", address.port), family=family)
+
+
+def _bind_path(path: str) -> socket.socket:
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(Path(path).lstat().st_mode):
+            Path(path).unlink()  # of a replica that was killed
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        Path(path).chmod(0o600)
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

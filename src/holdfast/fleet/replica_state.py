@@ -1,9 +1,8 @@
 """What all parts of a replica use: its copy of the records, its clocks, its hub, and a way to hurry the next exchange.
 
-A replica is made of parts that share one state. Each part has one subject: who is present (``presence``), what is known
-about servers (``shared_evidence``), what operators decided (``shared_decisions``), what servers list
-(``shared_listings``), and whether all run the same (``config_comparison``). ``fleet`` performs the exchanges and gives
-what they bring to the parts. No part waits for the store: a write goes out with the next exchange.
+A replica is made of parts that share one state. Each part has one subject: who is present (``presence``), and each kind
+of record that replicas share (``shared_records``). ``fleet`` performs the exchanges and gives what they bring to the
+parts. No part waits for the store: a write goes out with the next exchange.
 """
 
 from __future__ import annotations

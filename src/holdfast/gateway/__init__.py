@@ -19,11 +19,6 @@ if TYPE_CHECKING:
         session_key as session_key,
         with_session_key as with_session_key,
     )
-    from holdfast.gateway.check import (
-        check_config as check_config,
-        find_schema as find_schema,
-        short_timeouts as short_timeouts,
-    )
     from holdfast.gateway.decide import AdminAddressWatch as AdminAddressWatch, NoAdminAddress as NoAdminAddress
     from holdfast.gateway.health import health_app as health_app, serving as serving
     from holdfast.gateway.model import (
@@ -40,7 +35,13 @@ if TYPE_CHECKING:
         check_address as check_address,
         family_of as family_of,
     )
-    from holdfast.gateway.render import render_config as render_config, to_yaml as to_yaml
+    from holdfast.gateway.render import (
+        check_config as check_config,
+        find_schema as find_schema,
+        render_config as render_config,
+        short_timeouts as short_timeouts,
+        to_yaml as to_yaml,
+    )
     from holdfast.gateway.source import FileSource as FileSource, HttpSource as HttpSource, TargetSource as TargetSource
 
 __getattr__, __dir__ = lazy_exports(__name__)

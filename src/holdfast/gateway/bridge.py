@@ -27,7 +27,6 @@ import yaml
 from holdfast.config import Targets
 from holdfast.errors import ConfigError, HoldfastError, Problem
 from holdfast.files import FileLock, replace_file
-from holdfast.gateway.check import Schema, blocks, check_config, complete, short_timeouts
 from holdfast.gateway.decide import (
     ConfigHistory,
     Decision,
@@ -39,7 +38,17 @@ from holdfast.gateway.decide import (
 )
 from holdfast.gateway.health import BridgeHealth
 from holdfast.gateway.model import CHECK_ROUTE, EXT_AUTH_TIMEOUT, ExtAuth, Family, Release, Target
-from holdfast.gateway.render import Document, put, route, to_yaml
+from holdfast.gateway.render import (
+    Document,
+    Schema,
+    blocks,
+    check_config,
+    complete,
+    put,
+    route,
+    short_timeouts,
+    to_yaml,
+)
 from holdfast.gateway.source import SourceFailed, TargetSource
 
 __all__ = [

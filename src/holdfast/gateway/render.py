@@ -1,35 +1,63 @@
-"""Renders the model as the document of one family of AgentGateway versions, and a document as YAML.
+"""Renders the model as the document of one family of AgentGateway versions, a document as YAML, and checks it.
 
 Each string in the YAML is quoted, so that a server named ``1e3`` or ``no`` stays a string in each version of YAML.
+
+A document is checked before it is written. No authorization block may fail open. Each block has its timeout, once, in
+the field that this version of the gateway reads. If the schema of the product is available, the document must fit it
+too.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import yaml
 
+from holdfast.errors import ConfigError, Problem, UsageError
 from holdfast.gateway.model import (
     CHECK_PATH,
     CHECK_ROUTE,
+    FAMILIES,
     PATH_PREFIX,
     PLAIN_DENIAL,
     ExtAuth,
     Family,
     Gateway,
     Jwt,
+    Release,
     Target,
+    check_timeout,
     is_address,
+    is_short,
 )
 
-__all__ = ["Document", "put", "render_config", "route", "to_yaml"]
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+__all__ = [
+    "Document",
+    "Schema",
+    "blocks",
+    "check_config",
+    "complete",
+    "find_schema",
+    "put",
+    "render_config",
+    "route",
+    "short_timeouts",
+    "to_yaml",
+]
 
 Document: TypeAlias = dict[str, Any]
 
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
+
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
@@ -132,4 +160,156 @@ def _mapping(dumper: yaml.SafeDumper, value: Mapping[str, Any]) -> yaml.MappingN
 
 
 _Dumper.add_representer(str, _text)
+
 _Dumper.add_representer(dict, _mapping)
+
+SCHEMAS_VARIABLE = "HOLDFAST_AGENTGATEWAY_SCHEMAS"
+
+"""A folder with the schemas of the product, such as ``v1.4.1.config-schema.json``."""
+
+SHOWN_FAULTS = 5
+
+"""Routes usually share one fault, so that a few are enough."""
+
+_SCHEMA_NAME = re.compile(r"v?(\d+)\.(\d+)\.\d+\.config-schema\.json")
+
+
+def blocks(document: Mapping[str, Any]) -> Iterator[tuple[str, Document]]:
+    """Each ``extAuthz`` block of a document and its path; also each branch of a conditional block."""
+    yield from _blocks(document, "")
+
+
+def complete(document: Document, family: Family, timeout: str) -> None:
+    """Add the timeout to each authorization block without one."""
+    for _, block in blocks(document):
+        if all(_get(block, known.timeout) is None for known in FAMILIES):
+            put(block, family.timeout, timeout)
+
+
+def check_config(
+    document: Document, release: Release, schema: Schema | None = None, *, source: Path | None = None
+) -> None:
+    """Raise ``ConfigError`` with the faults of a document. ``source`` is the file of the bootstrap."""
+    faults = [
+        Problem(message=f"{place}: {message}", hint=hint, file=source)
+        for place, block in blocks(document)
+        for message, hint in _faults(block, release.family)
+    ]
+    if schema is not None and not faults:
+        faults = [Problem(message=message, file=source) for message in schema.faults(document)]
+    if faults:
+        raise ConfigError(faults[:SHOWN_FAULTS])
+
+
+def short_timeouts(document: Document, family: Family) -> list[str]:
+    """A warning for each authorization timeout that a cold start of the service does not meet."""
+    found = {
+        text: place for place, block in blocks(document) if is_short(text := str(_get(block, family.timeout) or ""))
+    }
+    return [
+        f"{place}: the timeout {text} is under 1 s, so that a cold authorization service makes servers unavailable"
+        for text, place in found.items()
+    ]
+
+
+class Schema:
+    """The schema of one release of the product."""
+
+    def __init__(self, file: Path) -> None:
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 - slow to import, and rarely used
+
+        self.file = file
+        try:
+            self._validator = Draft202012Validator(json.loads(file.read_bytes()))
+        except (OSError, ValueError) as exc:
+            raise UsageError(
+                f"cannot read the schema {file}", hint="name a file with a JSON Schema, or leave --schema out"
+            ) from exc
+
+    def faults(self, document: Document) -> list[str]:
+        """The violations of the schema, one line each, without values of the document."""
+        return [_in_words(_deepest(error)) for error in self._validator.iter_errors(document)]
+
+
+def find_schema(release: Release, given: Path | None = None) -> Schema | None:
+    """The schema for a release, from the given file or folder, else from the folder in the environment."""
+    known = os.environ.get(SCHEMAS_VARIABLE)
+    place = given or (Path(known) if known else None)
+    if place is None or not place.is_dir():
+        return Schema(place) if place else None
+    for file in sorted(place.iterdir(), reverse=True):
+        match = _SCHEMA_NAME.fullmatch(file.name)
+        if match and (int(match.group(1)), int(match.group(2))) == release.minor:
+            return Schema(file)
+    return None
+
+
+def _blocks(value: object, place: str) -> Iterator[tuple[str, Document]]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _blocks(item, f"{place}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            here = f"{place}.{key}" if place else str(key)
+            if key == "extAuthz" and isinstance(item, dict):
+                branches = item.get("conditional")
+                many = branches if isinstance(branches, list) else [item]
+                yield from ((here, branch) for branch in many if isinstance(branch, dict))
+            else:
+                yield from _blocks(item, here)
+
+
+def _faults(block: Document, family: Family) -> Iterator[tuple[str, str]]:
+    mode = block.get("failureMode", "deny")
+    if mode != "deny" and not _denies(mode):
+        yield (
+            f"it fails open: its `failureMode` is {json.dumps(mode, default=str)}",
+            "write `deny` or `{denyWithStatus: 503}`, so that a request without a decision is refused",
+        )
+    dotted = ".".join(family.timeout)
+    foreign = [".".join(f.timeout) for f in FAMILIES if f is not family and _get(block, f.timeout) is not None]
+    for wrong in foreign:
+        yield f"it has `{wrong}`, which AgentGateway {family} does not accept", f"write `{dotted}` instead"
+    given = _get(block, family.timeout)
+    if given is None and not foreign:
+        yield "it has no timeout", f"write `{dotted}`: the default of the gateway is too short for a cold start"
+    if given is not None:
+        yield from _timeout_faults(str(given))
+
+
+def _timeout_faults(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        check_timeout(text)
+    except UsageError as exc:
+        yield exc.message, exc.hint
+
+
+def _denies(mode: object) -> bool:
+    status = mode.get("denyWithStatus") if isinstance(mode, dict) and len(mode) == 1 else None
+    return isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599
+
+
+def _get(block: Document, path: tuple[str, ...]) -> object:
+    value: object = block
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _deepest(error: ValidationError) -> ValidationError:
+    """The deepest cause: of several alternatives, that of the nearest one."""
+    while error.context:
+        branches: dict[object, list[ValidationError]] = {}
+        for inner in error.context:
+            branches.setdefault(inner.schema_path[0], []).append(inner)
+        error = min(branches.values(), key=len)[0]
+    return error
+
+
+def _in_words(error: ValidationError) -> str:
+    place = ""
+    for step in error.absolute_path:
+        place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else str(step)
+    # These messages name keys. Other messages repeat the value, which may be a secret.
+    telling = error.validator in ("additionalProperties", "unevaluatedProperties", "required")
+    return f"{place or 'the document'}: {error.message if telling else f'does not fit the schema ({error.validator})'}"
