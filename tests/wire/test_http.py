@@ -112,7 +112,7 @@ async def test_a_fault_of_ours_on_one_stream_reaches_the_one_who_asked_unwrapped
     notice = {"jsonrpc": "2.0", "method": "notifications/message"}
     async with FaultServer(events(lambda given: [notice, answer(given)])) as peer, dispatcher(peer.origin) as wire:
 
-        def trip(message: object, own: object) -> None:
+        def trip(*_: object) -> None:
             raise ZeroDivisionError
 
         monkeypatch.setattr(wire._rpc, "_route", trip)

@@ -12,12 +12,15 @@ from holdfast.wire.raw_json import (
     ODD_BYTES,
     SMALL_BYTES,
     BadJson,
+    Fields,
     NotAnObject,
     RawObject,
     fields,
     have_lone_surrogate,
     items,
+    may_begin,
     split,
+    split_answer,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-28"), pytest.mark.requirement("SEC-7")]
@@ -88,10 +91,48 @@ async def test_members_cannot_hide_behind_a_name_that_occurs_twice() -> None:
             fields(message)
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@pytest.mark.parametrize("message", READABLE, ids=range(len(READABLE)))
+async def test_a_result_is_split_with_its_message_as_by_itself(message: bytes, kind: type[bytes | bytearray]) -> None:
+    value = json.loads(message)
+    members, result = await split_answer(kind(message))
+    assert members.keys() >= value.keys() & {"id", "result", "error", "method"}
+    assert _id_in(members) == value["id"]
+    if "result" not in value:
+        assert result is None
+        return
+    assert isinstance(result, RawObject)
+    assert result.is_large
+    assert {key: json.loads(bytes(one)) for key, one in result.members.items()} == value["result"]
+    assert json.loads(result.written()) == value["result"]
+
+
+def _id_in(members: Fields) -> object:
+    return json.loads(bytes(members["id"]))
+
+
+@pytest.mark.parametrize("message", NOT_JSON, ids=range(len(NOT_JSON)))
+async def test_a_large_answer_that_is_no_json_is_refused(message: bytes) -> None:
+    with pytest.raises(BadJson):
+        await split_answer(message)
+
+
 async def test_a_result_with_too_many_members_is_refused_and_its_message_is_read() -> None:
-    members = await split(b'{"jsonrpc":"2.0","id":7,"result":%b}' % _members(MOST_MEMBERS + 2))
-    with pytest.raises(BadJson, match="too many parts"):
-        RawObject.read(members["result"])
+    members, result = await split_answer(b'{"jsonrpc":"2.0","id":7,"result":%b}' % _members(MOST_MEMBERS + 2))
+    assert isinstance(result, BadJson)
+    assert _id_in(members) == 7
+    most, split_result = await split_answer(b'{"jsonrpc":"2.0","id":8,"result":%b}' % _members(MOST_MEMBERS - 9))
+    assert _id_in(most) == 8
+    assert isinstance(split_result, RawObject)
+    assert len(split_result.members) == MOST_MEMBERS - 9
+
+
+@pytest.mark.parametrize("before", [0, 1, SMALL_BYTES - 3, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 5])
+@pytest.mark.parametrize("name", [b'"_meta"', b'"\\u005fmeta"', b'"_m\\u0065ta"'])
+async def test_a_name_is_found_wherever_it_is_in_a_large_result(name: bytes, before: int) -> None:
+    text = b"x" * before
+    assert may_begin(b'[{"text":"%b",%b:{}},"%b"]' % (text, name, TEXT), b"_meta")
+    assert not may_begin(b'[{"text":"%b","meta":{}},"%b\\u00e9"]' % (text, TEXT), b"_meta")
 
 
 def test_a_list_has_as_many_items_as_the_bound_and_no_more() -> None:

@@ -79,8 +79,7 @@ class Wire(DuplexDispatcher):
         result = await self.call(method, {}, headers={}, on_progress=request.progress)
         await request.delivered()
         self.in_flight.end(request)
-        value: Message = json.loads(bytes(result))
-        return value
+        return result.value()
 
     async def on_notify(self, context: object, method: str, params: Mapping[str, Any] | None) -> None:
         self.notices.append((method, params))

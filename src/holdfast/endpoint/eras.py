@@ -24,7 +24,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from holdfast.core import is_own_key
 from holdfast.wire import (
-    SMALL_BYTES,
     BadJson,
     Bytes,
     Fields,
@@ -38,6 +37,7 @@ from holdfast.wire import (
     items,
     join_fields,
     join_items,
+    may_begin,
     task_support,
     text_of,
     traced,
@@ -160,7 +160,7 @@ def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
     changes: dict[str, Bytes | None] = {}
     for key, change in (("content", _block), ("messages", _message), ("contents", _with_uri)):
         raw = result.get(key)
-        if raw is None or not is_array(raw) or (key != "contents" and not _mentions_resources(raw)):
+        if raw is None or not is_array(raw) or (key != "contents" and not may_begin(raw, b"resource")):
             continue
         blocks = _blocks(raw)
         changed = [change(one, shown) for one in blocks]
@@ -179,21 +179,6 @@ def _blocks(raw: Bytes) -> list[Bytes]:
     except BadJson:
         return []
     return blocks if len(blocks) <= MOST_BLOCKS else []
-
-
-def _mentions_resources(raw: Bytes) -> bool:
-    """Whether a block may be a resource. No server writes the letters of a word as escapes, but it may."""
-    view = memoryview(raw)
-    if len(view) <= SMALL_BYTES:
-        data = bytes(view)
-        return b"resource" in data or b"\\u00" in data
-    # In steps: a copy of the whole would cost more than the search. Most of a long text has no quote, and one byte is
-    # found many times faster than a word.
-    for at in range(0, len(view), SMALL_BYTES):
-        step = bytes(view[at : at + SMALL_BYTES + 8])
-        if b'"' in step and b"resource" in step:
-            return True
-    return False
 
 
 def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:

@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         load_object as load_object,
         loads as loads,
         long_text as long_text,
+        may_begin as may_begin,
         one_line as one_line,
         read_bytes as read_bytes,
         split as split,

@@ -23,7 +23,7 @@ from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.in_flight import InFlight, OnProgress
-from holdfast.wire.raw_json import Bytes, Fields, dump_object, dumps
+from holdfast.wire.raw_json import Fields, RawObject, dump_object, dumps
 from holdfast.wire.rpc import (
     Message,
     RpcPeer,
@@ -79,7 +79,7 @@ class ServerDispatcher(Dispatcher[TransportContext]):
         on_progress: OnProgress | None = None,
         request_id: RequestId | None = None,
         tell: bool = True,
-    ) -> Bytes:
+    ) -> RawObject:
         """Send a request as it is and wait for its result, also as it is. The caller bounds the time.
 
         A caller that stops waiting tells the server so, with ``tell``. ``request_id`` is an id of the SDK's session.
@@ -147,7 +147,7 @@ class DuplexDispatcher(ServerDispatcher):
         on_progress: OnProgress | None = None,
         request_id: RequestId | None = None,
         tell: bool = True,
-    ) -> Bytes:
+    ) -> RawObject:
         """Write a request and wait for its answer."""
         pending = self._rpc.pending.open(on_progress, request_id)
         try:

@@ -20,7 +20,6 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from holdfast.core import is_own_key, without_own_keys
 from holdfast.wire.raw_json import (
-    SMALL_BYTES,
     BadJson,
     Bytes,
     LoadedObject,
@@ -33,6 +32,7 @@ from holdfast.wire.raw_json import (
     join_fields,
     join_items,
     load_object,
+    may_begin,
     objects,
     text_of,
 )
@@ -58,13 +58,15 @@ _WRITTEN_BLOCKS: Mapping[bytes, frozenset[str]] = {dumps(kind): wanted for kind,
 _CONTAINERS: Final = ("content", "contents", "messages", "resource", "inputRequests", "params", "result", "task")
 """The members in which the protocol has further objects with a ``_meta``. What is in others is the server's data."""
 
+_META: Final = b"_meta"
+
 _DEEPEST: Final = 4
 """A message of a prompt has a block, which has a resource."""
 
 
 def clean_result(result: RawObject) -> RawObject:
     """A result without the hub's keys; the same object if it has none."""
-    if result.raw is not None and not result.is_large and not _may_have_meta(result.raw):
+    if result.raw is not None and not result.is_large and not may_begin(result.raw, _META):
         return result  # almost every one
     return _cleaned(result, _DEEPEST) or result
 
@@ -91,7 +93,7 @@ def _cleaned(one: RawObject, deeper: int) -> RawObject | None:
         changes |= _changes_of(meta)
     for key in _CONTAINERS if deeper else ():
         raw = one.get(key)
-        if raw is not None and _may_have_meta(raw) and (new := _container(raw, deeper - 1)) is not None:
+        if raw is not None and may_begin(raw, _META) and (new := _container(raw, deeper - 1)) is not None:
             changes[key] = new
     return one.changed(changes) if changes else None
 
@@ -105,16 +107,6 @@ def _changes_of(meta: Bytes) -> dict[str, Bytes | None]:
         return {}
     kept = {key: value for key, value in members.items() if not is_own_key(key)}
     return {"_meta": join_fields(kept) if kept else None}
-
-
-def _may_have_meta(raw: Bytes) -> bool:
-    """Whether there may be a ``_meta`` in it, also with letters that are written by their numbers."""
-    view = memoryview(raw)
-    if len(view) <= SMALL_BYTES:
-        data = bytes(view)
-        return b"_meta" in data or b"\\u00" in data
-    # In steps, because a copy of the whole would cost more than the search.
-    return any(b"_meta" in bytes(view[at : at + SMALL_BYTES + 8]) for at in range(0, len(view), SMALL_BYTES))
 
 
 def _container(raw: Bytes, deeper: int) -> bytes | None:

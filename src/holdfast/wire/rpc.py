@@ -79,12 +79,11 @@ from holdfast.wire.raw_json import (
     RawValue,
     dumps,
     fields,
-    is_object,
     is_word,
     items,
     join_fields,
     loads,
-    split,
+    split_answer,
     text_of,
 )
 from holdfast.wire.relay import attributed, until_cancelled
@@ -212,7 +211,7 @@ class PendingRequest:
         self.on_progress = on_progress
         self.sent_at: int | None = None
         """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
-        self._answer: Fields | Exception | None = None
+        self._answer: RawObject | Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -220,45 +219,46 @@ class PendingRequest:
         """Whether its answer came, or the reason for a missing one."""
         return self._answer is not None
 
-    def settle(self, answer: Fields | Exception) -> None:
-        """Its answer, or the reason for a missing one; the first one counts."""
+    def settle(self, answer: RawObject | Exception) -> None:
+        """Its result, its error, or the reason for a missing answer; the first one counts."""
         if self._answer is None:
             self._answer = answer
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
 
-    async def result(self) -> Bytes:
+    async def result(self) -> RawObject:
         """The result, when it has come. Raises ``MCPError`` for an error answer."""
         if self._answer is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         return self.answer()
 
-    def answer(self) -> Bytes:
+    def answer(self) -> RawObject:
         """The result of one that is settled. Raises ``MCPError`` for an error answer."""
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        assert self._answer is not None  # noqa: S101 - it is settled
-        return _result_in(self._answer)
+        answer, self._answer = self._answer, None  # an exception that is kept would lead back to here: a cycle
+        if isinstance(answer, Exception):
+            raise answer
+        assert answer is not None  # noqa: S101 - it is settled
+        return answer
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.id!r} {'settled' if self.settled else 'waits'}>"
 
 
-def _result_in(answer: Fields) -> Bytes:
-    """The result in an answer; raises ``MCPError`` for an error."""
-    error = answer.get("error")
+def _answer_in(members: Fields, result: RawObject | BadJson | None) -> RawObject | Exception:
+    """What an answer says: its result, ``MCPError`` for an error, or why it is of no use."""
+    error = members.get("error")
     if error is None or is_word(error, b"null"):
-        result = answer.get("result")
-        if result is not None and is_object(result):
+        if isinstance(result, RawObject):
             return result
-        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
+        detail = "an answer without a result" if result is None else str(result)
+        return ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
     # A malformed error is still the answer to this request, and to no other.
     try:
         code, message, data = _error_parts(error)
     except BadJson:
         code, message, data = None, None, None
-    raise MCPError(
+    return MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
         message if isinstance(message, str) and message else "the server gave an error without a message",
         data,
@@ -559,15 +559,15 @@ class RpcPeer:
         it is no JSON object, and ``ServerFailure`` where it is no JSON-RPC message.
         """
         try:
-            batch = [await split(data)]
+            batch = [await split_answer(data)]
         except NotAnObject:
             if len(data) > SMALL_BYTES:
                 raise
-            batch = [fields(one) for one in items(bytes(data))]
+            batch = [await split_answer(bytes(one)) for one in items(bytes(data))]
             if not batch:
                 raise
-        for members in batch:
-            self._route(members, own)
+        for members, result in batch:
+            self._route(members, result, own)
 
     async def take_shared(self, data: bytes) -> None:
         """Route a message on a stream that all requests share. An answer that is no JSON fails its request.
@@ -601,10 +601,10 @@ class RpcPeer:
         with anyio.move_on_after(seconds), suppress(ServerFailure):
             await self._send(message)
 
-    def _route(self, members: Fields, own: PendingRequest | None) -> None:
+    def _route(self, members: Fields, result: RawObject | BadJson | None, own: PendingRequest | None) -> None:
         message_id = _id_of(members["id"]) if "id" in members else None
         if _KINDS.isdisjoint(members):
-            if self._resolve(message_id, members, own):
+            if self._resolve(message_id, members, result, own):
                 return  # an empty answer: its request fails now and need not wait
             if own is not None:
                 detail = "its answer is no JSON-RPC response"
@@ -614,7 +614,7 @@ class RpcPeer:
         self.spoke = True
         method = text_of(members.get("method"))
         if method is None:
-            self._resolve(message_id, members, own)
+            self._resolve(message_id, members, result, own)
             return
         try:
             if message_id is None and len(members.get("params", b"")) > NOTICE_BYTES:
@@ -630,12 +630,18 @@ class RpcPeer:
         else:
             self._requests.take(message_id, method, params)
 
-    def _resolve(self, message_id: RequestId | None, members: Fields, own: PendingRequest | None) -> bool:
+    def _resolve(
+        self,
+        message_id: RequestId | None,
+        members: Fields,
+        result: RawObject | BadJson | None,
+        own: PendingRequest | None,
+    ) -> bool:
         """Give an answer to the request that waits for it; False if there is none."""
         if message_id is not None:
             pending = self.pending.take(message_id)
             if pending is not None:
-                pending.settle(members)
+                pending.settle(_answer_in(members, result))
             return pending is not None
         # One without an id is to the request on whose stream it came, else to the only one that waits. JSON-RPC allows
         # `null` in an error alone; some servers write it in any answer to a POST.
@@ -646,7 +652,7 @@ class RpcPeer:
             return False
         self.pending.close(pending)
         if own is not None or "error" in members:
-            pending.settle(members)
+            pending.settle(_answer_in(members, result))
         else:
             pending.settle(ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without an id")))
         return True
@@ -724,10 +730,10 @@ def _finite(value: object) -> float | None:
         return None
 
 
-def value_of(result: Bytes) -> Message:
+def value_of(result: RawObject) -> Message:
     """A result as a value, for the parts that the hub itself reads."""
     try:
-        return RawObject.read(result).value()
+        return result.value()
     except BadJson as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 

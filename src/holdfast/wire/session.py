@@ -69,7 +69,6 @@ from holdfast.wire.raw_json import (
     join_fields,
     load_members,
     loads,
-    read_object,
     text_of,
 )
 from holdfast.wire.relay import RelayDispatcher
@@ -367,7 +366,7 @@ class RequestSender:
         """One page of a list, as the bytes that it came in."""
         params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
         params, headers = self._addressed(method, params, None)
-        return await read_object(await self._wire.call(method, params, headers=headers))
+        return await self._wire.call(method, params, headers=headers)
 
     async def request(self, method: str, params: Fields, request: RequestInFlight, limits: Limits) -> RawObject:
         """Send a request. Raises ``ServerFailure`` for an error answer, and for a result that is of no use.
@@ -378,20 +377,19 @@ class RequestSender:
         try:
             sent, headers = self._addressed(method, params, request.caller)
             try:
-                raw = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
+                result = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
             except MCPError as exc:
                 if exc.code != HEADER_MISMATCH:
                     raise
                 await list_tools(self, limits)
                 sent, headers = self._addressed(method, params, request.caller)
-                raw = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
+                result = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
         except MCPError as exc:
             data = exc.error.data
             told = self._hub.failure_of(data, exc.message) if self._hub is not None else None
             error = RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data))
             raise ServerFailure(told or error) from exc
         try:
-            result = await read_object(raw)
             if self._hub is not None and (told := self._hub.failure_in(result)) is not None:
                 raise ServerFailure(told)
             if result.is_large:

@@ -41,7 +41,7 @@ from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.evidence import evidence_of
 from holdfast.wire.in_flight import OnProgress
-from holdfast.wire.raw_json import BadJson, Bytes, Fields, NotAnObject, dump_object
+from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object
 from holdfast.wire.rpc import Message, PendingRequest, call_message, notification_message
 
 __all__ = ["HttpDispatcher"]
@@ -215,7 +215,7 @@ class HttpDispatcher(ServerDispatcher):
         on_progress: OnProgress | None = None,
         request_id: RequestId | None = None,
         tell: bool = True,
-    ) -> Bytes:
+    ) -> RawObject:
         """POST a request and read until it is settled."""
         rpc, session = self._rpc, self._session
         pending = rpc.pending.open(on_progress, request_id)
