@@ -95,10 +95,15 @@ def _tidy(schema: Any) -> Any:
         return _renamed(schema) if isinstance(schema, str) else schema
     if set(schema) >= {"default", "description"}:
         schema = _with_readable_default(schema)
-    result = {_NAMES.get(key, key): _tidy(value) for key, value in schema.items() if not _is_noise(key, value)}
+    result = {_NAMES.get(key, key): _tidied(key, value) for key, value in schema.items() if not _is_noise(key, value)}
     if len(result.get("anyOf", ())) == 1:
         result |= result.pop("anyOf")[0]
     return result
+
+
+def _tidied(key: str, value: Any) -> Any:
+    """The value of a key. Keys of the file are no keywords of the schema: one of them is called `default`."""
+    return {name: _tidy(one) for name, one in value.items()} if key == "properties" else _tidy(value)
 
 
 def _is_noise(key: str, value: object) -> bool:

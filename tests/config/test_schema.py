@@ -28,6 +28,7 @@ GOOD: list[object] = [
     {"holdfast": {"breaker": {"threshold": 1, "growth": 1.5, "maxCooldown": "5m"}, "call": {"queue": 0}}},
     {"holdfast": {"reconnect": {"backoff": ["1s", "${PAUSE:-2s}"], "selfProbe": "off"}, "refresh": "off"}},
     {"holdfast": {"reconnect": {"backoff": ["0.01s"] * 20}}},
+    {"holdfast": {"access": {"rules": [{"effect": "allow", "groups": ["a"], "when": "arguments.n < 1"}]}}},
     {"mcpServers": {"a": dict.fromkeys(SERVER_KEYS) | {"command": "x"}}, **dict.fromkeys(TOP_KEYS)},
 ]
 BAD: list[object] = [
@@ -65,6 +66,11 @@ BAD: list[object] = [
     {"holdfast": {"refresh": "never"}},
     {"holdfast": {"refresh": None}},
     {"holdfast": {"idle": "0s"}},
+    {"holdfast": {"access": {"rules": [{"tools": ["a"]}]}}},
+    {"holdfast": {"access": {"rules": [{"effect": "allow", "groups": []}]}}},
+    {"holdfast": {"access": {"rules": [{"effect": "allow", "principals": ["a*"]}]}}},
+    {"holdfast": {"access": {"rules": [{"effect": "allow", "tool": ["a"]}]}}},
+    {"holdfast": {"access": {"rules": {"effect": "allow"}}}},
 ]
 
 

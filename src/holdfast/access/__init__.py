@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     )
     from holdfast.access.jwt import jwt_verifier as jwt_verifier
     from holdfast.access.local_peer import PeerUids as PeerUids, has_left as has_left
+    from holdfast.access.policy import (
+        AccessDecision as AccessDecision,
+        AccessItem as AccessItem,
+        ItemKind as ItemKind,
+        Policy as Policy,
+    )
     from holdfast.access.principals import (
         HOW_TO_BE_KNOWN as HOW_TO_BE_KNOWN,
         LOCAL as LOCAL,

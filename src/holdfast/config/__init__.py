@@ -19,6 +19,12 @@ if TYPE_CHECKING:
         plan_undoing as plan_undoing,
         still_pointed as still_pointed,
     )
+    from holdfast.config.conditions import (
+        LARGEST_ARGUMENTS as LARGEST_ARGUMENTS,
+        CallFacts as CallFacts,
+        Condition as Condition,
+        Unjudged as Unjudged,
+    )
     from holdfast.config.config_search import (
         find_config as find_config,
         is_named as is_named,
@@ -66,6 +72,8 @@ if TYPE_CHECKING:
     )
     from holdfast.config.secret_texts import looks_secret as looks_secret
     from holdfast.config.settings import (
+        AccessRule as AccessRule,
+        AccessSettings as AccessSettings,
         ApprovalMode as ApprovalMode,
         AuditSettings as AuditSettings,
         CallPolicy as CallPolicy,

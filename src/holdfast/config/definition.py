@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -519,6 +519,9 @@ def _problem(details: ErrorDetails, model: type[BaseModel], path: KeyPath, sourc
     inside: KeyPath = tuple(step for step in details["loc"] if step != _KEY)
     if details["type"] == "extra_forbidden":
         return unknown_key((*path, *inside), keys_of(_model_at(model, inside[:-1])), source_map)
+    if details["type"] == "missing":
+        whole, key = quoted(joined(inside[:-1])), quoted(str(inside[-1]))
+        return source_map.problem((*path, *inside[:-1]), f"{whole} has no {key}", hint=f"add the key {key}")
     message, hint = _words(details)
     subject = quoted(joined(inside)) if inside else "this"
     return source_map.problem((*path, *inside), f"{subject} {message}", hint=hint, at_key=_KEY in details["loc"])
@@ -534,8 +537,10 @@ def _words(details: ErrorDetails) -> tuple[str, str]:
 
 def _model_at(model: type[BaseModel], inside: KeyPath) -> type[BaseModel]:
     for step in inside:
+        if isinstance(step, int):
+            continue
         field = next(f for name, f in model.model_fields.items() if (f.alias or name) == step)
-        annotation = field.annotation
+        annotation = next(iter(get_args(field.annotation)), field.annotation)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
     return model

@@ -24,8 +24,10 @@ __all__ = [
     "SIZE_PATTERN",
     "TRANSPORTS",
     "ApprovalName",
+    "ApproverName",
     "AuditArguments",
     "CallTimeout",
+    "ConditionText",
     "Count",
     "DoctorToolMode",
     "Duration",
@@ -37,11 +39,15 @@ __all__ = [
     "HeaderValue",
     "InvalidValue",
     "NameLength",
+    "Names",
+    "Patterns",
     "Pauses",
     "Period",
     "PlacementField",
     "Port",
     "Prefix",
+    "RuleDefault",
+    "RuleEffect",
     "Scalar",
     "ServerScopeName",
     "SharingName",
@@ -187,6 +193,9 @@ APPROVALS = ("off", "warn", "hold")
 TOOLS_MODES = ("all", "find")
 AUDIT_ARGUMENTS = ("hash", "masked")
 DOCTOR_TOOL = ("auto", "on", "off")
+RULE_EFFECTS = ("allow", "deny", "ask")
+RULE_DEFAULTS = ("allow", "deny")
+APPROVERS = ("caller", "operator")
 ERAS = ("auto", "legacy", "modern")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
@@ -348,6 +357,33 @@ def _profiles(value: object) -> list[tuple[str, list[str]]]:
     if not all(value):
         raise InvalidValue("a profile must have a name", hint=hint)
     return [(str(name), _tool_patterns(patterns)) for name, patterns in value.items()]
+
+
+def _listed_texts(value: object) -> list[str]:
+    hint = 'write ["first", "second"]'
+    if not isinstance(value, list):
+        raise InvalidValue(f"must be a list of texts, not {kind_of(value)}", hint=hint)
+    if not value:
+        raise InvalidValue("is empty", hint="it would match nothing: write a name, or remove the key to match all")
+    if not all(isinstance(one, str) and one.strip() and "\0" not in one for one in value):
+        raise InvalidValue("must have texts only, none of them empty", hint=hint)
+    return value
+
+
+def _full_names(value: object) -> list[str]:
+    names = _listed_texts(value)
+    for one in names:
+        if "*" in one:
+            raise InvalidValue(
+                f"has the pattern {quoted(one)}", hint="write full names here; remove the key to match all"
+            )
+    return names
+
+
+def _condition(value: object) -> str:
+    from holdfast.config.conditions import Condition  # noqa: PLC0415 - it imports this module, and few files have one
+
+    return Condition(_text(value)).text
 
 
 def _transport(value: object) -> str:
@@ -528,6 +564,29 @@ Profiles: TypeAlias = Annotated[
             "additionalProperties": {"type": "array", "items": {"type": "string", "pattern": "^.+/.+$"}},
         }
     ),
+]
+_TEXTS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
+Patterns: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed_texts), _schema(_TEXTS)]
+Names: TypeAlias = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_full_names),
+    _schema({**_TEXTS, "items": {"type": "string", "pattern": r"^[^*]+$"}}),
+]
+ConditionText: TypeAlias = Annotated[str, BeforeValidator(_condition), _schema({"type": "string", "minLength": 1})]
+RuleEffect: TypeAlias = Annotated[
+    str,
+    _one_of(RULE_EFFECTS, 'write "allow" to let a caller see and call it'),
+    _schema({"enum": list(RULE_EFFECTS)}, _EXPANDS),
+]
+RuleDefault: TypeAlias = Annotated[
+    str,
+    _one_of(RULE_DEFAULTS, '"deny" refuses what no rule allows'),
+    _schema({"enum": list(RULE_DEFAULTS)}, _EXPANDS),
+]
+ApproverName: TypeAlias = Annotated[
+    str,
+    _one_of(APPROVERS, '"caller" asks the person who calls'),
+    _schema({"enum": list(APPROVERS)}, _EXPANDS),
 ]
 EraName: TypeAlias = Annotated[
     str,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
@@ -332,10 +332,14 @@ def _section(name: str, settings: type[Any]) -> type[BaseModel]:
     """The model of one section: every setting of the class that is described for the file, and its sections."""
     made: dict[str, Any] = {}
     for one in dataclasses.fields(settings):
-        if one.metadata:
+        if "items" in one.metadata:
+            item = _section(one.metadata["name"], one.metadata["items"])
+            made[one.name] = tuple[item, ...], Field(default=one.default, description=one.metadata["description"])  # type: ignore[valid-type]  # made above
+        elif one.metadata:
             kind = getattr(fields, one.metadata["kind"])
             written = kind | None if one.default is None else kind
-            made[one.name] = written, Field(default=one.default, description=one.metadata["description"])
+            default = ... if one.default is dataclasses.MISSING else one.default
+            made[one.name] = written, Field(default=default, description=one.metadata["description"])
         elif dataclasses.is_dataclass(one.default):
             section = _section(to_camel(one.name), type(one.default))
             words = (section.__doc__ or "").partition(". ")[0].removesuffix(".")
@@ -353,9 +357,15 @@ _Meaning = TypeVar("_Meaning")
 def meaning(kind: type[_Meaning], section: BaseModel) -> _Meaning:
     """The settings that a section of the file means."""
     values: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        values[name] = meaning(type(getattr(kind, name)), value) if isinstance(value, BaseModel) else value
+    for one in dataclasses.fields(cast("Any", kind)):
+        if not hasattr(section, one.name):
+            continue
+        value = getattr(section, one.name)
+        if isinstance(value, BaseModel):
+            value = meaning(type(one.default), value)
+        elif "items" in one.metadata:
+            value = tuple(meaning(one.metadata["items"], item) for item in value)
+        values[one.name] = value
     return kind(**values)
 
 

@@ -21,6 +21,7 @@ from holdfast.config.fields import format_duration, format_size, read_bare_timeo
 from holdfast.config.file_models import is_oauth_key
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
 from holdfast.config.read import ConfigReading, read_file
+from holdfast.config.settings import AccessRule
 from holdfast.config.spec import ServerSpec, is_key_text
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
@@ -262,6 +263,7 @@ def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:
 
 _LEFT_OUT = {
     "approvals": "warn; hold beyond loopback",
+    "default": "allow without rules, deny with rules",
     "enabled": "beyond loopback, or with audit.path",
     "key_file": "audit.key in the state folder",
     "path": "audit in the state folder",
@@ -278,6 +280,8 @@ def _spelled(name: str, value: object) -> str | tuple[str, ...]:
             return "off"
         case bool():
             return str(value).lower()
+        case tuple() if name == "rules":
+            return tuple(_rule_text(one) for one in value)
         case tuple() if name == "profiles":
             return tuple(f"{profile}: {', '.join(patterns)}" for profile, patterns in value)
         case tuple():
@@ -288,6 +292,16 @@ def _spelled(name: str, value: object) -> str | tuple[str, ...]:
             return format_size(value)
         case _:
             return str(value)
+
+
+def _rule_text(rule: AccessRule) -> str:
+    """A rule of the policy on one line: its effect, and what else it says."""
+    given = [
+        f"{one.name} {', '.join(value) if isinstance(value, tuple) else value}"
+        for one in fields(rule)
+        if one.name != "effect" and (value := getattr(rule, one.name)) != one.default
+    ]
+    return "; ".join((rule.effect, *given))
 
 
 def _written(path: KeyPath, expansion: Expansion, source_map: SourceMap) -> Origin:

@@ -29,7 +29,7 @@ from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
 from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
 from holdfast.config.own_folders import user_folders
-from holdfast.config.settings import Settings
+from holdfast.config.settings import AccessRule, AccessSettings, Settings
 from holdfast.config.spec import Config, HeaderSource, ServerSpec
 from holdfast.config.trust_store import require_trust
 from holdfast.errors import ConfigError, Problem
@@ -285,6 +285,7 @@ class _DocumentReader:
             return Settings()
         settings = meaning(Settings, model)
         self._check_orders(settings)
+        self._check_rules(settings.access)
         return settings
 
     def _check_orders(self, settings: Settings) -> None:
@@ -296,11 +297,36 @@ class _DocumentReader:
         if breaker.growth > 1:
             self._check_order(("breaker", "cooldown"), breaker.cooldown, "maxCooldown", breaker.max_cooldown)
 
+    def _check_rules(self, access: AccessSettings) -> None:
+        place: KeyPath = (_HOLDFAST, "access", "rules")
+        for index, rule in enumerate(access.rules):
+            for key, message, hint in _contradictions(rule):
+                problem = self._source_map.problem(
+                    (*place, index, key), f"{quoted(f'access.rules[{index}].{key}')} {message}", hint=hint
+                )
+                self._problems.append(problem)
+        if access.rules and access.default is None and all(rule.effect != "allow" for rule in access.rules):
+            message = "none of the rules allows anything, and `default` is not set"
+            hint = '"default": "allow" keeps open what no rule denies; "deny" closes everything to all but `local`'
+            self._problems.append(self._source_map.problem(place, message, hint=hint))
+
     def _check_order(self, path: KeyPath, shorter: float, other: str, longer: float) -> None:
         if shorter > longer:
             message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
             hint = f"make `{other}` at least as long"
             self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
+
+
+def _contradictions(rule: AccessRule) -> Iterator[tuple[str, str, str]]:
+    """The keys of a rule that cannot have an effect: the key, what is wrong, and what to do."""
+    if rule.effect == "ask":
+        for key in ("prompts", "resources"):
+            if getattr(rule, key):
+                yield key, "has no meaning for `ask`", "only the call of a tool can wait for a person: use `tools`"
+    elif rule.approver != AccessRule.approver:
+        yield "approver", f"has no meaning for `{rule.effect}`", 'remove it, or write "effect": "ask"'
+    if rule.when and rule.resources:
+        yield "resources", "cannot have a condition", "a resource has no arguments: write a rule without `when`"
 
 
 def _or_nothing(top: Mapping[str, object], key: str) -> object:

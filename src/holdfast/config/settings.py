@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.config.spec import ServerSpec
 
 __all__ = [
+    "AccessRule",
+    "AccessSettings",
     "ApprovalMode",
     "AuditSettings",
     "BreakerSettings",
@@ -41,6 +43,11 @@ ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
 def in_file(kind: str, description: str) -> Mapping[str, str]:
     """How the file has a setting: the name of its type in ``fields.py``, and what editors show."""
     return {"kind": kind, "description": description}
+
+
+def list_in_file(name: str, items: type[object], description: str) -> Mapping[str, object]:
+    """The same for a list of objects: the name of one of them in the schema, and the class that describes it."""
+    return {"name": name, "items": items, "description": description}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,6 +364,75 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AccessRule:
+    """One rule of the policy: whom it means, what it covers, and what it does. What is left out matches all."""
+
+    effect: Literal["allow", "deny", "ask"] = field(
+        metadata=in_file(
+            "RuleEffect",
+            "`allow`, `deny`, or `ask`: a call that another rule allows waits for a person. Deny comes before ask, and "
+            "ask before allow.",
+        )
+    )
+    principals: tuple[str, ...] = field(
+        default=(),
+        metadata=in_file(
+            "Names",
+            "Full names of principals: `ci` of a named token, `https://issuer#sub` of a JWT, `gateway#user`, `local`.",
+        ),
+    )
+    groups: tuple[str, ...] = field(default=(), metadata=in_file("Names", "Groups; a principal needs one of them."))
+    scopes: tuple[str, ...] = field(
+        default=(), metadata=in_file("Names", "Scopes of the token; a principal needs one of them.")
+    )
+    servers: tuple[str, ...] = field(
+        default=(), metadata=in_file("Patterns", "Shell patterns of the names of servers in this file.")
+    )
+    tools: tuple[str, ...] = field(
+        default=(),
+        metadata=in_file("Patterns", "Shell patterns of tools, by the names that their servers give them."),
+    )
+    prompts: tuple[str, ...] = field(default=(), metadata=in_file("Patterns", "Shell patterns of prompts."))
+    resources: tuple[str, ...] = field(
+        default=(), metadata=in_file("Patterns", "Shell patterns of the URIs of resources and of templates.")
+    )
+    when: str = field(
+        default="",
+        metadata=in_file(
+            "ConditionText",
+            "A condition in CEL over `arguments`, as in `arguments.n < 100`. One that cannot be evaluated counts as "
+            "true for `deny` and `ask`, and as false for `allow`.",
+        ),
+    )
+    approver: Literal["caller", "operator"] = field(
+        default="caller",
+        metadata=in_file("ApproverName", "Who is asked, for `ask`: the `caller` herself, or an `operator`."),
+    )
+
+    @property
+    def has_subjects(self) -> bool:
+        """Whether it is for some principals only."""
+        return bool(self.principals or self.groups or self.scopes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessSettings:
+    """Who may see and call what. Without rules everyone who is let in may do everything."""
+
+    rules: tuple[AccessRule, ...] = field(
+        default=(), metadata=list_in_file("rule", AccessRule, "The rules, in any order.")
+    )
+    default: Literal["allow", "deny"] | None = field(
+        default=None,
+        metadata=in_file(
+            "RuleDefault",
+            "What holds where no rule matches. Left out, it is `allow` without rules and `deny` with rules; rules "
+            "without an `allow` among them need it. `local` stays open unless a rule names it.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings; all optional."""
 
@@ -369,6 +445,7 @@ class Settings:
     quotas: QuotaSettings = QuotaSettings()
     large_results: LargeResultSettings = LargeResultSettings()
     audit: AuditSettings = AuditSettings()
+    access: AccessSettings = AccessSettings()
     refresh: float | None = field(
         default=60.0,
         metadata=in_file(

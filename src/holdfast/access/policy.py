@@ -1,0 +1,290 @@
+"""Who may see and call what: the rules of the configuration, and what they decide. No I/O, no clock (SEC-14).
+
+A rule has subjects (principals, groups, scopes), a range (servers; tools, prompts, resources), perhaps a condition over
+the arguments, and an effect. Every key that it has must match; of the values of one key, one must. A rule without
+tools, prompts and resources covers all three of its servers. ``ask`` covers tools only: only a call can wait for a
+person. A rule with a condition covers tools and prompts only: a resource has no arguments.
+
+- Deny comes before ask, ask before allow. ``ask`` grants nothing: it needs an allow beside it.
+- Without rules everything is open. With rules, ``default`` decides what none of them covers: ``deny`` if left out.
+- ``local``, the user of this machine, stays open unless a rule names it. Rules without subjects bind it too.
+- A condition that cannot be evaluated counts as true for ``deny`` and ``ask``, and as false for ``allow``: of two
+  readings of a request the stricter one holds. Arguments over the bound are refused where a condition is asked.
+- **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids.
+
+How it is fast. A rule is a bit. ``_Index`` knows for a principal, and for an item, the bits of the rules that match; a
+decision is their common bits. Both tables are bounded, and no table has an entry for a principal *and* an item: a
+thousand principals with ten thousand tools would not fit. A principal is her name *and* her groups and scopes: two
+tokens of one principal are two entries. A new configuration is a new ``Policy``, so nothing kept outlives its rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import translate
+from re import compile as compiled
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from holdfast.access.principals import LOCAL, Principal
+from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, Unjudged
+
+__all__ = ["AccessDecision", "AccessItem", "ItemKind", "Policy"]
+
+ItemKind: TypeAlias = Literal["tool", "prompt", "resource"]
+"""What a server has. A resource template is a resource, by the text of its template."""
+
+MOST_SUBJECTS: Final = 4096
+"""Principals, with their groups and scopes, that are kept: more than the sessions of most hubs."""
+
+MOST_ITEMS: Final = 32_768
+"""Items that are kept: more than a server may list."""
+
+
+class AccessItem(NamedTuple):
+    """One thing that a rule may cover: the server's name in the configuration, and its own name for the thing."""
+
+    kind: ItemKind
+    server: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessDecision:
+    """What holds for one request, and the rule that decided: ``rules[2]``, or ``default`` where none did."""
+
+    effect: Literal["allow", "ask", "deny"]
+    rule: str
+    reason: str
+    approver: Literal["caller", "operator"] = "caller"
+    """Who is asked, where the effect is ``ask``."""
+
+
+class Policy:
+    """The rules of one configuration."""
+
+    def __init__(self, settings: AccessSettings | None = None) -> None:
+        settings = settings or AccessSettings()
+        self._rules = settings.rules
+        self._default = settings.default or ("deny" if settings.rules else "allow")
+        made = {text: Condition(text) for text in {rule.when for rule in self._rules} if text}
+        self._conditions = {at: made[rule.when] for at, rule in enumerate(self._rules) if rule.when}
+        self._index = _Index(self._rules)
+        self._effects = {effect: _bits(rule.effect == effect for rule in self._rules) for effect in _EFFECTS}
+        self._conditional = _bits(bool(rule.when) for rule in self._rules)
+        self._local_is_named = any(LOCAL.name in rule.principals for rule in self._rules)
+        self.is_open = not self._rules and self._default == "allow"
+        """Whether there is nothing to decide: one test on the path of a call."""
+        self.version = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode()).hexdigest()[:16]
+        """The same for the same rules, in every process of a fleet."""
+
+    def decide(
+        self, principal: Principal, item: AccessItem, arguments: bytes | Mapping[str, Any] | None = None
+    ) -> AccessDecision:
+        """What holds for a call of this item. Arguments are the JSON that the server will get, or a mapping."""
+        matching = self._index.subject(principal) & self._index.item(item)
+        facts = CallFacts(arguments)
+        if found := self._first("deny", matching, facts):
+            return found
+        asked = self._first("ask", matching, facts)
+        if asked is not None and asked.effect == "deny":
+            return asked
+        allowed = self._first("allow", matching, facts) or self._without_rule(principal)
+        return asked if asked is not None and allowed.effect == "allow" else allowed
+
+    def may_list(self, principal: Principal, item: AccessItem) -> bool:
+        """Whether the item is there at all for this principal: listed, found, completed, suggested."""
+        matching = self._index.subject(principal) & self._index.item(item)
+        return self._may_see(principal, matching, matching)
+
+    def may_see_server(self, principal: Principal, server: str) -> bool:
+        """Whether the server is there at all for this principal: in instructions, status and directory."""
+        subject = self._index.subject(principal)
+        return self._may_see(principal, subject & self._index.server(server), subject & self._index.whole(server))
+
+    def _may_see(self, principal: Principal, matching: int, denying: int) -> bool:
+        if denying & self._effects["deny"] & ~self._conditional:
+            return False
+        return bool(matching & self._effects["allow"]) or self._is_open_to(principal)
+
+    def _is_open_to(self, principal: Principal) -> bool:
+        """Whether what no rule covers is open."""
+        return self._default == "allow" or (principal.name == LOCAL.name and not self._local_is_named)
+
+    def _without_rule(self, principal: Principal) -> AccessDecision:
+        if self._is_open_to(principal):
+            return AccessDecision("allow", "default", "no rule denies it")
+        return AccessDecision("deny", "default", "no rule allows it")
+
+    def _first(self, effect: Literal["allow", "deny", "ask"], matching: int, facts: CallFacts) -> AccessDecision | None:
+        """The first rule of this effect that holds: those without a condition first, since they cost nothing."""
+        bits = matching & self._effects[effect]
+        if plain := bits & ~self._conditional:
+            return self._by(next(_positions(plain)), f"a rule {_EFFECTS[effect]} it")
+        for at in _positions(bits):
+            if facts.is_too_large:
+                return AccessDecision("deny", _named(at), "its arguments are too large for the condition of a rule")
+            try:
+                if self._conditions[at].holds(facts):
+                    return self._by(at, f"a rule {_EFFECTS[effect]} it with these arguments")
+            except Unjudged as exc:
+                if effect != "allow":
+                    return self._by(at, f"a rule {_EFFECTS[effect]} it: {exc}")
+        return None
+
+    def _by(self, at: int, reason: str) -> AccessDecision:
+        rule = self._rules[at]
+        return AccessDecision(rule.effect, _named(at), reason, rule.approver)
+
+    def __repr__(self) -> str:
+        return f"<Policy {self.version} {len(self._rules)} rules, default {self._default}>"
+
+
+_EFFECTS: Mapping[Literal["allow", "deny", "ask"], str] = {"allow": "allows", "deny": "denies", "ask": "asks for"}
+
+
+def _named(at: int) -> str:
+    """A rule by its place in ``holdfast.access``."""
+    return f"rules[{at}]"
+
+
+def _bits(flags: Iterable[bool]) -> int:
+    """One bit for each rule."""
+    return sum(1 << at for at, flag in enumerate(flags) if flag)
+
+
+def _positions(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+class _Index:
+    """The rules that match a principal, a server, and an item; each as bits."""
+
+    def __init__(self, rules: Sequence[AccessRule]) -> None:
+        self._subjects = tuple(_Names(rules, key) for key in ("principals", "groups", "scopes"))
+        self._servers = _Patterns([rule.servers or _ALL for rule in rules])
+        self._kinds: Mapping[ItemKind, _Patterns] = {
+            kind: _Patterns([_covered(rule, kind) for rule in rules]) for kind in ("tool", "prompt", "resource")
+        }
+        self._whole = _bits(not (rule.tools or rule.prompts or rule.resources) for rule in rules)
+        self._of_subject: _Bounded[tuple[str, frozenset[str], frozenset[str]]] = _Bounded(MOST_SUBJECTS)
+        self._of_server: _Bounded[str] = _Bounded(MOST_ITEMS)
+        self._of_item: _Bounded[AccessItem] = _Bounded(MOST_ITEMS)
+
+    def subject(self, principal: Principal) -> int:
+        # The name alone would let a wide token decide for a narrow one of the same principal.
+        key = (principal.name, principal.groups, principal.scopes)
+        found = self._of_subject.get(key)
+        if found is None:
+            by_name, by_group, by_scope = self._subjects
+            found = by_name.of((principal.name,)) & by_group.of(principal.groups) & by_scope.of(principal.scopes)
+            self._of_subject.keep(key, found)
+        return found
+
+    def server(self, name: str) -> int:
+        found = self._of_server.get(name)
+        if found is None:
+            found = self._servers.of(name, among=-1)
+            self._of_server.keep(name, found)
+        return found
+
+    def whole(self, name: str) -> int:
+        """The rules that cover everything of a server."""
+        return self.server(name) & self._whole
+
+    def item(self, item: AccessItem) -> int:
+        found = self._of_item.get(item)
+        if found is None:
+            server = self.server(item.server)
+            found = self._kinds[item.kind].of(item.name, among=server) & server
+            self._of_item.keep(item, found)
+        return found
+
+
+_ALL = ("*",)
+
+
+def _covered(rule: AccessRule, kind: ItemKind) -> tuple[str, ...]:
+    """The patterns of a rule for a kind of item; empty if it does not cover the kind."""
+    if (rule.effect == "ask" and kind != "tool") or (rule.when and kind == "resource"):
+        return ()
+    given: tuple[str, ...] = getattr(rule, f"{kind}s")
+    return given or (() if rule.tools or rule.prompts or rule.resources else _ALL)
+
+
+class _Names:
+    """The rules by one key of their subjects: full names."""
+
+    def __init__(self, rules: Sequence[AccessRule], key: str) -> None:
+        self._without = 0
+        self._named: dict[str, int] = {}
+        for at, rule in enumerate(rules):
+            names: tuple[str, ...] = getattr(rule, key)
+            if not names:
+                self._without |= 1 << at
+            for name in names:
+                self._named[name] = self._named.get(name, 0) | 1 << at
+
+    def of(self, names: tuple[str, ...] | frozenset[str]) -> int:
+        bits = self._without
+        for name in names:
+            bits |= self._named.get(name, 0)
+        return bits
+
+
+class _Patterns:
+    """The rules by shell patterns of a name. Most patterns are a name, or the beginning of one: these are looked up."""
+
+    def __init__(self, patterns: Sequence[tuple[str, ...]]) -> None:
+        self._names: dict[str, int] = {}
+        self._beginnings: dict[str, int] = {}
+        shapes: dict[str, int] = {}
+        for at, given in enumerate(patterns):
+            for pattern in given:
+                stem, is_star = pattern.removesuffix("*"), pattern.endswith("*")
+                is_plain = not any(char in stem for char in "*?[")
+                table = shapes if not is_plain else self._beginnings if is_star else self._names
+                key = pattern if not is_plain else stem
+                table[key] = table.get(key, 0) | 1 << at
+        self._lengths = sorted({len(stem) for stem in self._beginnings})
+        self._shapes = [(compiled(translate(one)), bits) for one, bits in shapes.items()]
+
+    def of(self, name: str, *, among: int) -> int:
+        """The rules that match, ``among`` these at least."""
+        bits = self._names.get(name, 0)
+        for length in self._lengths:
+            if length > len(name):
+                break
+            bits |= self._beginnings.get(name[:length], 0)
+        for shape, rules in self._shapes:
+            if rules & among & ~bits and shape.match(name):
+                bits |= rules
+        return bits
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class _Bounded(Generic[_Key]):
+    """Bits by a key. Where it is full, the older half goes: what is in use comes back at its next use."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[_Key, int] = {}
+
+    def get(self, key: _Key) -> int | None:
+        return self._kept.get(key)
+
+    def keep(self, key: _Key, bits: int) -> None:
+        if len(self._kept) >= self._most:
+            for old in list(self._kept)[: self._most // 2]:
+                del self._kept[old]
+        self._kept[key] = bits
+
+    def __len__(self) -> int:
+        return len(self._kept)
