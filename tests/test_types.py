@@ -19,7 +19,9 @@ from holdfast.wire.listing import ToolInfo
 pytestmark = pytest.mark.anyio
 
 
-async def answer(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+async def answer(
+    name: str, args: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
+) -> CallResult:
     if on_progress is not None:
         await on_progress(1.0, None, None)
     return CallResult(content=({"type": "text", "text": f"{name} {dict(args)}"},))

@@ -21,6 +21,7 @@ __all__ = [
     "ProgressFn",
     "Tool",
     "ToolDescription",
+    "check_timeout",
 ]
 
 LoadStatus: TypeAlias = Literal["available", "transient", "permanent", "denied"]
@@ -78,8 +79,8 @@ class ToolDescription(Protocol):
     def meta(self) -> Mapping[str, Any]: ...  # noqa: D102
 
 
-CallFunction: TypeAlias = Callable[[str, Mapping[str, Any], ProgressFn | None], Awaitable[CallResult]]
-"""Calls a tool by its name, with these arguments."""
+CallFunction: TypeAlias = Callable[[str, Mapping[str, Any], ProgressFn | None, float | None], Awaitable[CallResult]]
+"""Calls a tool by its name, with these arguments; the number is the call's own timeout."""
 
 
 class Tool:
@@ -128,9 +129,19 @@ class Tool:
         """The tool's ``_meta``: from the server, and from a hub for a tool that it has not verified yet; a copy."""
         return _plain(self._info.meta)
 
-    async def call(self, args: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None) -> CallResult:
-        """Call the tool. Raises ``NotAnswered`` unless the server returned a result, which may be a tool error."""
-        return await self._call(self.name, args or {}, on_progress)
+    async def call(
+        self,
+        args: Mapping[str, Any] | None = None,
+        *,
+        on_progress: ProgressFn | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - part of the public interface
+    ) -> CallResult:
+        """Call the tool. Raises ``NotAnswered`` unless the server returned a result, which may be a tool error.
+
+        ``timeout`` is for this call, in seconds, its waits included; the server's own limits hold beside it.
+        """
+        check_timeout(timeout)
+        return await self._call(self.name, args or {}, on_progress, timeout)
 
     def __repr__(self) -> str:
         return f"<Tool {self.name!r} of {self.server_id!r}>"
@@ -263,6 +274,12 @@ class LoadResult(  # noqa: SLOT001 - the outcomes are stored beside the triple
             if (ids := self._ids(status))
         )
         return f"<LoadResult {counted(len(self.tools), 'tool')}; {counts or 'no servers'}>"
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Refuse a timeout of a call that is no time; raises ``ValueError``."""
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"the timeout of a call is a number of seconds above 0, not {seconds!r}")
 
 
 def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:

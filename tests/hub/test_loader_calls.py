@@ -14,6 +14,7 @@ from holdfast.errors import ServerDisabled, UnknownTool
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.testing import StdioServer
+from tests.harness.open_hubs import running, settled
 from tests.hub.loaders import http, loader
 from tests.peers.http_fault import Exchange, closed_port
 from tests.peers.leaks import no_leaks
@@ -84,6 +85,22 @@ async def test_a_call_that_takes_too_long_ends_and_names_the_setting_that_gives_
     assert peer.abandoned == 1
 
 
+@pytest.mark.requirement("DX-13")
+async def test_a_tool_of_a_load_takes_a_timeout_for_one_call() -> None:
+    async with McpPeer() as peer, no_leaks():
+        tools = {tool.name: tool for tool in (await get_tools_with_resilience({"a": http(peer.url)})).tools}
+        slow, echo = tools["slow"], tools["echo"]
+        with (
+            anyio.fail_after(10),
+            pytest.raises(CallFailed, match=r"own timeout of 0\.5 s.*uncertain.*longer `timeout`"),
+        ):
+            await slow.call(timeout=0.5)
+        assert (await echo.call({"text": "fine"}, timeout=10)).text == "fine"
+        with pytest.raises(ValueError, match="seconds above 0"):
+            await echo.call(timeout=0)
+        await peer.all_closed()
+
+
 @pytest.mark.requirement("LOAD-7")
 async def test_the_tools_of_a_load_with_a_hub_use_its_live_connection() -> None:
     with StdioServer({"forecast": "sunny"}) as server:
@@ -98,3 +115,13 @@ async def test_the_tools_of_a_load_with_a_hub_use_its_live_connection() -> None:
             await hub.toggle("weather", enabled=False)
             with pytest.raises(ServerDisabled):
                 await tool.call()
+
+
+@pytest.mark.requirement("DX-13")
+async def test_a_tool_of_a_hub_takes_a_timeout_for_one_call() -> None:
+    async with McpPeer() as peer, running({"a": peer}) as hub:
+        await settled(hub, peer)
+        loaded = await get_tools_with_resilience({"a": http(peer.url)}, hub=hub)
+        for tool in [next(one for one in tools if one.name.endswith("slow")) for tools in (hub.tools(), loaded.tools)]:
+            with anyio.fail_after(10), pytest.raises(CallFailed, match=r"own timeout of 0\.5 s"):
+                await tool.call(timeout=0.5)

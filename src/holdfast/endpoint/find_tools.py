@@ -249,7 +249,9 @@ def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
     view = View(hub, server, tools="find")
     finder = FindTools(view)
 
-    async def called(name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+    async def called(
+        name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
+    ) -> CallResult:
         if name == READ_RESULT:
             return await hub.call_tool(name, arguments)
         if name not in (CALL, CALL_READONLY):
@@ -259,7 +261,7 @@ def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
             return CallResult.from_raw(inner)
         try:
             name = hub.catalog.names.get(inner.route.key, inner.name)
-            return await hub.call_tool(name, loads(inner.arguments), on_progress=on_progress)
+            return await hub.call_tool(name, loads(inner.arguments), on_progress=on_progress, timeout=within)
         except CallFailed as error:
             return CallResult.from_raw(inner.refused(error))
 

@@ -29,7 +29,7 @@ from holdfast.hub.replica_link import Replicas
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
-from holdfast.types import CallResult, FoundTool, ProgressFn, Tool
+from holdfast.types import CallResult, FoundTool, ProgressFn, Tool, check_timeout
 from holdfast.wire import Fields, HubTls, dumps, load_members, tool_info
 
 __all__ = ["Hub"]
@@ -88,7 +88,7 @@ class HubCalls:
         Raises ``UnknownTool`` if no server has it, and ``NotAnswered`` if there is no result: ``ServerUnavailable`` or
         ``ToolHeld`` if it was not sent, ``CallFailed`` if it did not complete. A tool that fails is a result.
         """
-        _check_timeout(timeout)
+        check_timeout(timeout)
         if name == READ_RESULT and self.kept_results.is_on:
             return await self._read_on(arguments or {})
         tool = self._called.get(name) if self._called_in is self.registry.catalog else None
@@ -139,7 +139,7 @@ class HubCalls:
         timeout: float | None = None,  # noqa: ASYNC109 - part of the public interface
     ) -> Mapping[str, Any]:
         """Get a prompt by its name in the catalog. Raises ``UnknownTool`` or ``NotAnswered``, as ``call_tool`` does."""
-        _check_timeout(timeout)
+        check_timeout(timeout)
         key = self._owner(name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
         return await self.registry.request(key.server, "prompts/get", params, repeatable=True, within=timeout)
@@ -155,7 +155,7 @@ class HubCalls:
 
         Raises ``UnknownTool``, ``UnknownServer`` or ``NotAnswered``, as ``call_tool`` does.
         """
-        _check_timeout(timeout)
+        check_timeout(timeout)
         self.registry.require_use()
         key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
         params = {"uri": key.original}
@@ -197,13 +197,10 @@ class HubCalls:
         self.registry.require_use()
         return CallResult.from_raw(await load_members(await self.kept_results.read(asked, LOCAL.name)))
 
-    async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
-        return await self.call_tool(name, args, on_progress=on_progress)
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"the timeout of a call is a number of seconds above 0, not {timeout!r}")
+    async def _call(
+        self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
+    ) -> CallResult:
+        return await self.call_tool(name, args, on_progress=on_progress, timeout=within)
 
 
 def denying(registry: SlotRegistry) -> frozenset[str]:

@@ -27,7 +27,7 @@ from holdfast.config import (
     load_config,
     spec_from_connection,
 )
-from holdfast.core import Evidence, Redactor, Verdict, classify_evidence, command_line, delay, masked
+from holdfast.core import Evidence, Redactor, TimedOut, Verdict, classify_evidence, command_line, delay, masked
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
@@ -122,7 +122,13 @@ class _Requests(Protocol):
     """Sends a request on the live connection of a server."""
 
     async def request(
-        self, server: str, method: str, params: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        on_progress: ProgressFn | None = None,
+        within: float | None = None,
     ) -> Mapping[str, Any]:
         """Return the result."""
 
@@ -133,13 +139,6 @@ class SharedHub(Protocol):
     @property
     def registry(self) -> _Requests:
         """The inside of the hub."""
-
-
-async def _through(
-    hub: SharedHub, server: str, tool: str, args: Mapping[str, Any], on_progress: ProgressFn | None
-) -> CallResult:
-    params = {"name": tool, "arguments": dict(args)}
-    return CallResult.from_raw(await hub.registry.request(server, "tools/call", params, on_progress=on_progress))
 
 
 class Loader:
@@ -289,10 +288,17 @@ class Loader:
     def _available(
         self, spec: ServerSpec, infos: Iterable[ToolInfo], *, attempts: int, elapsed: float
     ) -> MCPServerLoadOutcome:
-        async def call(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+        async def call(
+            name: str, args: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
+        ) -> CallResult:
             if self._hub is not None:
-                return await _through(self._hub, spec.id, name, args, on_progress)
-            return await self._call(spec, name, args, on_progress)
+                params, send = {"name": name, "arguments": dict(args)}, self._hub.registry.request
+                return CallResult.from_raw(
+                    await send(spec.id, "tools/call", params, on_progress=on_progress, within=within)
+                )
+            with anyio.move_on_after(within):
+                return await self._call(spec, name, args, on_progress)
+            raise _out_of_time(spec.id, within or 0.0)
 
         tools = [Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools)]
         return MCPServerLoadOutcome(
@@ -360,3 +366,11 @@ def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) 
 
 def _call_failed(server_id: str, verdict: Verdict, evidence: Evidence) -> CallFailed:
     return CallFailed(evidence, f"the call to `{server_id}` failed: {verdict.reason}", hint=verdict.hint)
+
+
+def _out_of_time(server_id: str, limit: float) -> CallFailed:
+    """The error of a call that reached the caller's own limit."""
+    words = f"the call to `{server_id}` failed: no answer within the call's own timeout of {limit:g} s"
+    uncertain = ". Its outcome is uncertain: the server may have acted on it, or still act"
+    seen = TimedOut(doing="the result of tools/call", after=limit)
+    return CallFailed(seen, words + uncertain, hint="if it is always this slow, give the call a longer `timeout`")
