@@ -275,6 +275,37 @@ async def test_two_folders_see_their_own_files_through_one_hub(home: JoinHome) -
     assert len(home.hubs) == 1
 
 
+@pytest.mark.requirement("DX-9")
+async def test_a_client_that_was_started_in_no_project_works_in_its_first_root(home: JoinHome) -> None:
+    one, two = home.folder / "one project", home.folder / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    home.write(s=home.server(), p=home.server(scope="project"))
+    async with home.client(begin=False) as client, home.client("--folder", str(two), begin=False) as named:
+        client.roots = named.roots = (one, two)
+        await client.begin("desktop")
+        await named.begin()
+        assert _servers(await client.ask("tools/list")) == {"s", "p"}
+        assert await client.call("p__where") == str(one)
+        assert await named.call("p__where") == str(two), "what it names counts before its roots"
+        assert not any(message.get("method") == "roots/list" for message in named.heard)
+        shown = await anyio.to_thread.run_sync(home.run, "status")
+        assert f"desktop in {one}" in shown.stdout
+        await home.kill_hub()
+        assert await client.call("p__where") == str(one), "the next hub asks again"
+        client.roots = (two,)
+        await client.send({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})
+        assert await client.call("p__where") == str(two)
+        assert await client.call("p__pid") == await named.call("p__pid")
+        client.roots = (home.folder,)
+        await client.send({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})
+        assert _servers(await client.ask("tools/list")) == {"s"}, "the home folder is no project"
+    async with home.client("--own", begin=False) as own:
+        own.roots = (one,)
+        await own.begin()
+        assert await own.call("p__where") == str(one)
+
+
 def _servers(answer: dict[str, Any]) -> set[str]:
     """The servers whose tools are listed."""
     names = [tool["name"] for tool in answer["result"]["tools"]]

@@ -10,8 +10,11 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ListRootsResult, Root, TextContent
 
-from holdfast.access import LOCAL, Principal
+from holdfast.access import LOCAL, Principal, TokenPolicy
 from holdfast.config import Config, load_config
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
@@ -99,6 +102,42 @@ async def test_the_servers_of_a_folder_end_a_moment_after_its_last_client_left(t
         assert not projects.in_use
         assert reloads == [2]
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_over_http_the_first_root_of_a_local_client_is_its_folder_and_that_of_a_remote_one_is_not(
+    is_local: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    project = tmp_path / "project"
+    project.mkdir()
+    server = {"command": sys.executable, "args": [str(tmp_path / "server.py"), str(tmp_path / "notes")]}
+    file = _config(tmp_path, p={**server, "scope": "project"})
+    projects = ProjectServers(file, {"HOME": "/nowhere"}, _as_it_is)
+    hub = Hub(projects.of(load_config(file)))
+    folders = FolderClients(projects, Reloader(hub, file, part=projects.of).reload, hub.registry.clock)
+    asked: list[str] = []
+
+    async def roots(context: object) -> ListRootsResult:
+        asked.append("roots")
+        return ListRootsResult(roots=[Root.model_validate({"uri": project.as_uri()})])
+
+    tokens = None if is_local else TokenPolicy(tokens={"ada": "secret"})
+    headers = {} if is_local else {"authorization": "Bearer secret"}
+    web = create_app(hub, tokens=tokens, folders=folders)
+    async with hub, serving(web) as base, httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        transport = streamable_http_client(f"{base}/mcp", http_client=http)
+        with anyio.fail_after(30):
+            async with Client(transport, mode="legacy", cache=None, list_roots_callback=roots) as client:
+                listed = [tool.name for tool in (await client.list_tools()).tools]
+                assert ("p__where" in listed) is is_local
+                assert asked == (["roots"] if is_local else [])
+                assert list(projects.in_use) == ([str(project)] if is_local else [])
+                if is_local:
+                    (where,) = (await client.call_tool("p__where")).content
+                    assert isinstance(where, TextContent)
+                    assert where.text == str(project)
+        assert not any(use.clients for use in projects.in_use.values())
 
 
 async def test_over_http_a_local_client_names_its_folder_and_a_remote_one_cannot(

@@ -76,6 +76,8 @@ class JoinedProcess:
         assert process.stdout is not None
         self.process = process
         self.heard: list[dict[str, Any]] = []
+        self.roots: tuple[Path, ...] = ()
+        """The folders that its person opened."""
         self._modern = modern
         self._stdin = process.stdin
         self._stdout = BufferedByteReceiveStream(process.stdout)
@@ -86,7 +88,10 @@ class JoinedProcess:
         with suppress(anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
             while True:
                 line = await self._stdout.receive_until(b"\n", 1 << 24)
-                self.heard.append(json.loads(line))
+                self.heard.append(message := json.loads(line))
+                if message.get("method") == "roots/list":
+                    roots = {"roots": [{"uri": root.as_uri()} for root in self.roots]}
+                    await self.send({"jsonrpc": "2.0", "id": message["id"], "result": roots})
                 self._news.set()
                 self._news = anyio.Event()
 
@@ -95,7 +100,8 @@ class JoinedProcess:
         if self._modern:
             return await self.ask("server/discover")
         info = {"name": program, "version": "1"}
-        found = await self.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=info)
+        can: dict[str, Any] = {"roots": {"listChanged": True}} if self.roots else {}
+        found = await self.ask("initialize", protocolVersion="2025-11-25", capabilities=can, clientInfo=info)
         await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return found
 

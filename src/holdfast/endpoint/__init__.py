@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         result_pieces as result_pieces,
     )
     from holdfast.endpoint.instructions import IDENTITY as IDENTITY
+    from holdfast.endpoint.root_folder import ClientFolders as ClientFolders, RootFolder as RootFolder
     from holdfast.endpoint.server import McpServer as McpServer
     from holdfast.endpoint.view import (
         LIST_METHODS as LIST_METHODS,

@@ -56,6 +56,7 @@ from holdfast.endpoint.capabilities import initialize, program_in
 from holdfast.endpoint.clients import NO_HEADERS, Call, Client, MessageReply, Outlet, Questions
 from holdfast.endpoint.homes import LivesElsewhere
 from holdfast.endpoint.inbound import Message, error_message, error_of, read_message
+from holdfast.endpoint.root_folder import RootFolder
 from holdfast.endpoint.server import McpServer
 from holdfast.endpoint.view import LIST_METHODS
 from holdfast.wire import LOG_LEVELS, SMALL_BYTES, BadJson, Era, items, read_bytes, text_of, via_in
@@ -93,7 +94,7 @@ class Exchange:
 
     __slots__ = (
         "_attached", "_by_message", "_era", "_keep", "_outlet", "_owner", "_server", "calls", "client",
-        "now", "principal", "program", "questions", "version",
+        "now", "principal", "program", "questions", "roots", "version",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - what a transport knows of its client
@@ -107,8 +108,12 @@ class Exchange:
         first_question: int = 0,
         clock: Callable[[], float] | None = None,
         keep: Keep = _keep_nothing,
+        roots: RootFolder | None = None,
     ) -> None:
-        """``era`` is None where the first request decides it. ``owner`` is None for a modern request over HTTP."""
+        """``era`` is None where the first request decides it. ``owner`` is None for a modern request over HTTP.
+
+        ``roots`` are for a legacy client that named no folder, and may choose one.
+        """
         self._server = server
         self._outlet = outlet
         self._by_message = era is None
@@ -117,6 +122,8 @@ class Exchange:
         self.principal = principal
         self.now = clock or asyncio.get_running_loop().time
         self._keep = keep
+        self.roots = roots
+        """Choose the folder of a legacy client that named none; None if they may not."""
         self.questions = Questions(first_question)
         self.calls: dict[str | int, Call] = {}
         """The requests in flight, by their ids."""
@@ -153,7 +160,8 @@ class Exchange:
         try:
             call = self.calls[message.key] = self._accepted(message, reply, headers)
             call.sent_before = sent_before
-            result = await self._server.answer(call)
+            server = self._server if self.roots is None else await self._at_roots(self.roots, call)
+            result = await server.answer(call)
             if message.method in _KEPT and not call.client.modern:
                 await self._keep(message.method)
             reply.result(message.id, result)
@@ -186,6 +194,8 @@ class Exchange:
             call.cancel()
         self.questions.end(why)
         self._keep = _keep_nothing  # it leads back to the session, which is free now
+        if self.roots is not None:
+            self.roots.leave()
         if self.client is not None:
             self._server.broker.detach(self.client, lingering=lingering)
 
@@ -246,10 +256,22 @@ class Exchange:
             if (key := message.cancelled_key()) is not None:
                 self.cancel(key)
         elif message.method == ROOTS_CHANGED and self.client is not None and self._era != "modern":
+            if self.roots is not None:
+                self.roots.forget()
             try:
                 await self._server.roots_changed(self.client, self.version, message)
             except (MCPError, ValidationError, ValueError) as exc:
                 log.debug("a notification of a client was dropped: %s", type(exc).__name__)
+
+    async def _at_roots(self, roots: RootFolder, call: Call) -> McpServer:
+        """The endpoint of the folder that the client's roots name. What it was given before may be different there."""
+        client = call.client
+        server = await roots.server_for(call) if not client.modern else None
+        if server is not None:
+            self._server, client.view = server, server.view
+            if client.listed:
+                server.broker.start(server.own.tell_missed, client, dict(client.listed))
+        return self._server
 
     # A request.
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from functools import partial
 from urllib.parse import parse_qsl
 
 import anyio
@@ -45,7 +45,7 @@ from holdfast.access import (
     client_key_in,
 )
 from holdfast.config import Settings
-from holdfast.endpoint import TOOLS_MODES, Broker, EndpointAddress, McpServer, View
+from holdfast.endpoint import TOOLS_MODES, Broker, ClientFolders, EndpointAddress, McpServer, RootFolder, View
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.http import HttpEndpoint
 from holdfast.front.peer_listener import PeerListener
@@ -58,7 +58,7 @@ from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, 
 from holdfast.hub import AccessRefused, Hub, is_tracing
 from holdfast.wire import dumps
 
-__all__ = ["Front", "McpEndpoint", "create_app", "create_hub_app"]
+__all__ = ["Front", "McpEndpoint", "create_app", "create_hub_app", "root_folder"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -113,7 +113,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     rules = AccessRules(
         tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
     )
-    front = Front(hub, ids, quotas, workers=workers, fleet=fleet, audit=audit)
+    front = Front(hub, ids, quotas, workers=workers, fleet=fleet, audit=audit, folders=folders)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -149,22 +149,6 @@ def create_hub_app(front: Front, *, uids: Collection[int] | None = None) -> Star
     app = Starlette(middleware=[Middleware(Guard, rules=rules)])
     app.state.endpoint = McpEndpoint(front, rules)
     return app
-
-
-class ClientFolders(Protocol):
-    """The folders that clients work in."""
-
-    def of(self, named: str, working: str) -> str | None:
-        """The folder of a client that names one and works in another; None if it works in none."""
-
-    async def enter(self, folder: str, variables: Mapping[str, str]) -> bool:
-        """A client works there, until ``leave``; False if there are too many folders."""
-
-    def leave(self, folder: str) -> None:
-        """A client left."""
-
-    async def touch(self, folder: str) -> bool:
-        """A request names the folder; False if there are too many."""
 
 
 class Endpoints:
@@ -239,9 +223,12 @@ class Front:
         workers: int = 1,
         fleet: Fleet | None = None,
         audit: AuditTrail | None = None,
+        folders: ClientFolders | None = None,
     ) -> None:
+        """``folders`` are those that its local clients may choose; None if they may choose none."""
         self.hub = hub
         self._fleet = fleet
+        self.folders = folders
         self.quotas = quotas or Quotas()
         self._ids = ids or SessionIds()
         homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
@@ -358,6 +345,7 @@ class Front:
             quotas=self.quotas,
             make_room=self.endpoints.make_room,
             peers=self._fleet.peers if self._fleet is not None else None,
+            roots_of=partial(root_folder, self, address),
         )
         return HttpEndpoint(
             mcp_server,
@@ -415,6 +403,22 @@ class Front:
     def __repr__(self) -> str:
         state = "refusing" if self.refusing else "retiring" if self.retiring else "serving"
         return f"<Front {state} {self.endpoints.all()}>"
+
+
+def root_folder(
+    front: Front, address: EndpointAddress, principal: Principal, variables: Mapping[str, str] | None = None
+) -> RootFolder | None:
+    """Chooses the folder of a client by its roots; None for one that named its folder, or may choose none."""
+    is_local = principal == LOCAL and principal.source == "local"  # another hub speaks for clients that are not
+    if front.folders is None or not is_local or address.server is not None or address.folder is not None:
+        return None
+
+    def server_of(folder: str | None) -> McpServer:
+        endpoint = front.endpoint_of(address._replace(folder=folder).label)
+        assert endpoint is not None  # noqa: S101 - it names no server
+        return endpoint.server
+
+    return RootFolder(front.folders, server_of, variables)
 
 
 class McpEndpoint:

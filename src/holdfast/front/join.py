@@ -30,19 +30,21 @@ import anyio.abc
 from mcp import MCPError
 from pydantic import ValidationError
 
+from holdfast.access import LOCAL
 from holdfast.config import ToolsMode
 from holdfast.core import Kind, NameKey
 from holdfast.endpoint import (
     LIST_METHODS,
     TOOLS_MODES,
     Client,
+    ClientFolders,
     EndpointAddress,
     Exchange,
     McpServer,
     initialize,
     read_message,
 )
-from holdfast.front.app import ClientFolders, Front
+from holdfast.front.app import Front, root_folder
 from holdfast.front.line_peek import id_in
 from holdfast.front.stdio import CHUNK, UNREAD_BYTES, PipeClient, PipeServer, Refuse
 from holdfast.wire import BadJson, dumps, loads, unix_peer_uid
@@ -199,7 +201,8 @@ class _Connection:
     def shown(self) -> JoinedClient:
         """What people are shown of it."""
         program = self._exchange.program if self._exchange is not None else ""
-        folder = self._folder or str(self._hello.get("cwd") or "")
+        chosen = self._folder or _root_folder(self._exchange)
+        folder = chosen or str(self._hello.get("cwd") or "")
         return JoinedClient(program=program, folder=folder, pid=int(self._hello.get("pid") or 0))
 
     def tell_leaving(self) -> None:
@@ -232,18 +235,22 @@ class _Connection:
         if self._folder and not entered:
             log.warning("clients work in too many folders: the servers of %s do not run", self._folder)
         try:
-            await self._converse(address, begun)
+            await self._converse(address, begun, variables)
         finally:
             if entered:
                 folders.leave(self._folder)
 
-    async def _converse(self, address: EndpointAddress, begun: Mapping[str, Any]) -> None:
+    async def _converse(self, address: EndpointAddress, begun: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         """Serve the client's own messages."""
         endpoint = self._front.endpoint_of(address.label)
         assert endpoint is not None  # noqa: S101 - it names no server
         client = PipeClient(self._writer)
         exchange = self._exchange = Exchange(
-            endpoint.server, client, owner=(owner := secrets.token_bytes(16)), first_question=int(begun["question"])
+            endpoint.server,
+            client,
+            owner=(owner := secrets.token_bytes(16)),
+            first_question=int(begun["question"]),
+            roots=root_folder(self._front, address, LOCAL, variables),
         )
         try:
             async with anyio.create_task_group() as tasks:
@@ -322,6 +329,11 @@ def _address(front: Front, hello: Mapping[str, Any], folder: str) -> EndpointAdd
     if hello.get("folder") and not folder:
         return f"--folder names `{hello['folder']}`, which is no folder"
     return EndpointAddress(None, tools, profile, folder or None)
+
+
+def _root_folder(exchange: Exchange | None) -> str:
+    """The folder that a client's roots chose; empty if they chose none."""
+    return exchange.roots.folder if exchange is not None and exchange.roots is not None else ""
 
 
 class SocketLines:

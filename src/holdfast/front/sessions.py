@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from holdfast.access import Principal, QuotaExceeded, Quotas
 from holdfast.core import question_number, replica_tag
-from holdfast.endpoint import CHANGES_CLIENT, Client, Exchange, McpServer, program_in
+from holdfast.endpoint import CHANGES_CLIENT, Client, Exchange, McpServer, RootFolder, program_in
 from holdfast.fleet import Peers
 from holdfast.front.peer_notices import NoticesElsewhere
 from holdfast.front.session_id import SessionIds, SessionTicket
@@ -61,6 +61,7 @@ class HttpSession:
         tag: str = "",
         elsewhere: NoticesElsewhere | None = None,
         keep: Callable[[HttpSession, str], Awaitable[None]],
+        roots_of: Callable[[Principal], RootFolder | None],
     ) -> None:
         """``tag`` names this replica; ``keep`` writes what a request of the client changed."""
         self.id = session_id
@@ -98,6 +99,7 @@ class HttpSession:
             principal=principal,
             first_question=first,
             keep=partial(keep, self),
+            roots=roots_of(principal),
         )
 
     @property
@@ -167,7 +169,7 @@ class HttpSession:
 class HttpSessions:
     """The sessions of one endpoint that are in memory, and the way back of those that are not."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what all endpoints share
         self,
         server: McpServer,
         ids: SessionIds,
@@ -177,8 +179,9 @@ class HttpSessions:
         quotas: Quotas,
         make_room: Callable[[str], None],
         peers: Peers | None,
+        roots_of: Callable[[Principal], RootFolder | None],
     ) -> None:
-        """``make_room`` drops idle sessions of a principal, of all endpoints."""
+        """``make_room`` drops idle sessions of a principal, of all endpoints; ``roots_of`` may choose their folder."""
         self._server = server
         self._ids = ids
         self._quotas = quotas
@@ -191,6 +194,7 @@ class HttpSessions:
             tag=replica_tag(peers.replica) if peers is not None else "",
             elsewhere=NoticesElsewhere(peers, endpoint, start) if peers is not None else None,
             keep=self._keep,
+            roots_of=roots_of,
         )
         self._keeps_all_lists = peers is not None
         self._sessions: dict[str, HttpSession] = {}

@@ -33,9 +33,11 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 from holdfast.config import ToolsMode
 from holdfast.endpoint import (
     Broker,
+    ClientFolders,
     Exchange,
     McpServer,
     Message,
+    RootFolder,
     View,
     error_message,
     is_batch,
@@ -249,10 +251,17 @@ class PipeServer:
         self._longest = longest
 
     @classmethod
-    def of(cls, server: McpServer, tasks: anyio.abc.TaskGroup, writer: LineWriter, longest: int) -> PipeServer:
+    def of(
+        cls,
+        server: McpServer,
+        tasks: anyio.abc.TaskGroup,
+        writer: LineWriter,
+        longest: int,
+        roots: RootFolder | None = None,
+    ) -> PipeServer:
         """A pipe whose client nothing is known of."""
         client = PipeClient(writer)
-        return cls(Exchange(server, client, owner=secrets.token_bytes(16)), client, tasks, longest)
+        return cls(Exchange(server, client, owner=secrets.token_bytes(16), roots=roots), client, tasks, longest)
 
     async def serve(self, lines: AsyncIterable[bytes]) -> None:
         """Take messages until the client closes the pipe; what is in line is written."""
@@ -302,24 +311,32 @@ async def serve_stdio(
     tools: ToolsMode | None = None,
     profile: str | None = None,
     folder: str | None = None,
+    folders: ClientFolders | None = None,
 ) -> None:
     """Serve one client over stdin and stdout until it leaves: all servers, or one.
 
-    ``tools``, ``profile`` and ``folder`` are what an address says over HTTP.
+    ``tools``, ``profile`` and ``folder`` are what an address says over HTTP. A client that has no
+    folder may choose one of ``folders`` by its roots.
 
     The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
     the start that a client can answer requests; it can also drain the calls before the end.
     """
     broker = broker or Broker(hub)
     mode = tools or hub.config.settings.tools
-    mcp_server = McpServer(broker, View(hub, server, tools=mode, profile=profile, folder=folder))
+
+    def server_of(folder: str | None) -> McpServer:
+        made = McpServer(broker, View(hub, server, tools=mode, profile=profile, folder=folder))
+        broker.announcer.listeners.append(made.listeners)
+        return made
+
+    mcp_server = server_of(folder)
+    roots = RootFolder(folders, server_of) if folders is not None and folder is None and server is None else None
     longest = hub.config.settings.limits.message_bytes
     with _own_stdin() as stdin, _own_stdout() as stdout:
         writer = StdoutWriter(stdout)
         async with anyio.create_task_group() as tasks:
-            pipe = PipeServer.of(mcp_server, tasks, writer, longest)
+            pipe = PipeServer.of(mcp_server, tasks, writer, longest, roots)
             await tasks.start(broker.run)
-            broker.announcer.listeners.append(mcp_server.listeners)
             tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
             await pipe.serve(StdinLines(stdin, longest, pipe.refuse_long))
             mcp_server.close()

@@ -374,12 +374,14 @@ async def _run_stdio(serving: Serving, audit: AuditTrail | None) -> None:
         with EndableStdin() as stdin:
             keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
-                _watch(tasks, serving, hub, _reloader(serving, hub, projects))
+                reloader = _reloader(serving, hub, projects)
+                folders = _folders(hub, projects, reloader)
+                _watch(tasks, serving, hub, reloader)
                 tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
                 tools, profile = serving.options.tools, serving.options.profile
                 _check_profile(config, profile)
                 mode = next((one for one in TOOLS_MODES if tools is not None and tools.value == one), None)
-                await serve_stdio(hub, broker=broker, tools=mode, profile=profile, folder=folder)
+                await serve_stdio(hub, broker=broker, tools=mode, profile=profile, folder=folder, folders=folders)
                 tasks.cancel_scope.cancel()
 
 
