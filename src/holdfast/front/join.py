@@ -21,7 +21,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -110,13 +110,16 @@ class JoinServer:
         *,
         version: str,
         background: bool,
+        changed: Callable[[], None],
     ) -> None:
+        """``changed`` is called when a client came or left, or when more is known of one."""
         self._front = front
         self._place = place
         self._listener: socket.socket | None = None
         self._environment = environment
         self._folders = folders
         self._answer = {"join": PROTOCOL, "version": version, "pid": os.getpid(), "background": background}
+        self._changed = changed
         self._open: set[_Connection] = set()
         self._gone = anyio.Event()
         self._accepting = anyio.CancelScope()
@@ -166,7 +169,7 @@ class JoinServer:
             connection.close()
             return
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=CHUNK)
-        joined = _Connection(self._front, reader, writer)
+        joined = _Connection(self._front, reader, writer, self._changed)
         try:
             await joined.serve(self._answer, self._environment, self._folders, self._open)
         except (OSError, TimeoutError, BadJson, ValueError, KeyError, TypeError, EOFError) as exc:
@@ -174,6 +177,7 @@ class JoinServer:
         finally:
             self._open.discard(joined)
             self._gone.set()
+            self._changed()
             writer.transport.abort()
 
     def __repr__(self) -> str:
@@ -185,11 +189,19 @@ class _Connection:
 
     _last = 0
 
-    def __init__(self, front: Front, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        front: Front,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        changed: Callable[[], None],
+    ) -> None:
         _Connection._last += 1
         self.number = _Connection._last
         self._front = front
-        self._writer = SocketWriter(writer)
+        self._writer = SocketWriter(writer, self._look)
+        self._changed = changed
+        self._told: JoinedClient | None = None
         self._longest = front.hub.config.settings.limits.message_bytes
         self._lines = SocketLines(reader, self._longest, self._refuse_early)
         self._exchange: Exchange | None = None
@@ -204,6 +216,12 @@ class _Connection:
         chosen = self._folder or _root_folder(self._exchange)
         folder = chosen or str(self._hello.get("cwd") or "")
         return JoinedClient(program=program, folder=folder, pid=int(self._hello.get("pid") or 0))
+
+    def _look(self) -> None:
+        """A line went out to the client: with an answer to it, what is shown of it may have changed."""
+        if self._exchange is not None and self._told != (shown := self.shown):
+            self._told = shown
+            self._changed()
 
     def tell_leaving(self) -> None:
         """The hub leaves."""
@@ -380,8 +398,10 @@ class SocketLines:
 class SocketWriter:
     """Writes lines to a socket; what its reader leaves unread is bounded."""
 
-    def __init__(self, writer: asyncio.StreamWriter, *, limit: int = UNREAD_BYTES) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, wrote: Callable[[], None], *, limit: int = UNREAD_BYTES) -> None:
+        """``wrote`` is called after each line."""
         self._writer = writer
+        self._wrote = wrote
         self._limit = limit
 
     @property
@@ -395,6 +415,7 @@ class SocketWriter:
         if unread and unread + len(line) > self._limit + extra:
             return False
         self._writer.write(line)
+        self._wrote()
         return True
 
     async def close(self) -> None:

@@ -129,7 +129,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             notice=lambda: audit_notice(audit) or ids.keys.notice,
             clients=lambda: joined.clients if joined is not None else [],
         )
-        ids.keys.on_notice = admin.notice_changed
+        ids.keys.on_notice = admin.hub_changed
         web = create_app(
             hub,
             tokens=tokens,
@@ -153,7 +153,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
         )
         note = Announcement(serving, config)
         place = _shared_place(serving)
-        joined = _join_server(front, place, reloader, folders)
+        joined = _join_server(front, place, reloader, folders, changed=admin.hub_changed)
         leaving = Leaving(serving, server, front, admin, note, joined)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
@@ -205,14 +205,27 @@ def _folders(hub: Hub, projects: ProjectServers | None, reloader: Reloader | Non
 
 
 def _join_server(
-    front: Front, place: SharedPlace | None, reloader: Reloader | None, folders: FolderClients | None
+    front: Front,
+    place: SharedPlace | None,
+    reloader: Reloader | None,
+    folders: FolderClients | None,
+    *,
+    changed: Callable[[], None],
 ) -> JoinServer | None:
     hub, source = front.hub, front.hub.config.source
     if place is None or reloader is None or folders is None or source is None:
         return None
     findings = front.broker.findings
     variables = ClientVariables(hub, source, reload=reloader.reload, findings=findings, environ=os.environ)
-    return JoinServer(front, place, variables, folders, version=__version__, background=runs_in_background(os.environ))
+    return JoinServer(
+        front,
+        place,
+        variables,
+        folders,
+        version=__version__,
+        background=runs_in_background(os.environ),
+        changed=changed,
+    )
 
 
 async def _let_join(joined: JoinServer, place: SharedPlace, server: HubWebServer, front: Front) -> None:

@@ -13,6 +13,7 @@ from tests.cli.serve_process import served
 from tests.control.server.accessibility import no_barriers
 from tests.control.server.page_values import differences
 from tests.control.server.watched_page import TOKEN, watching, write_config
+from tests.harness.joined import join_home
 from tests.peers.peer_server import running
 from tests.peers.redis import RedisPeer, has_redis
 
@@ -52,6 +53,28 @@ async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(t
         await page.in_group("up", "calendar", "vault")
         assert "calendar__today" in await page.tools()
         assert [one for one in await page.window.complaints() if "502" not in one] == []
+
+
+@pytest.mark.requirement("DX-8")
+async def test_the_page_names_each_joined_client_by_its_program_and_folder_while_it_is_there(tmp_path: Path) -> None:
+    (project := tmp_path / "home" / "webapp").mkdir(parents=True)
+    listed = "[...document.querySelectorAll('[data-client]')].map((one) => one.innerText).join('; ')"
+    async with join_home(tmp_path / "home") as home:
+        runtime = home.environ["XDG_RUNTIME_DIR"]
+        async with watching(tmp_path, "--config", str(home.config), XDG_RUNTIME_DIR=runtime) as page:
+            await page.come_in()
+            assert await page.window.run(listed) == ""
+            async with home.client(cwd=project, begin=False) as editor:
+                await editor.begin("editor")
+                await page.window.until(f"{listed} === 'editor in {project}'")
+                async with home.client(begin=False) as desktop:
+                    desktop.roots = (project,)
+                    await desktop.begin("desktop")
+                    await desktop.ask("tools/list")
+                    await page.window.until(f"{listed} === 'editor in {project}; desktop in {project}'")
+                    await page.window.keep_picture("joined")
+                await page.window.until(f"{listed} === 'editor in {project}'")
+            await page.window.until("document.querySelector('[data-client]') === null")
 
 
 async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path: Path) -> None:

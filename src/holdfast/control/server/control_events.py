@@ -48,7 +48,8 @@ EVENTS: Mapping[str, str] = {
     "hello": "The first event: the hub itself, a HubView",
     "server": "A server after a change, a Server",
     "gone": "A server is no longer configured: {server}",
-    "hub": "The hub itself after a change, a HubView: it drains, or its notice or the problem with its file changed",
+    "hub": "The hub itself after a change, a HubView: it drains, or its notice, the problem with its file or its "
+    "joined clients changed",
     "activity": "Recent calls, every few seconds, of servers that had any: an Activity by server",
     "transition": "A server went from one state to another: {server} and a Change",
     "retry": "A reconnect is planned: {server, attempt, delay, at}",

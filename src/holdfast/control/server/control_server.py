@@ -152,8 +152,8 @@ class ControlServer:
         self._about.draining = True
         self.events.hub_changed()
 
-    def notice_changed(self) -> None:
-        """What users should know about the hub itself changed."""
+    def hub_changed(self) -> None:
+        """What users should know about the hub itself, or its clients changed."""
         self.events.hub_changed()
 
     def close(self) -> None:

@@ -325,6 +325,29 @@ function replicas({ fleet, now }) {
 
 const MOST_REPLICAS = 20;
 
+/** The programs that joined this hub, each with the folder that it works in. */
+function joined(clients) {
+  const count = clients.length;
+  return [
+    field("clients", count, `${count} ${count === 1 ? "program" : "programs"}`),
+    el(
+      "ul",
+      { class: "replicas" },
+      ...clients.slice(0, MOST_CLIENTS).map(({ program, folder, pid }) =>
+        el(
+          "li",
+          { "data-client": pid },
+          el("span", {}, program || `process ${pid}`),
+          folder ? [" in ", el("code", {}, folder)] : "",
+        ),
+      ),
+      count > MOST_CLIENTS ? el("li", {}, `and ${count - MOST_CLIENTS} more`) : null,
+    ),
+  ];
+}
+
+const MOST_CLIENTS = 20;
+
 function colophon(hub, uptime) {
   const entry = (title, ...value) => el("div", {}, el("dt", {}, title), el("dd", {}, ...value));
   return [
@@ -347,6 +370,7 @@ function colophon(hub, uptime) {
         uptime,
       ),
       hub.identity ? entry("Acts as", field("identity", hub.identity)) : null,
+      hub.clients.length ? entry("Joined clients", ...joined(hub.clients)) : null,
       hub.fleet ? entry("Fleet", ...replicas(hub)) : null,
     ),
     el(
