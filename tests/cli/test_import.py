@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import holdfast
 from holdfast.files import replace_file
@@ -42,6 +43,42 @@ http_headers = {{ "X-Key" = "{SECRET}" }}
 # about profiles
 [profiles.fast]
 model = "small"
+"""
+
+GITHUB = f"""\
+  github:
+    type: stdio
+    cmd: npx
+    args:
+      - -y
+      - server-github
+    envs:
+      TOKEN: "{SECRET}" # mine
+    enabled: true
+"""
+
+GOOSE = f"""\
+# my model
+GOOSE_MODEL: 'best'
+extensions:
+  developer:
+    type: builtin
+    enabled: true # of Goose itself
+  # for work
+{GITHUB}
+  # the last one was github
+GOOSE_MODE: auto
+"""
+
+CONTINUE = f"""\
+name: best
+mcpServers:
+- name: linear
+  type: streamable-http
+  url: https://example.com/mcp
+  requestOptions:
+    headers: {{"X-Key": "{SECRET}"}}
+# the end
 """
 
 Ran = subprocess.CompletedProcess[str]
@@ -350,6 +387,52 @@ def test_toml_that_cannot_be_edited_safely_is_left_alone(run: Import, codex: Pat
     codex.write_text(inline)
     assert "cannot be edited safely" in run("codex", "--apply", code=1).stderr
     assert codex.read_text() == inline
+
+
+@pytest.mark.requirement("DX-13")
+def test_yaml_is_edited_line_by_line_and_put_back(run: Import, home: Path, ours: Path) -> None:
+    goose, continued = home / ".config" / "goose" / "config.yaml", home / ".continue" / "config.yaml"
+    for file, text in ((goose, GOOSE), (continued, CONTINUE)):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    run("goose", "--apply")
+    run("continue", "--apply", "--stdio")
+    assert list(servers(ours)) == ["github", "linear"]
+    text = goose.read_text()
+    assert all(line in text.splitlines() for line in GOOSE.replace(GITHUB, "").splitlines())
+    assert "server-github" not in text
+    assert list(yaml.safe_load(text)["extensions"]) == ["developer", "holdfast"]
+    assert yaml.safe_load(text)["extensions"]["holdfast"]["uri"] == "http://127.0.0.1:4653/mcp"
+    (hub,) = yaml.safe_load(continued.read_text())["mcpServers"]
+    assert (hub["name"], hub["args"][-4:-2]) == ("holdfast", ["serve", "--stdio"])
+    assert "# the end" in continued.read_text()
+    continued.write_text(continued.read_text().replace("best", "other"))
+    run("all", "--undo")
+    assert goose.read_text() == GOOSE
+    assert yaml.safe_load(continued.read_text()) == {**yaml.safe_load(CONTINUE), "name": "other"}
+
+
+@pytest.mark.parametrize(
+    "text", ["extensions: {a: {type: stdio, cmd: x}}\n", "extensions:\n  a: &a\n    cmd: x\nb: *a\n"]
+)
+def test_yaml_that_cannot_be_edited_safely_is_left_alone(run: Import, home: Path, text: str) -> None:
+    file = home / ".config" / "goose" / "config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert "cannot be edited safely" in run("goose", "--apply", code=1).stderr
+    assert file.read_text() == text
+
+
+@pytest.mark.requirement("DX-9")
+def test_the_file_of_a_project_names_the_folder_that_is_open_and_that_of_the_user_does_not(
+    run: Import, home: Path, cursor: Path
+) -> None:
+    project = home.parent / "project" / ".cursor" / "mcp.json"
+    project.parent.mkdir()
+    project.write_text('{"mcpServers": {"here": {"command": "npx"}}}')
+    run("cursor", "--project", "--apply", "--stdio")
+    assert servers(project)["holdfast"]["args"][-2:] == ["--folder", "${workspaceFolder}"]
+    assert "--folder" not in cursor.read_text()
 
 
 def test_a_link_stays_a_link(run: Import, cursor: Path, tmp_path: Path) -> None:

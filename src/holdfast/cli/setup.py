@@ -92,7 +92,7 @@ def setup(
     why_no_service = _start_service(destination, quiet=as_json) if service else "you asked for none"
     pointed = list(point_clients(plan, stdio=bool(why_no_service)))
     if not as_json:
-        _tell_clients(plan, pointed)
+        _tell_clients(pointed)
     rows = _check(destination, wait, quiet=as_json)
     if not yes:
         rows = _logins(rows, destination, wait)
@@ -188,15 +188,12 @@ def _start_service(config: Path, *, quiet: bool) -> str:
     return ""
 
 
-def _tell_clients(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]]) -> None:
+def _tell_clients(pointed: Sequence[tuple[PointingPlan, Path | None]]) -> None:
     out = data_console()
     out.print(Text("4. Your clients use the hub", style="bold"))
     for pointing, _ in pointed:
         print_diff(pointing)
         out.print(f"  {pointing.client.title}: restart it, so that it reads {pointing.place.file}", soft_wrap=True)
-    for client, place in plan.found:
-        if not client.edits:
-            out.print(f"  {client.title}: add the hub to {place.file} by hand", soft_wrap=True)
     if not pointed:
         out.print("  nothing was to change")
 

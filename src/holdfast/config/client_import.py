@@ -610,7 +610,7 @@ def plan_pointing(
     find = _is_find_mode(plan.destination, url)
     for client, place in _one_place_each(plan):
         given = token if place.scope == "user" else ""
-        entry = client.hub_entry(url, command, stdio=stdio, token=given, find=find)
+        entry = client.hub_entry(url, command, stdio=stdio, token=given, find=find, scope=place.scope)
         pointing = _one_pointing(plan, client, place, entry, token)
         if pointing.after != pointing.before:
             yield pointing
@@ -627,8 +627,6 @@ def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocat
     """Every location with imported servers; for a client without any, its first location."""
     with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
     for number, (client, place) in enumerate(plan.found):
-        if not client.edits:
-            continue
         first = client.id not in {earlier.id for earlier, _ in plan.found[:number]}
         if (client.id, place) in with_rows or (first and not any(which == client.id for which, _ in with_rows)):
             yield client, place

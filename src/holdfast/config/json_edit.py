@@ -1,4 +1,4 @@
-"""A client's file, JSON or TOML: its servers, and the same text with other servers in it.
+"""A client's file, JSON, TOML or YAML: its servers, and the same text with other servers in it.
 
 Comments, order and unknown keys stay. Every edit is checked: the new text must say exactly what it should,
 otherwise it is refused and nothing is written.
@@ -42,7 +42,7 @@ class ClientFile:
 
     def __init__(self, file: Path, text: str) -> None:
         self.file = file
-        self.text = text if text.strip() or file.suffix == ".toml" else "{}\n"
+        self.text = text if text.strip() or file.suffix in (".toml", *_YAML) else "{}\n"
         self._value = _parsed(file, self.text)
 
     @classmethod
@@ -76,7 +76,7 @@ class ClientFile:
     ) -> str:
         """The text without some servers and with others; raises if the edit cannot be made safely."""
         without, with_ = tuple(without), with_ or {}
-        text = self._edit_toml(path, without, with_) if self._is_toml else self._edit_json(path, without, with_)
+        text = self._edit(path, without, with_)
         expected = {key: value for key, value in self.servers(path).items() if key not in without} | dict(with_)
         self._check(text, path, expected)
         return text
@@ -98,6 +98,27 @@ class ClientFile:
     @property
     def _is_toml(self) -> bool:
         return self.file.suffix == ".toml"
+
+    def _edit(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
+        if self._is_toml:
+            return self._edit_toml(path, without, with_)
+        if self.file.suffix in _YAML:
+            return self._edit_yaml(path, without, with_)
+        return self._edit_json(path, without, with_)
+
+    def _edit_yaml(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
+        from holdfast.config.yaml_edit import remove_entry, set_entry  # noqa: PLC0415 - needs an optional dependency
+
+        (key,) = path
+        text = self.text
+        try:
+            for name in without:
+                text = remove_entry(text, key, name)
+            for name, value in with_.items():
+                text = set_entry(text, key, name, value if isinstance(value, Mapping) else {})
+        except ValueError:
+            return self.text  # it does not say what it should, so it is refused
+        return text
 
     def _edit_json(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
         text = self.text
@@ -122,8 +143,14 @@ class ClientFile:
                 return
         raise HoldfastError(
             f"{self.file} cannot be edited safely: nothing was changed",
-            hint=f"give each server a section of its own, [{'.'.join(path)}.NAME], or edit the file by hand",
+            hint=f"give each server {self._own_lines(path)}, or edit the file by hand",
         )
+
+    def _own_lines(self, path: tuple[str, ...]) -> str:
+        return f"a section of its own, [{'.'.join(path)}.NAME]" if self._is_toml else "lines of its own"
+
+
+_YAML = (".yaml", ".yml")
 
 
 def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
@@ -140,7 +167,7 @@ def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
 
 
 def _parsed(file: Path, text: str) -> Any:
-    if file.suffix in (".yaml", ".yml"):
+    if file.suffix in _YAML:
         return _parsed_yaml(file, text)
     if file.suffix != ".toml":
         return _object(file, parse(text, file=file).value)
@@ -151,7 +178,7 @@ def _parsed(file: Path, text: str) -> Any:
 
 
 def _parsed_yaml(file: Path, text: str) -> Any:
-    """What a YAML file says. It is only read: an edit would lose its comments."""
+    """What a YAML file says."""
     try:
         import yaml  # noqa: PLC0415 - an optional dependency, for the clients that write YAML
     except ImportError:

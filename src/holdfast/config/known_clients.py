@@ -64,6 +64,8 @@ class KnownClient:
     http: Mapping[str, object] | None
     headers: str = "headers"
     """The key of its HTTP headers."""
+    workspace: str = ""
+    """How a project's own file names the folder that is open; empty if the client starts programs there anyway."""
     expands: bool = True
     """Whether ``${…}`` in its file is a reference; if not, it is plain text."""
     timeout_unit: Literal["s", "ms"] | None = None
@@ -72,8 +74,6 @@ class KnownClient:
     """What its user should know of its own search over tools, if it has one."""
     stdio: Mapping[str, object] | None = None
     """Its entry for a program, where it has keys of its own: ``{command}``, ``{args}`` and ``{words}`` stand for it."""
-    edits: bool = True
-    """Whether Holdfast can write its file. YAML cannot be edited with its comments kept."""
     excluded: tuple[str, ...] = ()
     """Where its file lists the servers that its user switched off."""
     never_hidden: Mapping[str, object] = field(default_factory=dict)
@@ -88,12 +88,22 @@ class KnownClient:
         )
 
     def hub_entry(
-        self, url: str, command: tuple[str, ...], *, stdio: bool, token: str = "", find: bool = False
+        self,
+        url: str,
+        command: tuple[str, ...],
+        *,
+        stdio: bool,
+        token: str = "",
+        find: bool = False,
+        scope: Scope = "user",
     ) -> dict[str, object]:
         """Its entry for the hub, with the token that the hub requires.
 
-        With ``find`` the hub lists a few tools that find the others. They are useless if the client hides them.
+        With ``find`` the hub lists a few tools that find the others. They are useless if the client hides them. In a
+        user's own file the open folder is not named: without an open folder the client would start nothing.
         """
+        if self.workspace and scope == "project":
+            command = (*command, "--folder", self.workspace)
         shown = self.never_hidden if find else {}
         if self.stdio is not None and (self.http is None or stdio):
             words = {"{command}": command[0], "{args}": list(command[1:]), "{words}": list(command)}
@@ -145,6 +155,7 @@ _ROWS = (
         title="Cursor",
         files=(("user", "{home}/.cursor/mcp.json", _SERVERS), ("project", "{project}/.cursor/mcp.json", _SERVERS)),
         http={"url": "{url}"},
+        workspace="${workspaceFolder}",
     ),
     KnownClient(
         id="vscode",
@@ -154,6 +165,7 @@ _ROWS = (
             ("project", "{project}/.vscode/mcp.json", ("servers",)),
         ),
         http={"type": "http", "url": "{url}"},
+        workspace="${workspaceFolder}",
     ),
     KnownClient(
         id="windsurf",
@@ -226,11 +238,17 @@ _ROWS = (
         id="goose",
         title="Goose",
         files=(("user", "{config}/goose/config.yaml", ("extensions",)),),
-        http={"type": "streamable_http", "name": "holdfast", "uri": "{url}", "enabled": True},
-        stdio={"type": "stdio", "name": "holdfast", "cmd": "{command}", "args": "{args}", "enabled": True},
+        http={"type": "streamable_http", "name": "holdfast", "description": "", "uri": "{url}", "enabled": True},
+        stdio={
+            "type": "stdio",
+            "name": "holdfast",
+            "description": "",
+            "cmd": "{command}",
+            "args": "{args}",
+            "enabled": True,
+        },
         expands=False,
         timeout_unit="s",
-        edits=False,
     ),
     KnownClient(
         id="continue",
@@ -243,7 +261,6 @@ _ROWS = (
         stdio={"name": "holdfast", "command": "{command}", "args": "{args}"},
         expands=False,
         timeout_unit="ms",
-        edits=False,
     ),
     KnownClient(
         id="cline",
