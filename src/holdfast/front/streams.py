@@ -16,6 +16,7 @@ import logging
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp import MCPError
@@ -380,6 +381,7 @@ class MessageStream:
         return f"<MessageStream {what}{_suffix(self.request)} {state}>"
 
 
+@lru_cache(maxsize=256)
 def _suffix(request: bytes | None) -> str:
     """What an event's id says about its stream: nothing for notices, else the id of the request."""
     if request is None:

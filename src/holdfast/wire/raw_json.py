@@ -80,6 +80,7 @@ _ARRAY = msgspec.json.Decoder(list[Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING = msgspec.json.Decoder(str)
 _ANY = msgspec.json.Decoder(Raw)
+_VALUE = msgspec.json.Decoder()
 
 _written = json.JSONEncoder(separators=(",", ":")).encode
 _quoted = json.encoder.encode_basestring_ascii
@@ -512,7 +513,10 @@ def loads(data: Bytes) -> Any:
     """The Python value of some JSON, for the parts that the hub itself reads. A large one is refused."""
     if len(data) > LOADED_BYTES:
         raise BadJson("it is too large to be read")
-    return _decoded(_values, data)
+    try:
+        return _VALUE.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decoded(_values, data)  # half of a surrogate pair, a number beyond any float, or no JSON: that says why
 
 
 def _decoded(decoder: json.JSONDecoder, data: Bytes) -> Any:

@@ -145,8 +145,7 @@ class Response:
             return piece
         while True:
             while self._parts:
-                part = bytes(self._parts.popleft())  # small ones were joined as a bytearray
-                self._size -= len(part)
+                part = self._next_part()
                 if self._connection is not None and self._connection.flow.paused and self._size < BUFFERED_BYTES:
                     self._connection.flow.resume()
                 if self._inflater is not None:
@@ -157,6 +156,17 @@ class Response:
             if self.complete:
                 return None
             await self._more()
+
+    def _next_part(self) -> bytes:
+        """All that waits, as one piece: the events of a stream often come many at a time. What is inflated may grow."""
+        parts = self._parts
+        if len(parts) == 1 or self._inflater is not None:
+            part = bytes(parts.popleft())  # small ones were joined as a bytearray
+        else:
+            part = b"".join(parts)
+            parts.clear()
+        self._size -= len(part)
+        return part
 
     async def _more(self) -> None:
         """Wait until more of the body came, or its end; raises why it will not come."""

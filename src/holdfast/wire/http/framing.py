@@ -119,6 +119,7 @@ class BadChunk(Exception):
 
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?)")
+_NEXT_CHUNK: Final = re.compile(rb"\r\n(?!0+\r)([0-9A-Fa-f]{1,15})\r\n")
 _SIZE_BYTES: Final = 16
 """The digits of a size, and the first half of its line end."""
 
@@ -151,9 +152,7 @@ class ChunkReader:
         size = len(data)
         while at < size and not self.done:
             if self._left > 0:
-                stop = min(size, at + self._left)
-                self._left -= stop - at
-                return data[at:stop], stop
+                return self._take_chunks(data, at)
             end = data.find(b"\n", at)
             line = self._line + (data[at:] if end < 0 else data[at : end + 1])
             self._line = b""
@@ -165,6 +164,20 @@ class ChunkReader:
                 raise BadChunk
             self._take_line(line[:-2])
         return b"", at
+
+    def _take_chunks(self, data: bytes, at: int) -> tuple[bytes, int]:
+        """The rest of a chunk, with all of those that follow it at once and say nothing but their size."""
+        size, left, pieces = len(data), self._left, []
+        while True:
+            stop = min(size, at + left)
+            pieces.append(data[at:stop])
+            left -= stop - at
+            following = _NEXT_CHUNK.match(data, stop) if not left else None
+            if following is None:
+                break
+            at, left = following.end(), int(following[1], 16)
+        self._left = left
+        return b"".join(pieces), stop
 
     def _wait(self, line: bytes) -> None:
         """Keep the beginning of a line: it is read when it is complete. One that is over its bound already is not."""
