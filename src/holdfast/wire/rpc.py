@@ -235,11 +235,14 @@ class PendingRequest:
 
     def answer(self) -> RawObject:
         """The result of one that is settled. Raises ``MCPError`` for an error answer."""
-        answer, self._answer = self._answer, None  # an exception that is kept would lead back to here: a cycle
-        if isinstance(answer, Exception):
-            raise answer
+        answer, self._answer = self._answer, None
         assert answer is not None  # noqa: S101 - it is settled
-        return answer
+        if isinstance(answer, RawObject):
+            return answer
+        try:
+            raise answer
+        finally:
+            del answer  # an exception leads back to the frame that raised it: a cycle
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.id!r} {'settled' if self.settled else 'waits'}>"
