@@ -412,11 +412,11 @@ def _has_many_items(data: Bytes) -> bool:
     return False
 
 
-def _steps(data: Bytes, overlap: int = 0) -> Iterator[bytes]:
+def _steps(data: Bytes) -> Iterator[bytes]:
     """Some JSON in pieces: a copy of the whole would take a second time its memory, and more time than a search."""
     view = memoryview(data)
     for at in range(0, len(view), SMALL_BYTES):
-        yield bytes(view[at : at + SMALL_BYTES + overlap])
+        yield bytes(view[at : at + SMALL_BYTES])
 
 
 _LETTERS: Final = (b"\\u004", b"\\u005", b"\\u006", b"\\u007")
@@ -425,7 +425,9 @@ _LETTERS: Final = (b"\\u004", b"\\u005", b"\\u006", b"\\u007")
 
 def may_begin(data: Bytes, word: bytes) -> bool:
     """Whether a text or a name in some JSON may begin with this word."""
-    for step in _steps(data, len(word) + 1):
+    view = memoryview(data)
+    for at in range(0, len(view), SMALL_BYTES):
+        step = bytes(view[at : at + SMALL_BYTES + len(word) + 1])
         if b'"' in step and word[:1] in step and word in step:
             return True
         if b"\\" in step and b"\\u00" in step and any(one in step for one in _LETTERS):

@@ -1,6 +1,6 @@
 """One live connection to a server, after its handshake: requests, listings, calls, pings, close.
 
-A request has the form that both sides agreed on (``RequestSender``). A legacy session says once who the client is. A
+A request has the form that both sides agreed on (``RequestForm``). A legacy session says once who the client is. A
 modern request says it itself, in ``_meta`` and in headers; arguments that a tool wants as headers too are mirrored; a
 hub on the other side gets what only hubs tell each other. A result is cleaned and checked (``results``), and passes on
 as the bytes that it came in.
@@ -83,7 +83,7 @@ from holdfast.wire.tasks import (
 )
 from holdfast.wire.tracing import trace_headers
 
-__all__ = ["Connection", "RequestSender", "Wire", "close_session", "declared", "routing_headers", "stamp"]
+__all__ = ["Connection", "RequestForm", "Wire", "close_session", "declared", "routing_headers", "stamp"]
 
 STATUS_BYTES = 256 * 1024
 """How large the status of a hub may be: it is read on the event loop. One of a thousand servers is that large."""
@@ -125,9 +125,9 @@ class Connection:
         """The server's instructions for its use."""
         self.capabilities = declared(session)
         """The capabilities that the server declared."""
-        self._sender = RequestSender(session, wire, era, hub)
-        self.protocol_version = self._sender.version
-        self.runs_tasks = self._sender.runs_tasks
+        self._form = RequestForm(session, wire, era, hub)
+        self.protocol_version = self._form.version
+        self.runs_tasks = self._form.runs_tasks
         """Whether the server runs tool calls as tasks, in the form of the legacy era."""
         self._task_tools: frozenset[str] | None = None
         self._listed: Offers | None = None
@@ -155,7 +155,7 @@ class Connection:
 
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
-        infos = await _within(self.wire, list_tools(self._sender, self._limits), within, "its list of tools")
+        infos = await _within(self.wire, list_tools(self._form, self._limits), within, "its list of tools")
         self._task_tools = frozenset(info.name for info in infos if info.needs_task)
         return infos
 
@@ -167,12 +167,10 @@ class Connection:
         """
         until = anyio.current_time() + within
         last = self._listed
-        offers = await _within(
-            self.wire, list_tool_offers(self._sender, self._limits, last), within, "its list of tools"
-        )
+        offers = await _within(self.wire, list_tool_offers(self._form, self._limits, last), within, "its list of tools")
         if last is None or offers["tools"] is not last["tools"]:
             self._task_tools = frozenset(name for name, raw in offers["tools"] if task_support(raw) == "required")
-        await list_other_offers(self._sender, self._limits, offers, last, until=until)
+        await list_other_offers(self._form, self._limits, offers, last, until=until)
         if last is None or not offers.equal(last):
             self._listed = last = offers
         return last
@@ -216,11 +214,27 @@ class Connection:
         wire = self.wire
         if method == "tasks/result":
             idle = math.inf  # it waits until the task has ended
+        form = self._form
         request = wire.in_flight.start(caller, on_progress, idle=idle, within=within)
         token = CURRENT.set(request)
         try:
             try:
-                result = await self._sender.request(method, params, request, self._limits)
+                sent, headers = form.addressed(method, params, caller)
+                try:
+                    result = await wire.call(method, sent, headers=headers, on_progress=request.progress)
+                except MCPError as exc:
+                    if exc.code != HEADER_MISMATCH:
+                        raise
+                    # The server did not act: it wants arguments as headers too. A listing tells which.
+                    await list_tools(form, self._limits)
+                    sent, headers = form.addressed(method, params, caller)
+                    result = await wire.call(method, sent, headers=headers, on_progress=request.progress)
+                if result.is_large:
+                    await Turns().give()  # each pass over a large result takes milliseconds
+                result = form.checked(method, result)
+            except MCPError as exc:
+                await request.delivered()
+                raise form.failure(method, exc) from exc
             except ServerFailure:
                 await request.delivered()
                 raise
@@ -339,8 +353,8 @@ def routing_headers(version: str, method: str, name: str | None) -> dict[str, st
     return {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method, **named}
 
 
-class RequestSender:
-    """Sends the requests of one connection, and is what a listing reads its pages by."""
+class RequestForm:
+    """The form of the requests of one connection and of their results; what a listing reads its pages by."""
 
     def __init__(self, session: ClientSession, wire: ServerDispatcher, era: Era, hub: HubPeer | None) -> None:
         self._wire = wire
@@ -365,35 +379,14 @@ class RequestSender:
     async def list_page(self, method: str, cursor: str | None) -> RawObject:
         """One page of a list, as the bytes that it came in."""
         params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
-        params, headers = self._addressed(method, params, None)
+        params, headers = self.addressed(method, params, None)
         return await self._wire.call(method, params, headers=headers)
 
-    async def request(self, method: str, params: Fields, request: RequestInFlight, limits: Limits) -> RawObject:
-        """Send a request. Raises ``ServerFailure`` for an error answer, and for a result that is of no use.
-
-        A server may refuse a request before it acts, because it wants arguments as headers too. A listing tells which
-        ones, and the request is sent once more.
-        """
-        try:
-            sent, headers = self._addressed(method, params, request.caller)
-            try:
-                result = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
-            except MCPError as exc:
-                if exc.code != HEADER_MISMATCH:
-                    raise
-                await list_tools(self, limits)
-                sent, headers = self._addressed(method, params, request.caller)
-                result = await self._wire.call(method, sent, headers=headers, on_progress=request.progress)
-        except MCPError as exc:
-            data = exc.error.data
-            told = self._hub.failure_of(data, exc.message) if self._hub is not None else None
-            error = RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data))
-            raise ServerFailure(told or error) from exc
+    def checked(self, method: str, result: RawObject) -> RawObject:
+        """A result without the hub's own keys. Raises ``ServerFailure`` if it is of no use, or says that of itself."""
         try:
             if self._hub is not None and (told := self._hub.failure_in(result)) is not None:
                 raise ServerFailure(told)
-            if result.is_large:
-                await Turns().give()  # each pass over a large result takes milliseconds
             result = clean_result(result)
             check_result(method, result, self.version)
         except BadJson as exc:
@@ -402,7 +395,13 @@ class RequestSender:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
         return result
 
-    def _addressed(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
+    def failure(self, method: str, exc: MCPError) -> ServerFailure:
+        """What an error answer says."""
+        data = exc.error.data
+        told = self._hub.failure_of(data, exc.message) if self._hub is not None else None
+        return ServerFailure(told or RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data)))
+
+    def addressed(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
         """The parameters and the headers of a request."""
         headers = trace_headers(params) if "_meta" in params else {}
         if self._hub is not None:
@@ -419,7 +418,7 @@ class RequestSender:
         return {**params, "_meta": meta}, {**headers, **routing_headers(self.version, method, name)}
 
     def __repr__(self) -> str:
-        return f"<RequestSender {self.version or 'no version'}{' to a hub' if self._hub is not None else ''}>"
+        return f"<RequestForm {self.version or 'no version'}{' to a hub' if self._hub is not None else ''}>"
 
 
 def _read_arguments(params: Fields, wanted: HeaderMap) -> dict[str, Any]:
