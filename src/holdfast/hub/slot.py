@@ -51,13 +51,14 @@ from holdfast.core import (
     events as on,
     remedy_of,
 )
+from holdfast.errors import ServerFailure
 from holdfast.hub.address_checks import AddressChecks, watch_address
 from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead
 from holdfast.hub.records import OneClientRecord
-from holdfast.hub.slot_call import SlotCall
+from holdfast.hub.slot_call import CallAttempt, SlotCall
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, DesiredState, Fields, RawObject
 
@@ -222,14 +223,30 @@ class Slot:
             params,
             caller=caller,
             repeatable=repeatable,
-            on_progress=on_progress,
             within=within,
         )
         result: RawObject | None = None
         try:
             with call.limit or _NO_LIMIT:
                 while result is None:
-                    result = await call.attempt()
+                    attempt = CallAttempt(call)
+                    try:
+                        connection = await attempt.begin()
+                        policy = self.bulkhead.policy
+                        result = await connection.request(
+                            method,
+                            attempt.params,
+                            idle=policy.timeout,
+                            within=policy.hard_timeout,
+                            on_progress=on_progress,
+                            caller=caller,
+                        )
+                    except ServerFailure as raised:
+                        attempt.fail(raised)
+                    finally:
+                        attempt.end(completed=result is not None)
+                    if result is None:
+                        call.repeat(attempt)
             if result is None:
                 raise call.out_of_time()
         except BaseException as exc:

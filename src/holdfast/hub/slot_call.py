@@ -1,4 +1,4 @@
-"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` makes the attempts.
+"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` makes the attempts (``CallAttempt``).
 
 Theory of operation. A call goes through these steps, in one coroutine, without a task or a queue of its own::
 
@@ -13,7 +13,7 @@ What can happen:
   held is looked at again, and its parameters get the names that the server lists now. A probe keeps its place in the
   breaker: it is the one call that may try.
 * The server answers: any answer, also an error, is a completed round trip (BRK-3).
-* The connection fails, or the time is up. ``_Attempt.outcome`` says what that means for the server. Only then the
+* The connection fails, or the time is up. ``CallAttempt.fail`` says what that means for the server. Only then the
   breaker and the lifecycle count it.
 * The caller is cancelled: it takes nothing with it but itself. Its permit is settled as neutral.
 * The caller's own time is up (``limit``): the call is cancelled likewise. If it was with the server, that is a timeout,
@@ -24,7 +24,7 @@ What must never happen:
 * A request is sent twice although the server may have acted on it. It is repeated once, and only if the server refused
   it before it acted (its session had expired, or nothing listened), or if the tool is declared read-only or idempotent
   and the connection died (LIFE-16). Every other failure says that the outcome is uncertain.
-* A permit or a place is kept. Both are given back in a ``finally``, also when the caller is cancelled.
+* A permit or a place is kept. ``CallAttempt.end`` gives both back in a ``finally``, also when the caller is cancelled.
 * One death of a server counts as many failures. Over HTTP every call in flight fails by itself; the lease counts its
   faults, and a call that began before the latest one counts nothing (BRK-2).
 * An error quotes a secret. Evidence is masked before any text is made of it, and the error is not chained to the
@@ -40,12 +40,20 @@ many calls take less.
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
 
+from holdfast._version import __version__
 from holdfast.core import (
     Evidence,
     HttpStatus,
@@ -91,25 +99,25 @@ from holdfast.errors import (
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome
-from holdfast.types import ProgressFn
-from holdfast.wire import BadJson, Caller, Connection, Fields, RawObject, descriptor_shortage, is_word, load_members
+from holdfast.wire import (
+    BadJson,
+    Caller,
+    Connection,
+    Fields,
+    RawObject,
+    descriptor_shortage,
+    dumps,
+    fields,
+    is_word,
+    join_fields,
+    load_members,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.hub.slot import Slot, SlotContext
-import os
-from contextlib import suppress
-from typing import Literal, TypeAlias
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
-from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
-
-from holdfast._version import __version__
-from holdfast.wire import dumps, fields, join_fields, text_of
-
-__all__ = ["SlotCall", "is_tracing", "outcome_of", "read_result"]
+__all__ = ["CallAttempt", "SlotCall", "is_tracing", "outcome_of", "read_result"]
 
 
 class SlotCall:
@@ -117,22 +125,21 @@ class SlotCall:
 
     __slots__ = (
         "_asked_at",
-        "_caller",
         "_context",
         "_late",
         "_method",
-        "_on_progress",
         "_params",
         "_repeatable",
         "_repeated",
-        "_slot",
-        "_timer",
-        "_trace",
         "_within",
+        "caller",
         "limit",
+        "slot",
+        "timer",
+        "trace",
     )
 
-    def __init__(  # noqa: PLR0913 - a call is whole when it is made
+    def __init__(
         self,
         slot: Slot,
         context: SlotContext,
@@ -141,25 +148,23 @@ class SlotCall:
         *,
         caller: Caller | None,
         repeatable: bool,
-        on_progress: ProgressFn | None,
         within: float | None = None,
     ) -> None:
-        self._slot = slot
+        self.slot = slot
         self._context = context
         self._method = method
         self._params = params
-        self._caller = caller
+        self.caller = caller
         self._repeatable = repeatable
-        self._on_progress = on_progress
         self._within = within
         self.limit = anyio.move_on_after(within) if within is not None else None
         """Ends the call when the caller's own time is up; most callers have none."""
-        self._timer = _Timer()
-        self._trace: Trace | None = None
+        self.timer = _Timer()
+        self.trace: Trace | None = None
         if is_tracing():
-            self._trace = _begin_trace(slot.id, method, params, principal=self._principal)
+            self.trace = _begin_trace(slot.id, method, params, principal=self._principal)
             if caller is not None:
-                caller.trace_id = self._trace.id
+                caller.trace_id = self.trace.id
         self._asked_at: float | None = None
         """When it was first admitted; the wait for a server that comes up is counted from there."""
         self._late = slot.lease is None
@@ -167,94 +172,41 @@ class SlotCall:
         self._repeated = False
 
     def __repr__(self) -> str:
-        return f"<SlotCall {self._method} to {self._slot.id!r} for {self._principal or 'this program'}>"
+        return f"<SlotCall {self._method} to {self.slot.id!r} for {self._principal or 'this program'}>"
 
     @property
     def _principal(self) -> str:
-        return self._caller.principal if self._caller is not None else ""
+        return self.caller.principal if self.caller is not None else ""
 
-    async def attempt(self) -> RawObject | None:
-        """Send it once; None if it may be sent again. The permit is settled and the place given back in any case."""
-        slot, trace, used = self._slot, self._trace, _Attempt(self._slot)
-        params = self._prepared()  # what is held is refused before it takes a place
-        if trace is not None:
-            trace.enter("admission")
-        permit = self._admitted()
-        outcome: Outcome | None = None
-        reason = ""
-        try:
-            waited = await slot.bulkhead.enter()
-            try:
-                if waited:
-                    permit = self._admitted_again(permit)
-                if trace is not None:
-                    trace.enter("wait")
-                lease = slot.lease
-                if lease is None:
-                    waited, lease = True, await self._ready()
-                    permit = self._admitted_again(permit)
-                permit.connection = lease.generation
-                connection = await used.use(lease, self._caller)
-                if waited or connection is not lease.connection:
-                    params = self._prepared()
-                if trace is not None:
-                    trace.enter("upstream")
-                    params = trace.carried(params)
-                policy = slot.bulkhead.policy
-                self._timer.start()
-                result = await connection.request(
-                    self._method,
-                    params,
-                    idle=policy.timeout,
-                    within=policy.hard_timeout,
-                    on_progress=self._on_progress,
-                    caller=self._caller,
-                )
-                outcome = Outcome.COMPLETED
-                return result
-            finally:
-                slot.bulkhead.release()
-        except BulkheadFull:
-            raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
-        except ServerFailure as raised:
-            seen = descriptor_shortage(raised) or raised.evidence
-            outcome, reason = used.outcome(seen), used.reason(seen)
-        finally:
-            slot.settle(permit, outcome if outcome is not None else self._unfinished(), reason)
-        if self._repeated or not used.may_be_repeated(seen, repeatable=self._repeatable):
-            raise used.error(seen, repeatable=self._repeatable)
-        self._repeated = True
-        self._timer.stop()
-        return None
-
-    def _unfinished(self) -> Outcome:
+    def unfinished(self) -> Outcome:
         """What an attempt without an outcome says of the server. A timeout counts only if a sign of life is missing."""
         is_up = self.limit is not None and self.limit.cancel_called
-        return Outcome.TIMED_OUT if is_up and self._timer.is_running else Outcome.NEUTRAL
+        return Outcome.TIMED_OUT if is_up and self.timer.is_running else Outcome.NEUTRAL
 
-    def _prepared(self) -> Fields:
+    def prepared(self) -> Fields:
         """The parameters to send now; raises ``ToolHeld``."""
-        return self._context.host.prepared(self._slot.id, self._method, self._params, late=self._late)
+        return self._context.host.prepared(self.slot.id, self._method, self._params, late=self._late)
 
-    def _admitted(self) -> Permit:
-        permit = self._slot.admit()
+    def admitted(self) -> Permit:
+        """The breaker's permit; raises ``ServerUnavailable``."""
+        permit = self.slot.admit()
         if isinstance(permit, Refusal):
             kind, words = _REFUSALS[permit.reason]
-            raise _unavailable(self._slot, kind, words, retry_in=permit.retry_in)
+            raise _unavailable(self.slot, kind, words, retry_in=permit.retry_in)
         if self._asked_at is None:
             self._asked_at = permit.at
         return permit
 
-    def _admitted_again(self, permit: Permit) -> Permit:
+    def admitted_again(self, permit: Permit) -> Permit:
         """The permit after a wait: meanwhile the server may have failed, or been disabled. A probe keeps its own."""
         if permit.probe:
             return permit
-        self._slot.settle(permit, Outcome.NEUTRAL)
-        return self._admitted()
+        self.slot.settle(permit, Outcome.NEUTRAL)
+        return self.admitted()
 
-    async def _ready(self) -> Lease:
+    async def ready(self) -> Lease:
         """The live connection; waits for a dial that is under way, and for nothing else."""
-        slot = self._slot
+        slot = self.slot
         asked_at = self._asked_at if self._asked_at is not None else self._context.clock.now()
         settings = self._context.settings
         # The first call of one client's slot waits for its first dial.
@@ -269,10 +221,17 @@ class SlotCall:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
         return lease
 
+    def repeat(self, attempt: CallAttempt) -> None:
+        """An attempt failed: the next one follows, or the caller's error is raised."""
+        if self._repeated or not attempt.may_be_repeated(repeatable=self._repeatable):
+            raise attempt.error(repeatable=self._repeatable)
+        self._repeated = True
+        self.timer.stop()
+
     def out_of_time(self) -> CallFailed | ServerUnavailable:
         """The error of a call that reached the caller's own limit. One that was not sent did nothing."""
-        slot, limit = self._slot, f"the call's own timeout of {self._within:g} s"
-        if not self._timer.is_running:
+        slot, limit = self.slot, f"the call's own timeout of {self._within:g} s"
+        if not self.timer.is_running:
             if slot.lease is None:
                 words = f"did not come up within {limit}"
                 return _unavailable(slot, ServerNotReady, words, retry_in=slot.health().retry_in)
@@ -294,13 +253,13 @@ class SlotCall:
 
     def _record(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
         """Record the call, if the record has a reader."""
-        journal, trace = self._context.journal, self._trace
+        journal, trace = self._context.journal, self.trace
         if trace is None and not journal.reads_calls(outcome):
             return
-        seconds, with_server = self._timer.read()
+        seconds, with_server = self.timer.read()
         known = exc if isinstance(exc, HoldfastError) else None
         ended = CallEnded(
-            server=self._slot.id,
+            server=self.slot.id,
             method=self._method,
             outcome=outcome,
             waited=seconds - with_server,
@@ -357,28 +316,79 @@ class _Timer:
         return now - self._began, self._with_server + sent
 
 
-class _Attempt:
-    """What one attempt used, and what its failure says of the server."""
+class CallAttempt:
+    """One attempt of a call: what it took, what it used, and what its failure says of the server.
 
-    __slots__ = ("_connection", "_faults", "_lease", "_slot")
+    ``begin`` takes a permit and a place, and finds a connection. ``end`` gives both back, however the attempt ended.
+    """
 
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
+    __slots__ = (
+        "_call", "_connection", "_faults", "_has_place", "_lease", "_outcome", "_permit", "_seen", "_slot", "params",
+    )  # fmt: skip
+
+    def __init__(self, call: SlotCall) -> None:
+        self._call = call
+        self._slot = call.slot
+        self.params: Fields = {}
+        """What is sent to the server."""
+        self._permit: Permit | None = None
+        self._has_place = False
         self._lease: Lease | None = None
         self._connection: Connection | None = None
         self._faults = 0
         """The faults of the lease when the attempt began."""
+        self._outcome: Outcome | None = None
+        self._seen: Evidence | None = None
+        """Why it failed."""
 
     def __repr__(self) -> str:
-        return f"<_Attempt at {self._slot.id!r} on {self._lease}>"
+        return f"<CallAttempt at {self._slot.id!r} on {self._lease}>"
 
-    async def use(self, lease: Lease, caller: Caller | None) -> Connection:
-        """Choose the lease's connection for this caller, and open it if it is not open."""
+    async def begin(self) -> Connection:
+        """The connection to send it on, once it is admitted and has a place."""
+        call, slot, trace = self._call, self._slot, self._call.trace
+        self.params = call.prepared()  # what is held is refused before it takes a place
+        if trace is not None:
+            trace.enter("admission")
+        self._permit = call.admitted()
+        try:
+            waited = await slot.bulkhead.enter()
+        except BulkheadFull:
+            raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
+        self._has_place = True
+        if waited:
+            self._permit = call.admitted_again(self._permit)
+        if trace is not None:
+            trace.enter("wait")
+        lease = slot.lease
+        if lease is None:
+            waited, lease = True, await call.ready()
+            self._permit = call.admitted_again(self._permit)
+        self._permit.connection = lease.generation
         self._lease, self._faults = lease, lease.faults
-        self._connection = await lease.connection_for(caller)
-        return self._connection
+        connection = self._connection = await lease.connection_for(call.caller)
+        if waited or connection is not lease.connection:
+            self.params = call.prepared()
+        if trace is not None:
+            trace.enter("upstream")
+            self.params = trace.carried(self.params)
+        call.timer.start()
+        return connection
 
-    def outcome(self, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
+    def fail(self, raised: ServerFailure) -> None:
+        """The server gave no result."""
+        self._seen = descriptor_shortage(raised) or raised.evidence
+        self._outcome = self._outcome_of(self._seen)
+
+    def end(self, *, completed: bool) -> None:
+        """Give back what it took, and report what it says of the server."""
+        if self._has_place:
+            self._slot.bulkhead.release()
+        if self._permit is not None:
+            outcome = Outcome.COMPLETED if completed else self._outcome or self._call.unfinished()
+            self._slot.settle(self._permit, outcome, self._reason() if self._seen is not None else "")
+
+    def _outcome_of(self, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
         """What the failure means for the connection; an expired session is given up here."""
         if session_expired(seen):
             self._expire()
@@ -411,20 +421,21 @@ class _Attempt:
             case _:
                 return Outcome.TRANSPORT_FAILURE
 
-    def reason(self, seen: Evidence) -> str:
+    def _reason(self) -> str:
         """Why it failed, without secrets."""
-        return classify_evidence(self._masked(seen), connected_before=True).reason
+        return classify_evidence(self._masked(), connected_before=True).reason
 
-    def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
+    def may_be_repeated(self, *, repeatable: bool) -> bool:
         """Whether a second attempt is safe (LIFE-16)."""
+        seen = self._failure
         if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
             # While the lost connection is still the current one, a second attempt would be refused too.
             return self._lease is None or self._lease is not self._slot.lease
         return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
 
-    def error(self, evidence: Evidence, *, repeatable: bool) -> CallFailed | ServerUnavailable:
+    def error(self, *, repeatable: bool) -> CallFailed | ServerUnavailable:
         """The caller's error: what happened, on which server, and whether the server may have acted."""
-        seen = self._masked(evidence)
+        seen = self._masked()
         if isinstance(seen, ToldByHub):
             return _told(self._slot.id, seen)
         verdict = classify_evidence(seen, connected_before=True)
@@ -469,8 +480,13 @@ class _Attempt:
         piped = self._slot.spec.transport == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
         return piped or (connection is not None and connection.wire.ended)
 
-    def _masked(self, seen: Evidence) -> Evidence:
-        return masked(seen, (self._lease or self._slot).redactor)
+    @property
+    def _failure(self) -> Evidence:
+        assert self._seen is not None  # noqa: S101 - it failed
+        return self._seen
+
+    def _masked(self) -> Evidence:
+        return masked(self._failure, (self._lease or self._slot).redactor)
 
 
 def outcome_of(exc: BaseException) -> CallOutcome:
