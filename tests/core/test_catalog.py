@@ -323,3 +323,12 @@ def test_the_same_tools_from_a_newer_connection_are_no_change() -> None:
     before = catalog(tools("a", "x", generation=1))
     after = before.publish(tools("a", "x", generation=2))
     assert after.changes(before) == {}
+
+
+def test_a_name_of_the_hub_itself_is_no_former_name_of_a_servers_tool() -> None:
+    """A server without a prefix may list any name. One that the hub keeps for itself leads to no server (SEC-21)."""
+    made = Catalog().configure("a", prefix="").publish(tools("a", "find_tools"))
+    given = shown(made)
+    assert given != ["find_tools"]
+    assert isinstance(made.resolve("find_tools"), Unknown)
+    assert made.resolve(given[0]) == NameKey(Kind.TOOL, "a", "find_tools")
