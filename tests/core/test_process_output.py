@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import ProcessExit
-from holdfast.core.process_output import hint_for, need_of, telling_line
+from holdfast.core.process_output import Need, hint_for, need_of, telling_line
 
 pytestmark = pytest.mark.requirement("DOC-9")
 
@@ -263,3 +263,36 @@ def test_an_executable_of_a_dependency_is_named_with_its_package() -> None:
     )
     assert need is not None
     assert (need.kind, need.names[0], need.others) == ("executable", "fastmcp-cli", ("fastmcp",))
+
+
+@pytest.mark.parametrize(
+    ("need", "hint"),
+    [
+        (Need("variable", ("A",)), "its output names `A`: give it a value in `env`"),
+        (Need("variable", ("A", "B")), "its output names `A` and `B`: give them a value in `env`"),
+        (Need("variable", ("A",), others=("B", "C")), "its output names `A` (or `B` or `C`): give it a value in `env`"),
+        (
+            Need("python_package", ("mcp",)),
+            "it was written for another version of the Python package `mcp`: install that version",
+        ),
+        (
+            Need("python_package", ("mcp",), version="<2"),
+            "it was written for another version of the Python package `mcp`: install `mcp<2`",
+        ),
+        (
+            Need("runtime", ("node",), version="22"),
+            "install Node 22, and put it first on PATH or write its full path into `command`",
+        ),
+        (
+            Need("runtime", ("node",)),
+            "install a newer Node, and put it first on PATH or write its full path into `command`",
+        ),
+        (
+            Need("package", ("acme",), version="9"),
+            "the registry has no version 9 of the package `acme`: name another version in `args`",
+        ),
+        (Need("package", ("acme",)), "the registry has no package `acme`: correct the name in `args`"),
+    ],
+)
+def test_a_hint_says_exactly_what_is_known(need: Need, hint: str) -> None:
+    assert hint_for(need) == hint

@@ -65,3 +65,9 @@ def test_a_reason_quotes_what_a_server_said(evidence: object, label: str) -> Non
     assert label in reason
     assert _seen(reason)
     assert "\n" not in for_model([Failure("s", "permanent", reason)])
+
+
+@pytest.mark.parametrize("length", [99, 100, 101, 500])
+def test_a_quoted_block_is_never_longer_than_its_bound(length: int) -> None:
+    block = quote_block("x" * length, most=100)
+    assert block == "> " + ("x" * length if length <= 100 else "x" * 99 + "…")
