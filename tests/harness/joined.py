@@ -102,7 +102,8 @@ class JoinedProcess:
         info = {"name": program, "version": "1"}
         can: dict[str, Any] = {"roots": {"listChanged": True}} if self.roots else {}
         found = await self.ask("initialize", protocolVersion="2025-11-25", capabilities=can, clientInfo=info)
-        await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        if "result" in found:  # one that was refused may have ended already, and reads nothing more
+            await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return found
 
     async def send(self, message: Mapping[str, Any]) -> None:
