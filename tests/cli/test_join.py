@@ -15,7 +15,8 @@ import pytest
 
 from holdfast.config import load_config
 from holdfast.serve.inner_hub import served_part
-from holdfast.serve.joiner import JoinOptions
+from holdfast.serve.join_address import try_lock
+from holdfast.serve.joiner import HubFinder, HubStart, JoinOptions
 from holdfast.serve.options import ServeConfig
 from holdfast.serve.shared_hub import IDLE_SECONDS, end_when_idle
 from holdfast.testing import FakeClock
@@ -127,6 +128,28 @@ async def test_a_newer_client_replaces_an_older_hub_in_the_background_once(home:
             assert after.background
             assert second != first
             assert await older.call("s__pid") == second, "the older client came along"
+
+
+@pytest.mark.requirement("DX-8")
+async def test_no_third_hub_starts_between_the_end_of_one_and_the_lock_of_its_successor(
+    home: JoinHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor lives and listens. It gets the lock of the first one a moment after that one has ended."""
+    hubs = HubFinder(JoinOptions(str(home.config), {}, (), ()), home.environ)
+    started: list[int] = []
+
+    def start(lock: int) -> int:
+        started.append(lock)
+        return 0
+
+    monkeypatch.setattr(hubs, "start", start)
+    successor = try_lock(hubs.address.next_lock)
+    assert successor is not None
+    HubStart(hubs).try_once()
+    assert started == []
+    os.close(successor)
+    HubStart(hubs).try_once()
+    assert len(started) == 1
 
 
 @pytest.mark.requirement("DX-8")

@@ -8,7 +8,8 @@ its own can honour. All programs of a user that mean the same hub derive the sam
 - ``KEY.lock``: the hub holds it for its life. The program that starts a hub takes the lock and passes its descriptor
   on, so there is no gap: of ten programs that start in one moment, one gets the lock, and the others wait for the
   socket. The kernel frees it when the hub ends, however that happens.
-- ``KEY.next``: the same lock for a hub that takes over from the one that runs.
+- ``KEY.next``: the same lock for a hub that takes over from the one that runs. It keeps this one until it has the
+  other: between the end of the first hub and that moment ``KEY.lock`` is free, and still no third hub may start.
 
 What must never happen: that another user is at either end. The folder is private, and both ends ask the kernel who the
 other one is. This module imports next to nothing: each joined client uses it (PERF-10).
@@ -35,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["JoinAddress", "JoinRefused", "peer_of", "try_lock"]
+__all__ = ["JoinAddress", "JoinRefused", "is_locked", "peer_of", "try_lock"]
 
 LONGEST_PATH = 100
 """Bytes. The system allows 104 to 108 for the path of a Unix socket. A new one has a longer name for a moment."""
@@ -172,6 +173,14 @@ def try_lock(path: str) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def is_locked(path: str) -> bool:
+    """Whether a process has a lock now. Raises ``OSError``."""
+    lock = try_lock(path)
+    if lock is not None:
+        os.close(lock)
+    return lock is None
 
 
 class SocketPeer:

@@ -37,7 +37,7 @@ from holdfast._version import __version__
 from holdfast.config import user_folder_names
 from holdfast.front import LineHead, heads_of, id_in
 from holdfast.serve.isolation import hidden_environment, isolate
-from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
+from holdfast.serve.join_address import JoinAddress, JoinRefused, is_locked, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -467,6 +467,8 @@ class HubStart:
         if lock is None:
             return
         try:
+            if is_locked(address.next_lock):
+                return  # one that takes over is there already, and gets this lock in a moment
             if self._log_begins >= 0:
                 raise JoinFailed(_reason_in(address.log, self._log_begins))
             self._log_begins = self._hubs.start(lock)
