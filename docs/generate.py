@@ -136,8 +136,10 @@ of date.
 
 ## Authorization
 
-Every request needs a token, `Authorization: Bearer …`: the **control token**, or the token of a browser that **signed
-in**. A caller's token (`--token-file`) does not work here, and these tokens do not open `/mcp`.
+An operation needs a role: `read`, `operate` or `approve`. Who may operate or approve may also read. The **control
+token** (`Authorization: Bearer …`) and a browser that **signed in with a code** have every role; these tokens do not
+open `/mcp`. A **principal** has the roles that `holdfast.access.roles` gives her. She is known as at `/mcp`: by her own
+token, by a trusted gateway, or by the session of her browser. A refusal names the role that is missing.
 
 - The control token is in the file of `--control-token-file` or is `$HOLDFAST_CONTROL_TOKEN`, at least 16 characters, or
   the hub makes one at each start. It is never printed. The commands of the same user find it in `hubs/` in the
@@ -145,12 +147,12 @@ in**. A caller's token (`--token-file`) does not work here, and these tokens do 
 - A browser signs in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal. A
   code works once, for ten minutes; its token ends with the hub. After 20 wrong codes within a minute, further wrong
   ones get 403 until the minute is over; a valid one works all the same.
-- `Host` and `Origin` are checked as for callers. An `Origin` must be the hub's own, including the port. There are no
-  cookies, and no other site is allowed (CORS).
+- `Host` and `Origin` are checked as for callers. An `Origin` must be the hub's own, including the port. No other
+  site is allowed (CORS). A request with the cookie of a session that changes something must have an `Origin`.
 
 A refusal is `{"error": "…", "hint": "…"}`: 422 for an unreadable request, 401 without a valid token, 403 for a
-forbidden Origin or token, 404 for an unknown resource, 409 if a server's state does not allow it, 421 for a Host that
-is not served, 502 if a server failed. New keys may be added to an answer; no key changes its meaning.
+forbidden Origin or a missing role, 404 for an unknown resource, 409 if a server's state does not allow it, 421 for a
+Host that is not served, 502 if a server failed. New keys may be added to an answer; no key changes its meaning.
 """
 
 
@@ -177,11 +179,12 @@ def control_api() -> str:
     return "\n".join(parts)
 
 
-_NEEDS = {"nothing": "", "caller": "a token, or a caller's", "session": "a token", "control": "the control token"}
+_NEEDS = {"nothing": "", "caller": "any principal", "control": "the control token"}
+"""What else an operation needs is a role."""
 
 
 def _operation(operation: Operation) -> str:
-    needs = _NEEDS[operation.needs]
+    needs = _NEEDS.get(operation.needs, f"`{operation.needs}`")
     answer = operation.answer.__name__ if operation.answer is not None else operation.media_type
     body = f" {operation.body.__name__}" if operation.body is not None else ""
     query = "".join(f"?{name}=N" for name in operation.query)

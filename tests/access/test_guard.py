@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from holdfast.access.jwt import jwt_verifier
+from holdfast.access.jwt import JwtVerifier
 from holdfast.access.principals import Principal, TokenPolicy, TokensFile, Verify
 from holdfast.access.wrong_credentials import FAILURES
 from holdfast.errors import UsageError
@@ -159,7 +159,7 @@ async def test_a_jwt_is_believed_only_if_all_of_it_holds(tmp_path: Path) -> None
     pem.write_bytes(
         key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
-    verify = jwt_verifier(issuer="https://id.example", audience="hub", keys=str(pem))
+    verify = JwtVerifier(issuer="https://id.example", audience="hub", keys=str(pem))
     good = {"iss": "https://id.example", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
 
     def signed(claims: dict[str, Any], by: Any = key, algorithm: str = "ES256") -> str:
@@ -200,12 +200,12 @@ async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_
     monkeypatch.setattr("holdfast.access.jwt.PAUSE_SECONDS", 3600.0)
     issuer = Issuer()
     async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
-        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
         for kid in ("one", "two", "three"):
             assert await verify(issuer.signed(kid)) is None
         assert issuer.asked == 1
         monkeypatch.setattr("holdfast.access.jwt.PAUSE_SECONDS", 0.0)
-        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
         assert await verify(issuer.signed("one")) is None
         issuer.works = True
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
@@ -231,7 +231,7 @@ async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
         assert await verify(token) is None
 
     async with serving(Starlette(routes=[Route("/keys", keys)])) as base:
-        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         async with anyio.create_task_group() as tasks:
             for number in range(60):
@@ -258,7 +258,7 @@ async def test_unknown_keys_share_one_fetch_and_a_pause_follows_it() -> None:
     found: list[Principal | None] = []
 
     async with serving(Starlette(routes=[Route("/keys", keys)])) as base:
-        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
 
         async def ask(kid: str) -> None:
             found.append(await verify(issuer.signed(kid)))
@@ -283,7 +283,7 @@ async def test_a_token_is_valid_by_the_keys_at_hand_while_the_issuer_is_down(mon
     issuer = Issuer()
     issuer.works = True
     async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
-        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         issuer.works = False
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
@@ -311,7 +311,7 @@ async def test_a_valid_credential_is_let_in_after_any_number_of_wrong_ones_from_
     )
     wrong = ["guess", "y", "a.b.c", stranger, issuer.signed("unknown"), "x" * 20_000]
     async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
-        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
         policy = TokenPolicy(tokens={"ada": "secret"}, file=TokensFile(file), verify=verify)
         async with endpoint(policy, accept=True) as http:
             refused = [(await post(http, authorization=f"Bearer {wrong[n % 6]}")).status_code for n in range(FAILURES)]
@@ -332,7 +332,7 @@ async def test_a_valid_credential_is_let_in_after_any_number_of_wrong_ones_from_
 )
 async def test_keys_that_an_attacker_could_replace_are_not_fetched(keys: str) -> None:
     with pytest.raises(UsageError, match="unencrypted") as refused:
-        jwt_verifier(issuer="i", audience="a", keys=keys)
+        JwtVerifier(issuer="i", audience="a", keys=keys)
     assert "https://" in refused.value.hint
 
 
@@ -343,10 +343,10 @@ async def test_a_policy_that_would_accept_every_caller_or_none_is_refused(tmp_pa
     with pytest.raises(UsageError, match="every caller"):
         TokenPolicy(tokens={"ada": ""})
     with pytest.raises(UsageError, match="cannot be read"):
-        jwt_verifier(issuer="i", audience="a", keys=str(tmp_path / "none.pem"))
+        JwtVerifier(issuer="i", audience="a", keys=str(tmp_path / "none.pem"))
     (tmp_path / "wrong.pem").write_text("hello")
     with pytest.raises(UsageError, match="no public key"):
-        jwt_verifier(issuer="i", audience="a", keys=str(tmp_path / "wrong.pem"))
+        JwtVerifier(issuer="i", audience="a", keys=str(tmp_path / "wrong.pem"))
     assert "secret" not in repr(TokenPolicy(tokens={"ada": "secret"}))
 
 

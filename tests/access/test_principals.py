@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.datastructures import Headers
 
-from holdfast.access.jwt import jwt_verifier
+from holdfast.access.jwt import JwtVerifier
 from holdfast.access.principals import (
     GATEWAY_SECRET_HEADER,
     Principal,
@@ -144,7 +144,7 @@ async def test_groups_and_scopes_come_from_the_claims_that_are_named(tmp_path: P
         "roles": ["dev", 7],
         "scp": "read write",
     }
-    verify = jwt_verifier(issuer="i", audience="hub", keys=str(pem), groups_claim="roles", scopes_claim="scp")
+    verify = JwtVerifier(issuer="i", audience="hub", keys=str(pem), groups_claim="roles", scopes_claim="scp")
     found = await verify(jwt.encode(claims, key, algorithm="ES256"))
     assert found is not None
     assert (found.name, found.groups, found.scopes) == ("i#ada", frozenset({"dev"}), frozenset({"read", "write"}))
@@ -157,7 +157,7 @@ async def test_another_claim_than_the_subject_may_name_the_user(tmp_path: Path) 
         key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     claims = {"iss": "i", "aud": "hub", "sub": "of-this-application", "exp": time.time() + 600}
-    verify = jwt_verifier(issuer="i", audience="hub", keys=str(pem), user_claim="oid")
+    verify = JwtVerifier(issuer="i", audience="hub", keys=str(pem), user_claim="oid")
     found = await verify(jwt.encode({**claims, "oid": "ada"}, key, algorithm="ES256"))
     assert found is not None
     assert found.name == "i#ada"

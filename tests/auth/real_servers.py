@@ -30,6 +30,7 @@ __all__ = [
     "node_servers",
     "python",
     "python_servers",
+    "running_issuer",
 ]
 
 _PROGRAMS = Path(__file__).with_name("servers")
@@ -89,6 +90,19 @@ def node_servers(folder: Path, modules: Path = _MODULES) -> Iterator[RealServers
         "SERVER_JWK": new_key([])[0],
     }
     with _running((everything.node(), _PROGRAMS / "node.cjs"), environment) as servers:
+        yield servers
+
+
+@contextmanager
+def running_issuer(hub: str) -> Iterator[RealServers]:
+    """The issuer of ``servers/issuer.cjs`` for the hub at an address."""
+    environment = {
+        "NODE_PATH": str(_MODULES),
+        "HUB": hub,
+        "CLIENT_SECRET": SECRET,
+        "SERVER_JWK": new_key([])[0],
+    }
+    with _running((everything.node(), _PROGRAMS / "issuer.cjs"), environment) as servers:
         yield servers
 
 

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from holdfast.access.jwt import jwt_verifier
+from holdfast.access.jwt import JwtVerifier
 from holdfast.access.principals import TokenPolicy
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.server import McpServer
@@ -223,7 +223,7 @@ async def _with_tokens(folder: Path) -> AsyncIterator[tuple[LoopSteps, str]]:
     key = folder / "key.pem"
     pem = "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE="
     key.write_text(f"-----BEGIN PUBLIC KEY-----\n{pem}\n-----END PUBLIC KEY-----\n")
-    verify = jwt_verifier(issuer="https://issuer.example", audience="hub", keys=str(key))
+    verify = JwtVerifier(issuer="https://issuer.example", audience="hub", keys=str(key))
     with measured_loop() as steps:
         async with front({}, tokens=TokenPolicy(tokens={"good": "good"}, verify=verify), wait=False) as served:
             yield steps, served.base

@@ -15,7 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from holdfast.access.jwt import jwt_verifier
+from holdfast.access.jwt import JwtVerifier
 from holdfast.auth.flows import DeviceCode
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.person_login import log_in
@@ -218,7 +218,7 @@ async def test_no_published_key_set_holds_up_the_event_loop(monkeypatch: pytest.
         for number, (shape, make) in enumerate(KEYS.items()):
             size = SIZES[number % len(SIZES)]
             issuer.stored = {"/keys": (200, await anyio.to_thread.run_sync(make, size))}
-            verify = jwt_verifier(issuer="https://issuer.example", audience="hub", keys=f"{issuer.origin}/keys")
+            verify = JwtVerifier(issuer="https://issuer.example", audience="hub", keys=f"{issuer.origin}/keys")
 
             async def act(verify: Any = verify) -> None:
                 assert await verify(token) is None

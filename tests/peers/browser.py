@@ -12,7 +12,7 @@ import httpx2
 
 from holdfast.auth.flows import DeviceCode
 
-__all__ = ["Browser"]
+__all__ = ["Browser", "filled_form"]
 
 
 class Browser:
@@ -67,7 +67,7 @@ class Browser:
                     self._pasted = answer.headers.get("location", "")
                     self._has_pasted.set()
                 for _ in range(MOST_PAGES):
-                    if (form := _Form.on(answer)) is None:
+                    if (form := filled_form(answer)) is None:
                         break
                     answer = await http.post(answer.url.join(form.action), data=form.fields)
 
@@ -79,20 +79,12 @@ MOST_PAGES = 5
 class _Form(HTMLParser):
     """A page's form, filled in, with its first button pressed."""
 
-    def __init__(self) -> None:
+    def __init__(self, written: str) -> None:
         super().__init__()
+        self._written = written
         self.action: str | None = None
         self.fields: dict[str, str] = {}
         self._pressed = False
-
-    @classmethod
-    def on(cls, answer: httpx2.Response) -> _FilledForm | None:
-        """The form of a page; None if it has none."""
-        if not answer.headers.get("content-type", "").startswith("text/html"):
-            return None
-        form = cls()
-        form.feed(answer.text)
-        return _FilledForm(form.action, form.fields) if form.action is not None else None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         about = dict(attrs)
@@ -100,12 +92,23 @@ class _Form(HTMLParser):
         if tag == "form" and self.action is None:
             self.action = about.get("action") or ""
         elif tag == "input" and name:
-            self.fields[name] = value or "someone"
+            self.fields[name] = value or self._written
         elif tag == "button" and not self._pressed:
             self._pressed = True
             self.fields |= {name: value or ""} if name else {}
 
 
-class _FilledForm(NamedTuple):
+class FilledForm(NamedTuple):
+    """The form of a page, filled in."""
+
     action: str
     fields: dict[str, str]
+
+
+def filled_form(answer: httpx2.Response, written: str = "someone") -> FilledForm | None:
+    """The form of a page, with this text in every empty field; None if it has none."""
+    if not answer.headers.get("content-type", "").startswith("text/html"):
+        return None
+    form = _Form(written)
+    form.feed(answer.text)
+    return FilledForm(form.action, form.fields) if form.action is not None else None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         RefusalKind as RefusalKind,
         Refused as Refused,
     )
-    from holdfast.access.jwt import jwt_verifier as jwt_verifier
+    from holdfast.access.jwt import JwtVerifier as JwtVerifier
     from holdfast.access.local_peer import PeerUids as PeerUids, has_left as has_left
     from holdfast.access.policy import (
         AccessDecision as AccessDecision,
@@ -55,6 +55,12 @@ if TYPE_CHECKING:
         TrustedGateway as TrustedGateway,
         client_key_in as client_key_in,
     )
+    from holdfast.access.protected_resource import (
+        METADATA_PATH as METADATA_PATH,
+        ProtectedResource as ProtectedResource,
+        is_endpoint as is_endpoint,
+    )
     from holdfast.access.quotas import QuotaExceeded as QuotaExceeded, Quotas as Quotas
+    from holdfast.access.roles import ALL_ROLES as ALL_ROLES, Role as Role, roles_of as roles_of
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.access.connections import Admission
 from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, HubPrincipals, Principal, TokenPolicy
+from holdfast.access.protected_resource import METADATA_PATH, ProtectedResource
 from holdfast.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
 from holdfast.access.wrong_credentials import WrongCredentials
 
@@ -85,7 +86,7 @@ class AccessRules:
 
     ``uids`` are the users that may connect. None for a hub that looks at credentials instead. With
     ``client_certificates`` a caller needs a verified certificate too. ``allowed_hosts`` of None are all: for a listener
-    that no browser can use.
+    that no browser can use. ``resource`` is what a client without a token is told, where an issuer gives tokens.
     """
 
     def __init__(
@@ -96,9 +97,11 @@ class AccessRules:
         uids: Collection[int] | None = None,
         client_certificates: bool = False,
         quotas: Quotas | None = None,
+        resource: ProtectedResource | None = None,
         report: Report = _no_report,
     ) -> None:
         self._tokens = tokens
+        self._resource = resource
         # An empty name would accept a request without a Host.
         self._hosts = frozenset(host.lower() for host in allowed_hosts if host) if allowed_hosts is not None else None
         self._uids = frozenset(uids) if uids is not None else None
@@ -116,12 +119,13 @@ class AccessRules:
         client_names: frozenset[str] = frozenset(),
         admission: Admission | None = None,
         by_address: bool = False,
+        path: str = "",
     ) -> Principal | Refused:
         """The principal of a request, ``local`` where no credentials are required, or why it is refused.
 
         ``headers`` are by lower-case name. ``client_verified`` says whether TLS verified a certificate of the peer.
         ``client_names`` are the names in it. ``admission`` is the place of the connection. With ``by_address`` the Host
-        may be any address.
+        may be any address. ``path`` is the endpoint that is asked for, as it was sent; empty for the hub itself.
         """
         if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
             return self._foreign(admission)
@@ -133,12 +137,19 @@ class AccessRules:
             return Refused(403, "a client certificate is required", hint="use one of the authority in --tls-client-ca")
         if self._tokens is None:
             return self._counted(admission, LOCAL)
-        principal = await self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
+        principal = await self._tokens.identify(
+            headers, client_verified=client_verified, client_names=client_names, path=path
+        )
         if principal is None:
             if headers.get("authorization") or headers.get(_SECRET_HEADER):
                 await self.login_failed(admission)
-            return Refused(401, "a valid bearer token is required", challenge="Bearer")
+            return Refused(401, "a valid bearer token is required", challenge=self._challenge(headers, path))
         return self._counted(admission, principal)
+
+    def _challenge(self, headers: Mapping[str, str], path: str) -> str:
+        if self._resource is None:
+            return "Bearer"
+        return self._resource.challenge(path, error="invalid_token" if headers.get("authorization") else "")
 
     @staticmethod
     def _other_host(headers: Mapping[str, str], hosts: frozenset[str], by_address: bool) -> Refused | None:
@@ -209,7 +220,7 @@ class Guard:
         headers = Headers(scope=scope)
         found = await self._rules.check(
             headers,
-            open_to_all=beside or scope["path"] in OPEN_PATHS,
+            open_to_all=beside or scope["path"] in OPEN_PATHS or scope["path"].startswith(METADATA_PATH),
             client_verified=bool(known.get("holdfast.client_verified")),
             client_names=known.get("holdfast.client_names", frozenset()),
             admission=admission,

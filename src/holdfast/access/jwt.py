@@ -13,6 +13,7 @@ import logging
 import math
 import time
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,11 +24,12 @@ import anyio
 import anyio.to_thread
 import jwt
 
-from holdfast.access.principals import Principal, Verify
+from holdfast.access.principals import Principal
+from holdfast.access.protected_resource import ProtectedResource
 from holdfast.core import is_loopback
 from holdfast.errors import UsageError
 
-__all__ = ["jwt_verifier"]
+__all__ = ["JwtVerifier"]
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Only asymmetric signatures: with a shared secret, a verifier could also sign."""
@@ -57,55 +59,102 @@ _Key: TypeAlias = jwt.PyJWK | str
 log = logging.getLogger("holdfast.front")
 
 
-def jwt_verifier(
-    *,
-    issuer: str,
-    audience: str,
-    keys: str,
-    user_claim: str = "sub",
-    groups_claim: str = "groups",
-    scopes_claim: str = "scope",
-) -> Verify:
-    """Return a verifier for ``TokenPolicy``; ``keys`` is the URL of a JWKS, or the path of a PEM public key.
+class JwtVerifier:
+    """Verifies the JWTs of one issuer; a ``Verify`` for ``TokenPolicy``.
 
-    ``user_claim`` names the user. Some issuers give one person another ``sub`` in each application.
+    ``keys`` is the URL of a JWKS, or the path of a PEM public key. ``user_claim`` names the user. Some issuers give one
+    person another ``sub`` in each application. ``resource`` says what a token for an endpoint may be for, beside
+    ``audience``: clients ask the issuer for a token of the address that they use (RFC 8707).
     """
-    if not issuer or not audience:
-        raise UsageError("JWT verification needs an issuer and an audience")
-    find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
-    checking = anyio.CapacityLimiter(CHECKS_AT_ONCE)
 
-    def check(token: str, key: _Key) -> Principal | None:
-        claims = jwt.decode(
-            token,
-            key,
-            algorithms=list(ALGORITHMS),
-            audience=audience,
-            issuer=issuer,
-            leeway=LEEWAY_SECONDS,
-            options={"require": list(REQUIRED)},
-        )
-        subject = claims.get(user_claim)
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        keys: str,
+        audience: str = "",
+        resource: ProtectedResource | None = None,
+        user_claim: str = "sub",
+        groups_claim: str = "groups",
+        scopes_claim: str = "scope",
+    ) -> None:
+        if not issuer or not (audience or resource):
+            raise UsageError("JWT verification needs an issuer and an audience")
+        self.issuer = issuer
+        self._audience = audience
+        self._resource = resource
+        self._claims = (user_claim, groups_claim, scopes_claim)
+        self._find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
+        self._checking = anyio.CapacityLimiter(CHECKS_AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"<JwtVerifier of {self.issuer}>"
+
+    async def __call__(self, token: str, path: str = "") -> Principal | None:
+        """The principal of an access token for the endpoint at a path; None if the token does not verify."""
+        claims = await self._verified(token)
+        if claims is None or not any(self._is_for(one, path) for one in _listed(claims["aud"])):
+            return None
+        return self.principal(claims)
+
+    async def claims(self, token: str, audience: str) -> dict[str, Any] | None:
+        """The claims of a token of the issuer that is for this audience alone, such as an ID token; None if it is not.
+
+        More audiences are allowed if the token names this one as the party that it was issued to.
+        """
+        claims = await self._verified(token)
+        if claims is None:
+            return None
+        audiences, party = _listed(claims["aud"]), claims.get("azp", audience if claims["aud"] == audience else None)
+        alone = audiences == [audience] and party in (None, audience)
+        return claims if alone or (audience in audiences and party == audience) else None
+
+    def principal(self, claims: Mapping[str, Any]) -> Principal | None:
+        """Whom verified claims name; None if they name no one."""
+        user, groups, scopes = self._claims
+        subject = claims.get(user)
         if not isinstance(subject, str) or not subject:
             return None
         return Principal(
-            name=f"{issuer}#{subject}",
-            groups=_texts(claims.get(groups_claim)),
-            scopes=_texts(claims.get(scopes_claim)),
+            name=f"{self.issuer}#{subject}",
+            groups=_texts(claims.get(groups)),
+            scopes=_texts(claims.get(scopes)),
             source="jwt",
         )
 
-    async def verify(token: str) -> Principal | None:
+    def _is_for(self, audience: str, path: str) -> bool:
+        if self._audience and audience == self._audience:
+            return True
+        return self._resource is not None and self._resource.is_named(audience, path)
+
+    async def _verified(self, token: str) -> dict[str, Any] | None:
+        """The claims of a token, whose signature, issuer and time are right."""
         try:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in ALGORITHMS:
                 return None
-            key = await find(header.get("kid"))
-            return await anyio.to_thread.run_sync(check, token, key, limiter=checking) if key is not None else None
+            key = await self._find(header.get("kid"))
+            if key is None:
+                return None
+            return await anyio.to_thread.run_sync(self._decoded, token, key, limiter=self._checking)
         except (jwt.PyJWTError, ValueError, OSError, RecursionError):
             return None
 
-    return verify
+    def _decoded(self, token: str, key: _Key) -> dict[str, Any]:
+        return jwt.decode(
+            token,
+            key,
+            algorithms=list(ALGORITHMS),
+            issuer=self.issuer,
+            leeway=LEEWAY_SECONDS,
+            # The callers check the audience, which PyJWT compares as one text.
+            options={"require": list(REQUIRED), "verify_aud": False},
+        )
+
+
+def _listed(claim: object) -> list[str]:
+    """The texts of a claim that is one text or a list of them."""
+    return [one for one in (claim if isinstance(claim, list) else [claim]) if isinstance(one, str)]
 
 
 def _texts(claim: object) -> frozenset[str]:

@@ -18,11 +18,11 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol
 
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
@@ -64,8 +64,13 @@ class Principal:
 LOCAL = Principal(name="local")
 """The principal of every request where the hub asks for no credentials; over stdio too."""
 
-Verify: TypeAlias = Callable[[str], Awaitable[Principal | None]]
-"""Returns the principal of a token that verifies, or None."""
+
+class Verify(Protocol):
+    """Verifies tokens that no file has."""
+
+    async def __call__(self, token: str, path: str = "") -> Principal | None:
+        """The principal of a token for the endpoint at a path, empty for the hub itself; None if it does not verify."""
+
 
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Without ``#``, which only the names of JWT subjects and of gateway users contain."""
@@ -102,9 +107,13 @@ class TokensFile:
 
     def find(self, token: str) -> Principal | None:
         """Return the holder of a token; None if it is unknown or expired."""
+        return self.holder(_digest(token))
+
+    def holder(self, digest: bytes) -> Principal | None:
+        """Return the holder of a token with this hash; None if it is unknown or expired."""
         self._refresh()
         # By its hash: a guess reveals nothing of it, and a wrong token costs the same however many there are.
-        found = self._tokens.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest())
+        found = self._tokens.get(digest)
         if found is None or (found.expires is not None and found.expires <= self._wall()):
             return None
         return Principal(name=found.name, groups=found.groups, source="token")
@@ -124,6 +133,10 @@ class TokensFile:
             log.warning("%s; the tokens read before stay valid", error.message)
         else:
             log.info("read %s again: %s", self._path, counted(len(self._tokens), "token"))
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -232,10 +245,12 @@ class TokenPolicy:
         *,
         client_verified: bool = False,
         client_names: frozenset[str] = frozenset(),
+        path: str = "",
     ) -> Principal | None:
         """Return the principal of a request by its headers; None if it has no valid credentials.
 
-        ``client_verified`` says whether TLS verified the certificate of the peer, which has these names.
+        ``client_verified`` says whether TLS verified the certificate of the peer, which has these names. ``path`` is
+        the endpoint that the request is for; empty for the hub itself.
         """
         if self.gateway is not None:
             named = self.gateway.find(headers, client_verified=client_verified, client_names=client_names)
@@ -245,10 +260,10 @@ class TokenPolicy:
         if len(given) > LONGEST_CREDENTIAL:
             return None
         kind, _, token = given.partition(" ")
-        return await self.principal(token.strip()) if kind.lower() == "bearer" else None
+        return await self.principal(token.strip(), path) if kind.lower() == "bearer" else None
 
-    async def principal(self, token: str) -> Principal | None:
-        """Return the holder of a bearer token; None if the token is unknown."""
+    async def principal(self, token: str, path: str = "") -> Principal | None:
+        """Return the holder of a bearer token for an endpoint; None if the token is unknown."""
         found: Principal | None = None
         for name, known in self.tokens.items():
             if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogateescape")):
@@ -256,8 +271,15 @@ class TokenPolicy:
         if found is None and self.file is not None:
             found = self.file.find(token)
         if found is None and self.verify is not None:
-            found = await self.verify(token)
+            found = await self.verify(token, path)
         return found
+
+    def holder(self, digest: bytes) -> Principal | None:
+        """Return the holder of a static token, by its SHA-256; None if the token is unknown."""
+        for name, known in self.tokens.items():
+            if hmac.compare_digest(_digest(known), digest):
+                return Principal(name=name, source="token")
+        return self.file.holder(digest) if self.file is not None else None
 
 
 class HubPrincipals:
@@ -273,6 +295,7 @@ class HubPrincipals:
         *,
         client_verified: bool = False,
         client_names: frozenset[str] = frozenset(),
+        path: str = "",
     ) -> Principal | None:
         """Return the principal that the hub names; ``local`` for what it asks in its own name."""
         return Principal(name=principal_in(headers) or LOCAL.name, source="hub")

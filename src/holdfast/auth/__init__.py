@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         unverified_claims as unverified_claims,
     )
     from holdfast.auth.registration import known_client as known_client
+    from holdfast.auth.sign_in import PendingSignIn as PendingSignIn, SignInClient as SignInClient
     from holdfast.auth.token_store import TokenStore as TokenStore
 
 __getattr__, __dir__ = lazy_exports(__name__)

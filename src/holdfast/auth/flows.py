@@ -63,9 +63,15 @@ class AuthorizationRequest:
 
 
 def authorization_request(
-    server: AuthorizationServer, client: OAuthClient, *, resource: str, scope: Sequence[str], redirect_uri: str
+    server: AuthorizationServer,
+    client: OAuthClient,
+    *,
+    resource: str,
+    scope: Sequence[str],
+    redirect_uri: str,
+    more: Mapping[str, str] | None = None,
 ) -> AuthorizationRequest:
-    """A new authorization request, with a state and a verifier of its own."""
+    """A new authorization request, with a state and a verifier of its own, and with ``more`` fields."""
     if not server.authorization_endpoint:
         raise LoginFailed(
             f"the authorization server {server.issuer} has no page to log in at",
@@ -79,6 +85,7 @@ def authorization_request(
         "state": state,
         "code_challenge": pkce.code_challenge,
         "code_challenge_method": "S256",
+        **(more or {}),
     }
     if resource:
         fields["resource"] = resource

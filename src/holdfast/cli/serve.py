@@ -65,13 +65,16 @@ def serve(**options: Any) -> None:
 
 GROUPS = {
     "Configuration": ("config", "watch", "demo", "approvals_lock"),
-    "Listen": ("host", "port", "allow_host", "tls_cert", "tls_key", "tls_client_ca", "takeover"),
+    "Listen": ("host", "port", "public_url", "allow_host", "tls_cert", "tls_key", "tls_client_ca", "takeover"),
     "One client over stdin and stdout": ("stdio", "own", "folder", "tools", "profile"),
     "Callers": (
         *("token", "token_file", "tokens_file", "jwt_issuer", "jwt_audience", "jwt_keys", "jwt_groups_claim"),
         *(
             "jwt_scopes_claim",
             "jwt_user_claim",
+            "oidc_client_id",
+            "oidc_client_secret_file",
+            "oidc_scope",
             "gateway_secret_file",
             "gateway_user_header",
             "gateway_groups_header",

@@ -81,6 +81,8 @@ if TYPE_CHECKING:
         Limits as Limits,
         LoadPolicy as LoadPolicy,
         QuotaSettings as QuotaSettings,
+        RoleHolders as RoleHolders,
+        RoleSettings as RoleSettings,
         Settings as Settings,
         ToolsMode as ToolsMode,
     )

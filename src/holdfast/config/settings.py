@@ -29,6 +29,8 @@ __all__ = [
     "PerClientSettings",
     "QuotaSettings",
     "ReconnectSettings",
+    "RoleHolders",
+    "RoleSettings",
     "Settings",
     "ToolsMode",
 ]
@@ -416,6 +418,31 @@ class AccessRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoleHolders:
+    """Who has a role: it takes one of these names, groups or scopes."""
+
+    principals: tuple[str, ...] = field(
+        default=(),
+        metadata=in_file(
+            "Names",
+            "Full names of principals: `ci` for a named token, `https://idp.example#ada` for a user of an issuer, "
+            "`gateway#ada` for a user that a gateway names.",
+        ),
+    )
+    groups: tuple[str, ...] = field(default=(), metadata=in_file("Names", "Groups of principals."))
+    scopes: tuple[str, ...] = field(default=(), metadata=in_file("Names", "Scopes of a caller's token."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleSettings:
+    """Who may use the control API and the status page. The control token has every role."""
+
+    read: RoleHolders = RoleHolders()
+    operate: RoleHolders = RoleHolders()
+    approve: RoleHolders = RoleHolders()
+
+
+@dataclass(frozen=True, kw_only=True)
 class AccessSettings:
     """Who may see and call what. Without rules everyone who is let in may do everything."""
 
@@ -430,6 +457,7 @@ class AccessSettings:
             "without an `allow` among them need it. `local` stays open unless a rule names it.",
         ),
     )
+    roles: RoleSettings = RoleSettings()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
         Status as Status,
         TargetsView as TargetsView,
     )
-    from holdfast.control.server import ControlServer as ControlServer, PrincipalOf as PrincipalOf
+    from holdfast.control.server import ControlServer as ControlServer
+    from holdfast.control.server.browser_identity import BrowserIdentity as BrowserIdentity, Identified as Identified
     from holdfast.control.server.history import History as History
     from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,

@@ -346,6 +346,16 @@ class ActivityView(ApiModel):
     records: tuple[ActivityRecord, ...]
 
 
+class Me(ApiModel):
+    """Who asks, and what she may do."""
+
+    principal: str = Field(description="The name of the principal; empty for the control token")
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = Field(description="Of `read`, `operate` and `approve`")
+    signed_in: bool = Field(description="Whether a cookie of this browser says so: it can be signed out")
+    expires_in: float | None = Field(default=None, description="Seconds until the session ends, if it does")
+
+
 class SignInCode(ApiModel):
     """A code that signs in one browser, once."""
 

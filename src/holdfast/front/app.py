@@ -31,6 +31,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.access import (
     LOCAL,
     LOOPBACK_HOSTS,
+    METADATA_PATH,
     AccessRules,
     AuditTrail,
     ClientKey,
@@ -38,11 +39,13 @@ from holdfast.access import (
     Guard,
     HubPrincipals,
     Principal,
+    ProtectedResource,
     Quotas,
     RefusalKind,
     Refused,
     TokenPolicy,
     client_key_in,
+    is_endpoint,
 )
 from holdfast.config import Settings
 from holdfast.endpoint import TOOLS_MODES, Broker, ClientFolders, EndpointAddress, McpServer, RootFolder, View
@@ -90,6 +93,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     fleet: Fleet | None = None,
     audit: AuditTrail | None = None,
     folders: ClientFolders | None = None,
+    resource: ProtectedResource | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -97,7 +101,8 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
     routes in ``beside`` check access themselves: a caller's token is not required there. ``uids`` are the users of this
     machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
-    caller needs a certificate that TLS verified. ``workers`` processes share the memory that clients may use.
+    caller needs a certificate that TLS verified. ``workers`` processes share the memory that clients may use. With a
+    ``resource`` clients without a token learn where they get one.
     """
     registry = hub.registry
     journal = registry.journal
@@ -111,7 +116,13 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         on_refused=lambda principal, exceeded: report("quota", "", principal, exceeded.quota),
     )
     rules = AccessRules(
-        tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
+        tokens,
+        allowed_hosts,
+        uids=uids,
+        client_certificates=client_certificates,
+        quotas=quotas,
+        resource=resource,
+        report=report,
     )
     front = Front(hub, ids, quotas, workers=workers, fleet=fleet, audit=audit, folders=folders)
 
@@ -122,6 +133,12 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         ready = await front.is_ready()
         return JSONResponse({"ready": ready, "draining": front.retiring}, status_code=200 if ready else 503)
 
+    async def metadata(request: AsgiRequest) -> JSONResponse:
+        path = request.scope["raw_path"].decode("latin-1").partition("?")[0].removeprefix(METADATA_PATH)
+        if resource is None or not (path in ("", "/") or is_endpoint(path)):
+            return JSONResponse({"error": "there is nothing at this path"}, status_code=404)
+        return JSONResponse(resource.metadata(path.rstrip("/")), headers={"cache-control": "max-age=300"})
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
@@ -130,7 +147,12 @@ def create_app(  # noqa: PLR0913 - what an operator decides
             tasks.cancel_scope.cancel()
 
     app = Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), *beside],
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route(f"{METADATA_PATH}{{rest:path}}", metadata),
+            *beside,
+        ],
         middleware=[Middleware(Guard, rules=rules, beside=beside)],
         lifespan=lifespan,
     )
@@ -446,7 +468,7 @@ class McpEndpoint:
 
     def claims(self, path: str) -> bool:
         """Whether a path is an MCP endpoint."""
-        return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
+        return is_endpoint(path)
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one request."""
@@ -458,6 +480,7 @@ class McpEndpoint:
             client_verified=request.client_verified,
             client_names=request.client_names,
             admission=request.admission,
+            path=request.head.raw_path.decode("ascii", "replace"),
         )
         if isinstance(found, Refused):
             headers = {"content-type": "application/json", **found.headers}

@@ -451,9 +451,19 @@ class SessionIds:
 
     async def end(self, ticket: SessionTicket) -> None:
         """The client ended its session: no hub with this store opens its id again."""
-        self.ended(ticket.id)
-        now = self.wall()
-        await self.store.save(ticket.id, SessionRecord(until=ticket.issued + SESSION_SECONDS, seen=now, ended=True))
+        await self.end_named(ticket.id, until=ticket.issued + SESSION_SECONDS)
+
+    async def end_named(self, session: bytes, *, until: float) -> None:
+        """Remember until a time that a session was ended: one of an MCP client, or of a browser."""
+        self.ended(session)
+        await self.store.save(session, SessionRecord(until=until, seen=self.wall(), ended=True))
+
+    async def is_ended(self, session: bytes) -> bool:
+        """Whether a session was ended, here or by another hub with this store."""
+        if session in self._ended:
+            return True
+        record = await self.store.load(session)
+        return record is not None and record.ended
 
     def has_ended(self, ticket: SessionTicket) -> bool:
         """Whether the session was ended since it was opened: a request that waited in between must not revive it."""

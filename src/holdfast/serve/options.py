@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 from typer import Option
 
@@ -138,6 +139,21 @@ class ServeConfig:
     jwt_scopes_claim: Annotated[
         str, Option("--jwt-scopes-claim", metavar="NAME", help="The claim with the scopes of a user")
     ] = "scope"
+    oidc_client_id: Annotated[
+        str | None,
+        Option(
+            "--oidc-client-id",
+            metavar="ID",
+            help="Let people sign in to the status page at --jwt-issuer, where the hub has this client id",
+        ),
+    ] = None
+    oidc_client_secret_file: Annotated[
+        Path | None,
+        Option("--oidc-client-secret-file", metavar="FILE", help="The secret of that client, if it has one"),
+    ] = None
+    oidc_scope: Annotated[
+        str, Option("--oidc-scope", metavar="SCOPES", help="The scopes of that sign-in, such as `openid groups`")
+    ] = "openid"
     gateway_secret_file: Annotated[
         Path | None,
         Option(
@@ -195,6 +211,15 @@ class ServeConfig:
     allow_host: Annotated[
         list[str] | None,
         Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
+    ] = None
+    public_url: Annotated[
+        str | None,
+        Option(
+            "--public-url",
+            metavar="URL",
+            envvar="HOLDFAST_PUBLIC_URL",
+            help="The address that clients and browsers use, such as https://hub.example.com",
+        ),
     ] = None
     session_key_file: Annotated[
         Path | None,
@@ -302,6 +327,11 @@ class ServeConfig:
         return self.gateway_secret_file is not None or self.gateway_mtls
 
     @property
+    def jwt_for(self) -> str:
+        """What a JWT may be for: the name that the operator gave, or the address of the hub."""
+        return self.jwt_audience or self.public_url or ""
+
+    @property
     def speaks_tls(self) -> bool:
         """Whether clients use TLS."""
         return self.tls_cert is not None
@@ -314,12 +344,7 @@ class ServeConfig:
         self._refuse_empty()
         if self.token is not None and self.token_file is not None:
             raise UsageError("--token and --token-file exclude each other", hint="use one of them")
-        jwt = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
-        if any(one is not None for one in jwt) and not all(jwt):
-            raise UsageError(
-                "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
-                hint="a JWT is checked for its issuer, its audience and its signature",
-            )
+        self._check_issuer()
         tls = (self.tls_cert, self.tls_key)
         if any(one is not None for one in (*tls, self.tls_client_ca)) and None in tls:
             raise UsageError("--tls-cert and --tls-key belong together", hint="give both; --tls-client-ca is optional")
@@ -343,6 +368,33 @@ class ServeConfig:
                 f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
             )
 
+    def _check_issuer(self) -> None:
+        if self.public_url is not None:
+            _check_public_url(self.public_url)
+        jwt = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
+        if any(one is not None for one in jwt) and not all((self.jwt_issuer, self.jwt_keys, self.jwt_for)):
+            raise UsageError(
+                "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
+                hint="a JWT is checked for its issuer, its audience and its signature; the address in --public-url is "
+                "an audience too",
+            )
+        if self.oidc_client_id is None:
+            if self.oidc_client_secret_file is not None:
+                raise UsageError("--oidc-client-secret-file needs --oidc-client-id", hint="give both, or neither")
+            return
+        if self.jwt_issuer is None:
+            raise UsageError("--oidc-client-id needs --jwt-issuer", hint="people sign in at that issuer")
+        public = urlsplit(self.public_url or "http://127.0.0.1")
+        if public.scheme != "https" and not is_loopback(public.hostname or ""):
+            raise UsageError(
+                "people would sign in over an unencrypted address", hint="give a --public-url that begins with https://"
+            )
+        if public.path.strip("/"):
+            raise UsageError(
+                "the status page needs a host name of its own, and --public-url has a path",
+                hint="give the hub a name such as https://hub.example.com to sign in by --oidc-client-id",
+            )
+
     def _refuse_empty(self) -> None:
         """Refuse empty values. An unset variable must not remove a protection."""
         given = {"--token": self.token, "--host": self.host}
@@ -353,6 +405,25 @@ class ServeConfig:
             raise UsageError(
                 f"{empty[0]} is empty", hint="check the variable that it comes from, or leave the option out"
             )
+
+
+def _is_public_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        return False
+    plain = text.isascii() and text.isprintable() and " " not in text and '"' not in text
+    return named and plain and parts.scheme in ("http", "https") and not parts.query and not parts.fragment
+
+
+def _check_public_url(text: str) -> None:
+    """Refuse what is no address that a path can be added to."""
+    if not _is_public_url(text):
+        raise UsageError(
+            "--public-url is not an address that clients can use",
+            hint="write one such as https://hub.example.com, without a query and without /mcp",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,6 +445,8 @@ class Serving:
     token_file: Path | None = None
     """Where it comes from. The hub reads it again while it runs."""
     gateway_secret: str | None = field(default=None, repr=False)
+    oidc_secret: str | None = field(default=None, repr=False)
+    """The secret of the client that signs people in."""
     uids: tuple[int, ...] = ()
     """Further users of this machine that may call a hub without credentials."""
     control_token: str = field(default="", repr=False)
@@ -411,6 +484,11 @@ class Serving:
         return endpoint_url(self.host, self.port, tls=self.options.speaks_tls)
 
     @property
+    def public_url(self) -> str:
+        """The address that clients and browsers use, without a slash at its end."""
+        return (self.options.public_url or self.url.removesuffix("/mcp")).rstrip("/")
+
+    @property
     def open_to(self) -> str:
         """Who may call without credentials, in words; empty if all need them."""
         if self.can_verify:
@@ -420,4 +498,5 @@ class Serving:
     @property
     def needs_name(self) -> bool:
         """Whether other machines reach this hub, and it answers to none of the names that they may use."""
-        return self.host in ("0.0.0.0", "::") and not self.options.allow_host  # noqa: S104 - nothing is bound here
+        named = self.options.allow_host or self.options.public_url
+        return self.host in ("0.0.0.0", "::") and not named  # noqa: S104 - nothing is bound here

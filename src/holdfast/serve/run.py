@@ -22,14 +22,16 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, TokenPolicy
+from holdfast.auth import SignInClient
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
-from holdfast.control import BrowserSessions, ControlServer, HubInfo, Worker, WorkerGroup
+from holdfast.control import BrowserIdentity, BrowserSessions, ControlServer, HubInfo, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker
@@ -124,8 +126,9 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
         tokens = secrets.policy()
         joined: JoinServer | None = None
         admin = _control_server(
-            *(hub, serving, tokens, fleet),
+            *(hub, serving, fleet),
             audit=audit,
+            browsers=_browser_identity(serving, secrets, tokens, ids, audit),
             notice=lambda: audit_notice(audit) or ids.keys.notice,
             clients=lambda: joined.clients if joined is not None else [],
         )
@@ -142,6 +145,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             workers=options.worker_count,
             audit=audit,
             folders=folders,
+            resource=secrets.resource,
         )
         front: Front = web.state.front
         server = HubWebServer(
@@ -299,7 +303,7 @@ def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
 
 def allowed_hosts(serving: Serving) -> tuple[str, ...]:
     """The host names that requests may use."""
-    named = (serving.host, *(serving.options.allow_host or ()))
+    named = (serving.host, *(serving.options.allow_host or ()), urlsplit(serving.public_url).hostname or "")
     return (*LOOPBACK_HOSTS, *(_in_authority(host) for host in named))
 
 
@@ -330,14 +334,14 @@ def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:
 def _control_server(
     hub: Hub,
     serving: Serving,
-    callers: TokenPolicy | None,
     fleet: Fleet | None,
     *,
     audit: AuditTrail | None,
+    browsers: BrowserIdentity,
     notice: Callable[[], str],
     clients: Callable[[], Sequence[JoinedClient]],
 ) -> ControlServer:
-    """The control API of a hub. Where callers need a token, the metrics need one too."""
+    """The control API of a hub."""
     source = hub.config.source
     worker = serving.worker.task if serving.worker is not None else None
     about = HubInfo(
@@ -359,9 +363,35 @@ def _control_server(
             key=worker.key.encode() if worker is not None else b"",
             used_in=worker.codes if worker is not None else None,
         ),
-        principal_of=callers.principal if callers is not None else None,
+        browsers=browsers,
         workers=_group(serving.worker) if serving.worker is not None else None,
         fleet=fleet,
+        audit=audit,
+    )
+
+
+def _browser_identity(
+    serving: Serving, secrets: CallerSecrets, tokens: TokenPolicy | None, ids: SessionIds, audit: AuditTrail | None
+) -> BrowserIdentity:
+    """Who sits at a browser; people sign in at the issuer if the hub is its client."""
+    options, verifier = serving.options, secrets.verifier
+    issuer = None
+    if options.oidc_client_id is not None and verifier is not None:
+        issuer = SignInClient(
+            verifier.issuer,
+            options.oidc_client_id,
+            redirect_uri=f"{serving.public_url}/signin/callback",
+            scope=options.oidc_scope.split(),
+            verify=verifier.claims,
+            secret=lambda: secrets.oidc,
+        )
+    return BrowserIdentity(
+        serving.public_url,
+        ring=lambda: ids.keys.ring,
+        ended=ids,
+        tokens=tokens,
+        issuer=issuer,
+        people=verifier,
         audit=audit,
     )
 

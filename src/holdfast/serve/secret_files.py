@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from holdfast.access import TokenPolicy, TokensFile, TrustedGateway, jwt_verifier
+from holdfast.access import JwtVerifier, ProtectedResource, TokenPolicy, TokensFile, TrustedGateway
 from holdfast.control import ControlServer
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import ServerTls
@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0
 
 
 class CallerSecrets:
-    """The token of the callers and the secret of the gateway that are in force now."""
+    """The token of the callers, and the secrets of the gateway and of the sign-in, that are in force now."""
 
     def __init__(self, serving: Serving) -> None:
         self._options = serving.options
@@ -40,27 +40,36 @@ class CallerSecrets:
         self.tokens = {"caller": serving.token} if serving.token else {}
         """The token in force by the name of its principal."""
         self.gateway = serving.gateway_secret or ""
+        self.oidc = serving.oidc_secret or ""
+        issuer = serving.options.jwt_issuer
+        self.resource = ProtectedResource(serving.public_url, issuer) if issuer else None
+        """The endpoints as clients know them, where an issuer gives tokens."""
+        self.verifier = self._jwt_verifier()
 
     def policy(self) -> TokenPolicy | None:
         """How callers are checked; None if every local program may call."""
         if not self._can_verify:
             return None
         options = self._options
-        verify = None
-        if options.jwt_issuer and options.jwt_audience and options.jwt_keys:
-            verify = jwt_verifier(
-                issuer=options.jwt_issuer,
-                audience=options.jwt_audience,
-                keys=options.jwt_keys,
-                user_claim=options.jwt_user_claim,
-                groups_claim=options.jwt_groups_claim,
-                scopes_claim=options.jwt_scopes_claim,
-            )
         return TokenPolicy(
             tokens=self.tokens,
             file=TokensFile(options.tokens_file) if options.tokens_file is not None else None,
-            verify=verify,
+            verify=self.verifier,
             gateway=self._trusted_gateway() if options.has_gateway else None,
+        )
+
+    def _jwt_verifier(self) -> JwtVerifier | None:
+        options = self._options
+        if not options.jwt_issuer or not options.jwt_keys:
+            return None
+        return JwtVerifier(
+            issuer=options.jwt_issuer,
+            audience=options.jwt_audience or "",
+            resource=self.resource if options.public_url else None,
+            keys=options.jwt_keys,
+            user_claim=options.jwt_user_claim,
+            groups_claim=options.jwt_groups_claim,
+            scopes_claim=options.jwt_scopes_claim,
         )
 
     def _trusted_gateway(self) -> TrustedGateway:
@@ -117,6 +126,9 @@ class SecretFiles:
             self._files.append(
                 _SecretFile(options.gateway_secret_file, secrets.gateway, self._use_gateway_secret, told)
             )
+        if options.oidc_client_secret_file is not None:
+            told = "the OIDC client secret changed"
+            self._files.append(_SecretFile(options.oidc_client_secret_file, secrets.oidc, self._use_oidc_secret, told))
 
     def __repr__(self) -> str:
         return f"<SecretFiles {', '.join(str(one.file) for one in self._files) or 'none'}>"
@@ -162,6 +174,9 @@ class SecretFiles:
 
     def _use_gateway_secret(self, secret: str) -> None:
         self._secrets.gateway = secret
+
+    def _use_oidc_secret(self, secret: str) -> None:
+        self._secrets.oidc = secret
 
     def _use_control_token(self, token: str) -> None:
         self._control_token = token

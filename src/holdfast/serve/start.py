@@ -39,7 +39,8 @@ def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLin
         config=config,
         token=caller_token(options.token, options.token_file, os.environ),
         token_file=options.token_file,
-        gateway_secret=_gateway_secret(options.gateway_secret_file),
+        gateway_secret=_secret_in(options.gateway_secret_file, "the gateway's secret"),
+        oidc_secret=_secret_in(options.oidc_client_secret_file, "the OIDC client secret"),
         worker=worker,
     )
     if config is not None:
@@ -91,7 +92,13 @@ def _run(serving: Serving) -> int:
 def _secrets(serving: Serving) -> Iterable[str]:
     """What the log must never show."""
     password = urlsplit(serving.options.fleet or "").password
-    given = (serving.token, serving.control_token, serving.gateway_secret, unquote(password or ""))
+    given = (
+        serving.token,
+        serving.control_token,
+        serving.gateway_secret,
+        serving.oidc_secret,
+        unquote(password or ""),
+    )
     return [secret for secret in given if secret]
 
 
@@ -101,8 +108,8 @@ def _demo_config(worker: WorkerLink) -> Config:
     return load_config(DemoControl(Path(worker.task.demo)).config_file)
 
 
-def _gateway_secret(file: Path | None) -> str | None:
-    return read_token(file, "the gateway's secret") if file is not None else None
+def _secret_in(file: Path | None, name: str) -> str | None:
+    return read_token(file, name) if file is not None else None
 
 
 def _bound(options: ServeConfig) -> socket.socket:

@@ -18,10 +18,12 @@ from holdfast.config import config_from_mapping
 from holdfast.control.control_client import ControlClient
 from holdfast.control.hub_finder import RunningHub
 from holdfast.control.server import ControlServer
+from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo
 from holdfast.fleet import Fleet
 from holdfast.front.app import create_app
+from holdfast.front.session_id import SessionIds
 from holdfast.hub.hub import Hub
 from tests.harness.web import serving
 
@@ -65,9 +67,14 @@ async def steered(
     config = config_from_mapping({"mcpServers": servers, "holdfast": options})
     hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
-    principal_of = tokens.principal if tokens is not None else None
+    ids = SessionIds()
     admin = ControlServer(
-        hub, about, sessions=BrowserSessions(TOKEN), principal_of=principal_of, fleet=fleet, audit=audit
+        hub,
+        about,
+        sessions=BrowserSessions(TOKEN),
+        browsers=BrowserIdentity(about.endpoint, ring=lambda: ids.keys.ring, ended=ids, tokens=tokens, audit=audit),
+        fleet=fleet,
+        audit=audit,
     )
     app = create_app(hub, tokens=tokens, beside=admin.routes(), audit=audit)
     async with hub, serving(app) as base:

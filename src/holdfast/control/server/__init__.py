@@ -10,6 +10,6 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.control.server.control_server import ControlServer as ControlServer, PrincipalOf as PrincipalOf
+    from holdfast.control.server.control_server import ControlServer as ControlServer
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,9 +1,13 @@
 """The control API over HTTP: it checks the token, does what is asked, and gives a reason for every refusal.
 
-The front checks Host and Origin before. Cookies and addresses count for nothing here, because a browser sends them
-by itself: only the control token, or the token of a signed-in browser, gives access. A browser signs in with a code
-that works once and for a short time. Codes and browser tokens end with the hub; a browser token ends after a day's
-work, and when the control token is changed.
+The front checks Host and Origin before. Access has one of two sources:
+
+- The control token, or the token of a page that signed in with a code: they have every role. A code works once and for
+  a short time. Codes and page tokens end with the hub; a page token ends after a day's work, and when the control token
+  is changed.
+- A principal: by her own token, by the headers of a trusted gateway, or by the session of her browser. She has the
+  roles that ``access.roles`` gives her. A browser sends its cookie and its address by itself, so neither counts for a
+  request that changes something unless a page of this hub sent it.
 
 Each operation of the API is one function in ``HANDLERS``. ``openapi`` says how each is reached, by its name.
 """
@@ -12,12 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import anyio
 import anyio.lowlevel
@@ -27,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.access import AuditFilter, AuditTrail, Principal, latest_records
+from holdfast.access import ALL_ROLES, AuditFilter, AuditTrail, Principal, Role, latest_records, roles_of
 from holdfast.control.models import (
     ActivityRecord,
     ActivityView,
@@ -36,11 +42,13 @@ from holdfast.control.models import (
     Approve,
     LoginAnswer,
     Logs,
+    Me,
     Server,
     Session,
     SignIn,
     SignInCode,
 )
+from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.browser_login import LoginResponse, PendingLogins
 from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
 from holdfast.control.server.log_buffer import LogBuffer
@@ -72,12 +80,12 @@ HEADERS = {
 
 LARGEST_BODY = 16 * 1024
 
-LONGEST_TOKEN = 16 * 1024
-"""Characters of a caller's token, as at the MCP endpoints."""
-
 ITEMS_IN_A_TURN = 25
 """How many items of an answer are written in one step of the event loop."""
 
+
+RECHECK_SECONDS = 5.0
+"""How soon a stream ends whose reader lost the role for it."""
 
 _AUDITED = {
     "enable": "switch",
@@ -102,6 +110,26 @@ class ApiRefused(Exception):
         self.body = ApiError(error=error, hint=hint)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ApiAccess:
+    """Who asks, and what she may do."""
+
+    operator: str = ""
+    """Her name in the audit: the principal, ``control``, or for a page of a sign-in code a mark of its token."""
+    principal: Principal | None = None
+    """None for the control token, a page that signed in with a code, and an operation that needs nothing."""
+    roles: frozenset[Role] = frozenset()
+    until: float | None = None
+    """When her access ends, on the clock of the event loop."""
+    by_cookie: bool = False
+    is_control: bool = False
+
+    @property
+    def own(self) -> str:
+        """The principal that sees what is its own, and nothing else; empty for an operator."""
+        return "" if self.principal is None or "operate" in self.roles else self.principal.name
+
+
 class ApiRequest:
     """A request with access, and what its handler needs of it."""
 
@@ -110,27 +138,18 @@ class ApiRequest:
         operation: Operation,
         parameters: Mapping[str, str],
         request: Request,
-        body: ApiModel | None,
         *,
-        until: float | None = None,
-        own: str | None = None,
+        access: ApiAccess,
+        still_allowed: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.operation = operation
         self.server = parameters.get("server", "")
-        self.body = body
-        self.until = until
-        """When the access of its sender ends."""
-        self.own = own
-        """The principal that may see what is its own, and nothing else; None for an operator."""
+        self.body: ApiModel | None = None
+        """What it sends, once that is read."""
+        self.access = access
+        self.still_allowed = still_allowed
+        """Looks again whether a principal has the access; None for an access that only time ends."""
         self._request = request
-
-    @property
-    def operator(self) -> str:
-        """Who asks: the holder of the control token, or one page that signed in, by a mark of its token."""
-        token = self._request.headers.get("authorization", "").partition(" ")[2].strip()
-        if self.until is None:
-            return "control" if token else ""
-        return page_name(token)
 
     @property
     def source(self) -> str:
@@ -164,9 +183,9 @@ class ApiContext:
     logs: LogBuffer
     reconnect: Callable[[str], Awaitable[None]]
     """Reconnects a server, in every worker."""
+    browsers: BrowserIdentity
+    """Knows principals by their requests."""
     audit: AuditTrail | None = None
-    principal_of: Callable[[str], Awaitable[Principal | None]] | None = None
-    """The principal of a caller's own token."""
     logins: PendingLogins = field(default_factory=PendingLogins)
 
 
@@ -205,18 +224,27 @@ class ControlApi:
         found = look_up(request.method, _raw_path(request.scope))
         if found.operation is None:
             raise _nothing_there(found.allowed)
-        _check_origin(request)
-        own = await self._caller(found.operation, request)
-        until = self._check_token(found.operation, request) if own is None else None
-        body = await _body(found.operation, request)
-        asked = ApiRequest(found.operation, found.parameters, request, body, until=until, own=own)
+        self._check_origin(request)
+        access = await self._access(found.operation, request)
+        still = partial(self._may_still, found.operation, request) if access.principal is not None else None
+        asked = ApiRequest(found.operation, found.parameters, request, access=access, still_allowed=still)
         try:
+            _require(found.operation, access, request)
+            asked.body = await _body(found.operation, request)
             result = await self._handlers[found.operation.name](self._context, asked)
         except (ApiRefused, HoldfastError) as error:
             self._record(asked, "refused", error.message if isinstance(error, HoldfastError) else str(error))
             raise
         self._record(asked, "done", signed_in=result.token if isinstance(result, Session) else "")
         return result if isinstance(result, Response) else await _json_in_turns(result)
+
+    async def _may_still(self, operation: Operation, request: Request) -> bool:
+        """Whether the sender of a request that is still answered has the access that it needs."""
+        try:
+            _require(operation, await self._access(operation, request), request)
+        except ApiRefused:
+            return False
+        return True
 
     def _record(self, asked: ApiRequest, outcome: str, reason: str = "", *, signed_in: str = "") -> None:
         """Record what an operator did. What only reads leaves no record."""
@@ -226,7 +254,7 @@ class ControlApi:
         named = getattr(asked.body, "tool", None) or ""
         self._context.audit.event(
             event,
-            principal=page_name(signed_in) if signed_in else asked.operator,
+            principal=page_name(signed_in) if signed_in else asked.access.operator,
             source=asked.source,
             server=asked.server,
             method=asked.operation.name,
@@ -235,35 +263,71 @@ class ControlApi:
             reason=reason,
         )
 
-    async def _caller(self, operation: Operation, request: Request) -> str | None:
-        """The principal of a request with a caller's own token, where such a token is enough; else None."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        find, token = self._context.principal_of, token.strip()
-        if operation.needs != "caller" or find is None or kind.lower() != "bearer":
-            return None
-        if self._context.sessions.access(token) is not None:
-            return None
-        principal = await find(token) if len(token) <= LONGEST_TOKEN else None
-        return principal.name if principal is not None else None
-
-    def _check_token(self, operation: Operation, request: Request) -> float | None:
-        """Check the access of a request; returns when it ends, for the token of a page."""
+    async def _access(self, operation: Operation, request: Request) -> ApiAccess:
+        """The access of a request. Raises ``ApiRefused`` if it has none."""
         if operation.needs == "nothing":
-            return None
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        access = self._context.sessions.access(token.strip()) if kind.lower() == "bearer" else None
+            return ApiAccess()
+        access = self._by_control_token(request) or await self._by_principal(request)
         if access is None:
             raise ApiRefused(
                 401,
-                "the control token, or the token of a signed-in page, is required",
+                "the control token, the token of a signed-in page, or that of a principal with a role is required",
                 hint=f"`{sign_in_command(request)}` signs a browser in; commands find the token of a local hub by "
                 "themselves",
                 headers={"www-authenticate": "Bearer"},
             )
-        if operation.needs == "control" and access != "control":
-            raise ApiRefused(403, "this needs the control token itself", hint=f"`{sign_in_command(request)}` uses it")
-        left = self._context.sessions.left(token.strip()) if access == "session" else None
-        return anyio.current_time() + left if left is not None else None
+        return access
+
+    def _by_control_token(self, request: Request) -> ApiAccess | None:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        sessions, token = self._context.sessions, token.strip()
+        found = sessions.access(token) if kind.lower() == "bearer" else None
+        if found is None:
+            return None
+        left = sessions.left(token) if found == "session" else None
+        return ApiAccess(
+            operator="control" if found == "control" else page_name(token),
+            roles=ALL_ROLES,
+            until=anyio.current_time() + left if left is not None else None,
+            is_control=found == "control",
+        )
+
+    async def _by_principal(self, request: Request) -> ApiAccess | None:
+        """The access of a principal; None if none is known."""
+        browsers = self._context.browsers
+        found = await browsers.identify(request)
+        if found is None:
+            return None
+        if found.by == "cookie" and request.method not in ("GET", "HEAD") and not browsers.is_own_page(request):
+            raise ApiRefused(403, "only a page of this hub may use this session", hint="use the status page")
+        roles = roles_of(found.principal, self._context.hub.config.settings.access.roles)
+        if found.by == "connection" and not roles:
+            return None  # the user of the machine has the control token
+        return ApiAccess(
+            operator=found.principal.name,
+            principal=found.principal,
+            roles=roles,
+            until=anyio.current_time() + found.until - time.time() if found.until is not None else None,
+            by_cookie=found.by == "cookie",
+        )
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse pages of other origins: a page that another program serves on this machine has another port."""
+        if request.headers.get("origin") is not None and not self._context.browsers.is_own_page(request):
+            raise ApiRefused(403, "this Origin may not use the control API", hint="open the status page of this hub")
+
+
+def _require(operation: Operation, access: ApiAccess, request: Request) -> None:
+    """Refuse a request whose access is not enough for the operation, and name what is missing."""
+    if operation.needs == "control" and not access.is_control:
+        raise ApiRefused(403, "this needs the control token itself", hint=f"`{sign_in_command(request)}` uses it")
+    if operation.needs in ALL_ROLES and operation.needs not in access.roles:
+        has = ", ".join(f"`{role}`" for role in sorted(access.roles)) or "none"
+        raise ApiRefused(
+            403,
+            f"this needs the role `{operation.needs}`, which {access.operator} does not have (roles: {has})",
+            hint="an operator gives roles in `holdfast.access.roles` of the mcp.json",
+        )
 
 
 def _raw_path(scope: Scope) -> str:
@@ -276,21 +340,6 @@ def _nothing_there(allowed: tuple[str, ...]) -> ApiRefused:
     if not allowed:
         return ApiRefused(404, "there is nothing at this path", hint="GET /api/openapi.json lists all paths")
     return ApiRefused(405, f"this path takes only {' and '.join(allowed)}", headers={"allow": ", ".join(allowed)})
-
-
-def _check_origin(request: Request) -> None:
-    """Refuse pages of other origins: a page that another program serves on this machine has another port."""
-    origin = request.headers.get("origin")
-    if origin is not None and _authority(origin) != request.headers.get("host", "").lower():
-        raise ApiRefused(403, "this Origin may not use the control API", hint="open the status page of this hub")
-
-
-def _authority(origin: str) -> str | None:
-    """Return host and port of an origin; None if it is not one."""
-    try:
-        return urlsplit(origin).netloc.lower() or None
-    except ValueError:
-        return None
 
 
 async def _body(operation: Operation, request: Request) -> ApiModel | None:
@@ -317,18 +366,38 @@ class FrameStream(StreamingResponse):
     It ends when the access of its reader ends.
     """
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], *, until: float | None = None) -> None:
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        until: float | None = None,
+        allowed: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """``allowed`` says whether the reader still has the access: a role or a token may be taken away."""
         super().__init__(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
         self._frames = frames
         self._until = math.inf if until is None else until
+        self._allowed = allowed
 
     async def stream_response(self, send: Send) -> None:
         """Write the frames until the generator, the reader or the access ends."""
         async with aclosing(self._frames):
             with anyio.CancelScope(deadline=self._until) as access:
-                await super().stream_response(send)
+                async with anyio.create_task_group() as tasks:
+                    if self._allowed is not None:
+                        tasks.start_soon(_end_without, self._allowed, access)
+                    await super().stream_response(send)
+                    tasks.cancel_scope.cancel()
         if access.cancelled_caught:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _end_without(allowed: Callable[[], Awaitable[bool]], stream: anyio.CancelScope) -> None:
+    while True:
+        await anyio.sleep(RECHECK_SECONDS)
+        if not await allowed():
+            stream.cancel()
+            return
 
 
 def _status(error: HoldfastError) -> int:
@@ -453,7 +522,8 @@ async def get_logs(api: ApiContext, request: ApiRequest) -> ApiModel:
 async def follow_logs(api: ApiContext, request: ApiRequest) -> Response:
     api.hub.registry.slot(request.server)
     last = request.number("lines", default=0, most=MOST_LINES)
-    return FrameStream(_log_frames(api, request.server, last), until=request.until)
+    frames = _log_frames(api, request.server, last)
+    return FrameStream(frames, until=request.access.until, allowed=request.still_allowed)
 
 
 async def _log_frames(api: ApiContext, server: str, last: int) -> AsyncGenerator[bytes, None]:
@@ -464,14 +534,14 @@ async def _log_frames(api: ApiContext, server: str, last: int) -> AsyncGenerator
 
 
 async def follow_events(api: ApiContext, request: ApiRequest) -> Response:
-    return FrameStream(api.events.follow(), until=request.until)
+    return FrameStream(api.events.follow(), until=request.access.until, allowed=request.still_allowed)
 
 
 async def list_activity(api: ApiContext, request: ApiRequest) -> ApiModel:
     if api.audit is None:
-        return ActivityView(audit=False, principal=request.own or "", records=())
+        return ActivityView(audit=False, principal=request.access.own, records=())
     most = request.number("lines", default=100, most=MOST_LINES)
-    wanted = AuditFilter(principal=request.own or "")
+    wanted = AuditFilter(principal=request.access.own)
     records = await anyio.to_thread.run_sync(latest_records, api.audit.folder, wanted, most)
     shown = [
         ActivityRecord(
@@ -480,7 +550,18 @@ async def list_activity(api: ApiContext, request: ApiRequest) -> ApiModel:
         )
         for one in records
     ]
-    return ActivityView(audit=True, principal=request.own or "", records=tuple(shown))
+    return ActivityView(audit=True, principal=request.access.own, records=tuple(shown))
+
+
+async def get_me(_: ApiContext, request: ApiRequest) -> ApiModel:
+    access = request.access
+    return Me(
+        principal=access.principal.name if access.principal is not None else "",
+        groups=tuple(sorted(access.principal.groups)) if access.principal is not None else (),
+        roles=tuple(sorted(access.roles)),
+        signed_in=access.by_cookie,
+        expires_in=access.until - anyio.current_time() if access.until is not None else None,
+    )
 
 
 async def get_targets(api: ApiContext, _: ApiRequest) -> ApiModel:
@@ -511,7 +592,17 @@ HANDLERS: Mapping[str, Handler] = {
     one.__name__: one
     for one in (
         *(get_hub, list_servers, get_server, reconnect, enable, disable, approve, login, answer_login),
-        *(list_approvals, get_approved, get_catalog, get_logs, follow_logs, follow_events, list_activity, get_targets),
+        *(
+            list_approvals,
+            get_approved,
+            get_catalog,
+            get_logs,
+            follow_logs,
+            follow_events,
+            list_activity,
+            get_targets,
+            get_me,
+        ),
         *(get_openapi, new_code, sign_in),
     )
 }

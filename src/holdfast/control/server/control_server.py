@@ -6,17 +6,17 @@ It reads the hub's records and gives commands. It is never on the path of a call
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import anyio
 from starlette.routing import BaseRoute, Mount
 
-from holdfast.access import AuditTrail, Principal
+from holdfast.access import AuditTrail
 from holdfast.config import UNIX
 from holdfast.control.models import FleetView
 from holdfast.control.server.api import HANDLERS, ApiContext, ControlApi
+from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.control_events import EventStream
 from holdfast.control.server.history import History
 from holdfast.control.server.log_buffer import LOGGED_OUTCOMES, LogBuffer
@@ -29,11 +29,7 @@ from holdfast.core import Transition
 from holdfast.fleet import Fleet
 from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
 
-__all__ = ["ControlServer", "PrincipalOf"]
-
-PrincipalOf: TypeAlias = Callable[[str], Awaitable[Principal | None]]
-"""The principal of a caller's own bearer token; None if it has none."""
-
+__all__ = ["ControlServer"]
 
 AUDIT_SECONDS = 2.0
 """How soon a page shows that the audit cannot be written."""
@@ -45,8 +41,8 @@ RECONNECT_SECONDS = 10.0
 class ControlServer:
     """Create it before the hub is entered, so that it receives every record.
 
-    The metrics need no token unless ``principal_of`` is given. Then they need a token that it knows, or one of the
-    control API. In a worker, ``workers`` are those that answer as one hub.
+    Where callers need a token, the metrics need one too: that of a caller, or one of the control API. In a worker,
+    ``workers`` are those that answer as one hub.
     """
 
     def __init__(
@@ -55,7 +51,7 @@ class ControlServer:
         about: HubInfo,
         *,
         sessions: BrowserSessions,
-        principal_of: PrincipalOf | None = None,
+        browsers: BrowserIdentity,
         workers: WorkerGroup | None = None,
         fleet: Fleet | None = None,
         audit: AuditTrail | None = None,
@@ -69,9 +65,9 @@ class ControlServer:
         self._metrics = Metrics(hub, fleet, audit)
         self.views = Views(hub, self.history, about, fleet, loop_lag=self._loop_lag)
         self.events = EventStream(self.views, wall=time.time)
-        context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, audit, principal_of)
+        context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, browsers, audit)
         self._api = ControlApi(context, HANDLERS)
-        self._principal_of = principal_of
+        self._browsers = browsers
         self._audit = audit
         self._workers = workers
         self._totals = SharedTotals(hub, workers, self.history, self.events.called) if workers is not None else None
@@ -105,12 +101,13 @@ class ControlServer:
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
-        read_by = self._may_read_metrics if self._principal_of is not None else None
+        read_by = self._may_read_metrics if self._browsers.tokens is not None else None
         metrics = metrics_route(self._metrics, self._workers, read_by=read_by)
+        pages = (*page_routes(by_issuer=self._browsers.by_issuer), *self._browsers.routes())
         if self._workers is None or self._totals is None:
-            return (Mount("/api", app=self._api), metrics, *page_routes())
+            return (Mount("/api", app=self._api), metrics, *pages)
         api = Mount("/api", app=SpokenApi(self._api, self._workers, self._runs_in_stdio))
-        return (api, metrics, worker_routes(self._totals, self._hub), *page_routes())
+        return (api, metrics, worker_routes(self._totals, self._hub), *pages)
 
     def _fleet_changed(self) -> None:
         """Tell the followers of what changed in the fleet, without the times and counts that always change."""
@@ -143,7 +140,8 @@ class ControlServer:
     async def _may_read_metrics(self, token: str) -> bool:
         if self.sessions.access(token) is not None:
             return True
-        return self._principal_of is not None and await self._principal_of(token) is not None
+        callers = self._browsers.tokens
+        return callers is not None and await callers.principal(token) is not None
 
     # Called by the server.
 

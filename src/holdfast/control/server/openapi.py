@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from holdfast._version import __version__
+from holdfast.access import Role
 from holdfast.control.models import (
     ActivityView,
     ApiError,
@@ -24,6 +25,7 @@ from holdfast.control.models import (
     LoginPage,
     LogLine,
     Logs,
+    Me,
     Server,
     Servers,
     Session,
@@ -35,9 +37,10 @@ from holdfast.control.server.control_events import EVENTS
 
 __all__ = ["MOST_LINES", "OPERATIONS", "Lookup", "Needs", "Operation", "document", "look_up"]
 
-Needs: TypeAlias = Literal["nothing", "caller", "session", "control"]
-"""The token that an operation needs. A browser's token (``session``) can do all that the control token can, except
-make sign-in codes and read unmasked addresses. With ``caller``, a caller's own token shows her what is hers.
+Needs: TypeAlias = Literal["nothing", "caller", "control"] | Role
+"""What an operation needs: a role, which the control token and the page of a sign-in code have too; the control token
+itself (``control``), to make sign-in codes and to read unmasked addresses; or any principal (``caller``), who sees what
+is hers.
 """
 
 MOST_LINES = 1_000
@@ -59,7 +62,7 @@ class Operation:
     body: type[ApiModel] | None = None
     query: tuple[str, ...] = ()
     """Optional whole numbers, from 1 on."""
-    needs: Needs = "session"
+    needs: Needs = "read"
     errors: tuple[int, ...] = ()
     """Its own error statuses, beside those of every operation."""
 
@@ -77,6 +80,7 @@ OPERATIONS = (
         summary="Reconnect now; answers when the attempt is over",
         answer=Server,
         errors=(404, 409, 502),
+        needs="operate",
     ),
     Operation(
         name="enable",
@@ -85,6 +89,7 @@ OPERATIONS = (
         summary="Enable the server",
         answer=Server,
         errors=(404,),
+        needs="operate",
     ),
     Operation(
         name="disable",
@@ -93,6 +98,7 @@ OPERATIONS = (
         summary="Disable the server",
         answer=Server,
         errors=(404,),
+        needs="operate",
     ),
     Operation(
         name="approve",
@@ -102,6 +108,7 @@ OPERATIONS = (
         body=Approve,
         answer=Server,
         errors=(404, 409),
+        needs="approve",
     ),
     Operation(
         name="login",
@@ -110,6 +117,7 @@ OPERATIONS = (
         summary="Log in to the server; the login ends with this request. Events: `visit`, then `done` or `failed`",
         media_type="text/event-stream",
         errors=(404, 409),
+        needs="operate",
     ),
     Operation(
         name="answer_login",
@@ -119,6 +127,7 @@ OPERATIONS = (
         body=LoginAnswer,
         answer=Server,
         errors=(404, 409),
+        needs="operate",
     ),
     Operation(
         name="list_approvals",
@@ -166,9 +175,17 @@ OPERATIONS = (
         name="list_activity",
         method="GET",
         path="/api/activity",
-        summary="The latest records of the audit; with the token of a caller, her own",
+        summary="The latest records of the audit; without the role `operate`, those of the caller",
         answer=ActivityView,
         query=("lines",),
+        needs="caller",
+    ),
+    Operation(
+        name="get_me",
+        method="GET",
+        path="/api/me",
+        summary="Who asks, and what she may do",
+        answer=Me,
         needs="caller",
     ),
     Operation(
@@ -237,7 +254,7 @@ def _parameters(operation: Operation, segments: list[str]) -> dict[str, str] | N
 
 _REASONS = {
     401: "The token is missing or not valid",
-    403: "The Origin or the token has no access",
+    403: "The Origin has no access, or the principal lacks the role that the error names",
     404: "There is nothing with that name",
     409: "The state of the server does not allow it",
     421: "The Host is not served here",
@@ -277,6 +294,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "security": [] if operation.needs == "nothing" else [{"token": []}],
+        "x-needs": operation.needs,
         "responses": {"200": _answer(operation), **{str(code): _error(code) for code in sorted(_errors(operation))}},
     }
     if parameters := [*_in_path(operation), *_in_query(operation)]:

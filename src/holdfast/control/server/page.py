@@ -47,10 +47,12 @@ class _StaticFile:
     tag: str
 
 
-def page_routes() -> list[Route]:
-    """Return the routes ``/`` and ``/static/…``."""
+def page_routes(*, by_issuer: bool = False) -> list[Route]:
+    """Return the routes ``/`` and ``/static/…``. With ``by_issuer`` the page offers a sign-in at the issuer."""
     kept = _files()
     shell = kept["index.html"]
+    if by_issuer:
+        shell = _file("index.html", shell.body.replace(b'data-issuer="no"', b'data-issuer="yes"'))
 
     async def page(request: Request) -> Response:
         return _answer(request, _with_command(shell, sign_in_command(request)))

@@ -1,5 +1,6 @@
 // The control API as this page uses it. The token goes into a header, never into a URL.
-// The browser stores the page's own token, which ends with the hub; never the control token.
+// The browser stores the page's own token, which ends with the hub; never the control token. A person who signed in as
+// herself has a session in a cookie instead, which no script can read.
 
 const KEPT = "holdfast.token";
 
@@ -14,11 +15,30 @@ export class Refused extends Error {
 
 export class Api {
   #token = localStorage.getItem(KEPT);
+  #known = false;
   /** Called when the hub no longer accepts the token. */
   onSignedOut = () => {};
 
   get signedIn() {
-    return this.#token !== null;
+    return this.#token !== null || this.#known;
+  }
+
+  /** Who this browser is and what she may do; null if the hub does not know her. */
+  async me() {
+    try {
+      const me = await this.#json("/api/me", {});
+      this.#known = me.principal !== "";
+      return me;
+    } catch (error) {
+      if (error.status === 0) throw error;
+      return null;
+    }
+  }
+
+  /** End the session of this browser. */
+  async signOut() {
+    await this.#json("/signout", { method: "POST" });
+    this.#forget();
   }
 
   /** Exchange a one-time code for a session of this page. */
@@ -34,11 +54,17 @@ export class Api {
     await this.signIn(code);
   }
 
-  /** Use the own token of a caller, if it is one; it is not stored, and ends with the page. */
+  /** Sign in with the own token of a caller, if it is one. A token of an issuer is not stored: it ends soon. */
   async signInAsCaller(token) {
-    const { principal } = await this.#json("/api/activity?lines=1", {}, token);
+    const { principal } = await this.#json("/api/me", {}, token);
     if (principal === "") return false;
-    this.#token = token;
+    this.#known = true;
+    try {
+      await this.#json("/signin/token", { method: "POST", body: { token } }, null);
+      this.#token = null;
+    } catch {
+      this.#token = token;
+    }
     return true;
   }
 
@@ -58,6 +84,7 @@ export class Api {
 
   #forget() {
     this.#token = null;
+    this.#known = false;
     localStorage.removeItem(KEPT);
   }
 
@@ -71,7 +98,7 @@ export class Api {
     const headers = { ...options.headers, ...(used ? { authorization: `Bearer ${used}` } : {}) };
     let response;
     try {
-      response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
+      response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "same-origin", redirect: "error" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Refused(0, "the hub does not answer", "Check that it is still running. This page keeps trying.");
@@ -79,7 +106,7 @@ export class Api {
     if (response.ok) return response;
     const said = await response.json().catch(() => ({}));
     // After a second sign-in during this request, only the old token is not valid.
-    if (response.status === 401 && used !== null && used === this.#token) {
+    if (response.status === 401 && used === this.#token && this.signedIn) {
       this.#forget();
       this.onSignedOut();
     }

@@ -6,6 +6,7 @@ import { Api } from "./api.js";
 import { Announcer } from "./announcer.js";
 import { ServerList } from "./servers.js";
 import { Detail } from "./detail.js";
+import { setText, show } from "./dom.js";
 import { Fleet } from "./fleet.js";
 import { Header } from "./header.js";
 import { SignIn } from "./signin.js";
@@ -17,7 +18,7 @@ const header = new Header(fleet, { onFilter: filter, onRetry: () => stream.nudge
 const announcer = new Announcer(fleet);
 const board = new ServerList(document.getElementById("fleet"), { fleet, act, tryAll, onToggle });
 const activity = new Activity(api);
-const signIn = new SignIn(api, begin, beginOwn);
+const signIn = new SignIn(api, begin);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
 const AGAIN = 2000;
@@ -33,19 +34,35 @@ api.onSignedOut = () => leave("The session ended: sessions end with the hub. Sig
 
 // Signing in and out
 
-function begin() {
+/** Show what the one who signed in may see: the servers with the role `read`, else only what she did herself. */
+async function begin() {
+  const me = await api.me();
+  if (me === null) return leave();
   signIn.hide();
-  view("board");
-  stream.start();
-  activity.load();
+  document.body.dataset.roles = me.roles.join(" ");
+  who(me);
+  const reads = me.roles.includes("read");
+  view(reads ? "board" : "own");
+  if (reads) stream.start();
+  else document.title = "Activity · Holdfast";
+  return activity.load();
 }
 
-/** A caller signed in with her own token: she sees what she did, and nothing of the servers. */
-function beginOwn() {
-  signIn.hide();
-  view("own");
-  document.title = "Activity · Holdfast";
-  activity.load();
+function who({ principal, groups, roles, signed_in }) {
+  show(document.getElementById("who"), principal !== "");
+  setText(document.getElementById("who-name"), principal.slice(principal.lastIndexOf("#") + 1));
+  const told = [principal, groups.length ? `groups: ${groups.join(", ")}` : "", `roles: ${roles.join(", ") || "none"}`];
+  document.getElementById("who-name").title = told.filter(Boolean).join("\n");
+  show(document.getElementById("sign-out"), signed_in);
+}
+
+async function signOut() {
+  try {
+    await api.signOut();
+    leave("You are signed out of this hub.");
+  } catch (error) {
+    announcer.say(`Not signed out: ${error.message}.`);
+  }
 }
 
 function leave(reason = "") {
@@ -54,6 +71,7 @@ function leave(reason = "") {
   if (board.opened !== null) board.toggle(board.opened);
   writeAddress({ server });
   activity.hide();
+  show(document.getElementById("who"), false);
   view("sign-in");
   signIn.show(reason);
 }
@@ -237,6 +255,15 @@ function onToggle(row, open) {
   detail = open ? new Detail(row, { api, fleet, act, window: () => board.window }) : null;
 }
 
+/** Whether the hub knows this browser by a cookie, or by the gateway in front of it. */
+async function known() {
+  try {
+    return (await api.me()) !== null;
+  } catch {
+    return false;
+  }
+}
+
 // Time
 
 setInterval(() => {
@@ -255,7 +282,9 @@ addEventListener("pageshow", (event) => event.persisted && api.signedIn && strea
 addEventListener("online", () => stream.nudge());
 addEventListener("hashchange", () => signIn.useCode());
 
+document.getElementById("sign-out").addEventListener("click", signOut);
+
 header.restore(readAddress());
 await signIn.useCode();
-if (api.signedIn) begin();
+if (api.signedIn || (document.body.dataset.view === "starting" && (await known()))) await begin();
 else if (document.body.dataset.view === "starting") leave(document.getElementById("sign-in-reason").textContent);

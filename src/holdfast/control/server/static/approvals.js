@@ -89,7 +89,8 @@ export class Changed {
   }
 
   #button(words, label, approvals) {
-    return el("button", { type: "button", "aria-label": label, on: { click: () => this.#approve(approvals) } }, words);
+    const attributes = { type: "button", "data-role": "approve", "aria-label": label };
+    return el("button", { ...attributes, on: { click: () => this.#approve(approvals) } }, words);
   }
 
   /** Send the mark of the shown change with each approval: a newer change is not approved unseen. */

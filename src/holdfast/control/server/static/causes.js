@@ -85,7 +85,11 @@ export class Cause {
       retry: el("p", { class: "retry", "data-span": "" }),
       note: el("p", { class: "note", hidden: true }),
       list: el("ul", { class: "servers", id, role: "list", hidden: true }),
-      act: el("button", { type: "button", class: "act", on: { click: () => this.#env.tryAll(this) } }, "Try all now"),
+      act: el(
+        "button",
+        { type: "button", class: "act", "data-role": "operate", on: { click: () => this.#env.tryAll(this) } },
+        "Try all now",
+      ),
     };
     parts.opener = el(
       "button",

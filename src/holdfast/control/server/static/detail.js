@@ -38,7 +38,8 @@ export class Detail {
 
   #build() {
     const { id } = this.#row.server;
-    const act = (verb, words) => el("button", { type: "button", on: { click: () => this.#env.act(id, verb) } }, words);
+    const act = (verb, words) =>
+      el("button", { type: "button", "data-role": "operate", on: { click: () => this.#env.act(id, verb) } }, words);
     const parts = {
       reconnect: act("reconnect", "Reconnect"),
       enable: act("enable", "Enable"),

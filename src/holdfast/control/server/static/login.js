@@ -35,7 +35,11 @@ export class Login {
     this.#place.replaceChildren(
       ...(problem ? [el("p", { class: "note", "data-kind": "failed", role: "alert" }, problem)] : []),
       el("p", { class: "fine" }, "The server asks for a login. The hub keeps it, and renews it by itself."),
-      el("button", { type: "button", class: "primary", on: { click: () => this.#begin() } }, "Log in"),
+      el(
+        "button",
+        { type: "button", class: "primary", "data-role": "operate", on: { click: () => this.#begin() } },
+        "Log in",
+      ),
     );
   }
 

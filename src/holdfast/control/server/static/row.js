@@ -84,7 +84,7 @@ export class Row {
         "calls refused for ",
         field("breaker.retry_in", "", "", "span", { class: "retry-time" }),
       ),
-      act: el("button", { type: "button", class: "act", on: { click: () => this.#press() } }),
+      act: el("button", { type: "button", class: "act", "data-role": "operate", on: { click: () => this.#press() } }),
       note: el("p", { class: "note", hidden: true }),
       detail: el("div", { class: "detail", id: detail, hidden: true }),
     };

@@ -1,19 +1,19 @@
-// Signing in: with a one-time code in the URL, with the hub's control token, or with the own token of a caller.
+// Signing in: at the issuer, with a one-time code in the URL, with the hub's control token, or with a caller's own token.
 
 import { copyable, setText, show } from "./dom.js";
 
 export class SignIn {
   #api;
   #onDone;
-  #onOwn;
   #section = document.getElementById("sign-in");
   #reason = document.getElementById("sign-in-reason");
   #input = document.getElementById("token");
 
-  constructor(api, onDone, onOwn) {
+  constructor(api, onDone) {
     this.#api = api;
     this.#onDone = onDone;
-    this.#onOwn = onOwn;
+    const issuer = document.getElementById("sign-in-issuer");
+    show(issuer, issuer.dataset.issuer === "yes");
     const command = document.getElementById("sign-in-command");
     command.append(...copyable(command.dataset.command, "the command"));
     document.getElementById("sign-in-form").addEventListener("submit", (event) => this.#submit(event));
@@ -52,11 +52,10 @@ export class SignIn {
     event.preventDefault();
     const token = this.#input.value.trim();
     try {
-      if (await this.#api.signInAsCaller(token)) return this.#onOwn();
-      await this.#api.signInByToken(token);
+      if (!(await this.#api.signInAsCaller(token))) await this.#api.signInByToken(token);
       return this.#onDone();
     } catch (error) {
-      this.show(error.status === 401 ? "That is not this hub’s control token." : `Not signed in: ${error.message}.`);
+      this.show(error.status === 401 ? "That is neither this hub’s control token nor a caller’s." : `Not signed in: ${error.message}.`);
       return this.#input.focus();
     }
   }

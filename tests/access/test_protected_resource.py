@@ -1,0 +1,110 @@
+"""What a client without a token is told, and which audience counts at which endpoint."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from holdfast.access.jwt import JwtVerifier
+from holdfast.access.protected_resource import ProtectedResource
+from holdfast.errors import UsageError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-20")]
+
+RESOURCE = ProtectedResource("https://hub.example/", "https://idp.example")
+
+
+@pytest.mark.parametrize(
+    ("audience", "path"),
+    [
+        ("https://hub.example/mcp", "/mcp"),
+        ("https://hub.example/mcp/", "/mcp"),
+        ("https://hub.example/mcp?tools=find", "/mcp"),
+        ("HTTPS://HUB.example:443/mcp", "/mcp"),
+        ("https://hub.example", "/mcp"),
+        ("https://hub.example/", "/servers/github/mcp"),
+        ("https://hub.example/servers/github/mcp?profile=x", "/servers/github/mcp"),
+        ("https://hub.example/mcp", ""),
+    ],
+)
+def test_an_audience_is_compared_without_its_query(audience: str, path: str) -> None:
+    assert RESOURCE.is_named(audience, path)
+
+
+@pytest.mark.parametrize(
+    ("audience", "path"),
+    [
+        ("https://hub.example/servers/github/mcp", "/mcp"),
+        ("https://hub.example/servers/github/mcp", "/servers/jira/mcp"),
+        ("https://hub.example/mcp", "/servers/github/mcp"),
+        ("https://hub.example/servers/github/mcp", ""),
+        ("http://hub.example/mcp", "/mcp"),
+        ("https://hub.example:8443/mcp", "/mcp"),
+        ("https://hub.example.evil/mcp", "/mcp"),
+        ("https://evil@hub.example/mcp", "/mcp"),
+        ("https://hub.example/mcpx", "/mcp"),
+        ("https://hub.example:nonsense/mcp", "/mcp"),
+        ("hub.example/mcp", "/mcp"),
+        ("", "/mcp"),
+    ],
+)
+def test_the_audience_of_another_endpoint_or_host_does_not_count(audience: str, path: str) -> None:
+    assert not RESOURCE.is_named(audience, path)
+
+
+def test_the_challenge_names_the_document_of_the_path_and_nothing_breaks_out_of_its_quotes() -> None:
+    where = "https://hub.example/.well-known/oauth-protected-resource"
+    assert RESOURCE.challenge("/servers/a%2Fb/mcp") == f'Bearer resource_metadata="{where}/servers/a%2Fb/mcp"'
+    assert RESOURCE.challenge('/servers/a"b/mcp') == f'Bearer resource_metadata="{where}/servers/a%22b/mcp"'
+    assert RESOURCE.challenge("/metrics") == f'Bearer resource_metadata="{where}"'
+    assert RESOURCE.challenge(f"/servers/{'x' * 2000}/mcp") == f'Bearer resource_metadata="{where}"'
+    more = ProtectedResource(
+        "https://gw.example/hub", "https://idp.example", scopes=lambda: {"tools:write", "tools:read"}
+    )
+    assert more.challenge("/mcp", error="invalid_token") == (
+        'Bearer error="invalid_token", scope="tools:read tools:write", '
+        'resource_metadata="https://gw.example/hub/.well-known/oauth-protected-resource/mcp"'
+    )
+    assert more.metadata("/mcp") == {
+        "resource": "https://gw.example/hub/mcp",
+        "authorization_servers": ["https://idp.example"],
+        "scopes_supported": ["tools:read", "tools:write"],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Holdfast",
+    }
+
+
+async def test_a_jwt_counts_at_the_endpoint_that_it_was_issued_for(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = tmp_path / "key.pem"
+    pem.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+
+    def token(**claims: object) -> str:
+        whole = {"iss": "https://idp.example", "sub": "ada", "exp": time.time() + 60, **claims}
+        return jwt.encode(whole, key, algorithm="ES256")
+
+    verify = JwtVerifier(issuer="https://idp.example", keys=str(pem), resource=RESOURCE)
+    narrow = token(aud=["https://else.example", "https://hub.example/servers/github/mcp?tools=find"])
+    found = await verify(narrow, "/servers/github/mcp")
+    assert found is not None
+    assert found.name == "https://idp.example#ada"
+    assert await verify(narrow, "/mcp") is None
+    assert await verify(narrow) is None
+    named = JwtVerifier(issuer="https://idp.example", keys=str(pem), audience="hub")
+    assert await named(token(aud="hub"), "/servers/github/mcp") is not None
+    assert await named(token(aud="https://hub.example/mcp"), "/mcp") is None
+    # An ID token is for one client: more audiences count only if it says who it was issued to.
+    assert await verify.claims(token(aud="page"), "page") is not None
+    assert await verify.claims(token(aud="other"), "page") is None
+    assert await verify.claims(token(aud=["page", "other"]), "page") is None
+    assert await verify.claims(token(aud=["page", "other"], azp="page"), "page") is not None
+    assert await verify.claims(token(aud="page", azp="other"), "page") is None
+    with pytest.raises(UsageError):
+        JwtVerifier(issuer="https://idp.example", keys=str(pem))
