@@ -26,21 +26,23 @@ from tests.docs.documented import ROOT, commands_of, documented_pages
 FRESH = "it installs from the network: tests/field/test_fresh_debian.py runs it in a fresh Debian"
 FRAMEWORK = "it installs a framework: tests/integrations runs the page's program in its environment, with -m field"
 CLUSTER = "it needs a cluster; tests/deploy renders what is printed, and runs the hub's arguments and those of its test"
+DOCKER = "it needs Docker; tests/deploy checks the files that it uses"
 GATEWAY = "it needs a gateway that runs"
 
 CANNOT: dict[str, str] = {
-    "pipx install .": FRESH,
-    "pipx install --force .": FRESH,
-    "pipx install '.[otel]'": FRESH,
-    "pip install '.[google-adk]'": FRAMEWORK,
-    "pip install '.[langchain]'": FRAMEWORK,
-    "pip install '.[openai-agents]'": FRAMEWORK,
-    "pip install '.[pydantic-ai]'": FRAMEWORK,
-    "make serve": "it installs from the network, and then runs `holdfast serve`, which this test runs",
+    "pipx install holdfast-mcp": FRESH,
+    "pipx install 'holdfast-mcp[otel]'": FRESH,
+    "pipx upgrade holdfast-mcp": FRESH,
+    "pipx uninstall holdfast-mcp": FRESH,
+    "uv tool install holdfast-mcp": FRESH,
+    "uvx holdfast-mcp serve --demo": FRESH,
+    "sudo apt install ./holdfast-mcp_0.2.0_python3.11_amd64.deb": FRESH,
+    "pip install 'holdfast-mcp[google-adk]'": FRAMEWORK,
+    "pip install 'holdfast-mcp[langchain]'": FRAMEWORK,
+    "pip install 'holdfast-mcp[openai-agents]'": FRAMEWORK,
+    "pip install 'holdfast-mcp[pydantic-ai]'": FRAMEWORK,
     "make test": "it runs this test",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone",
-    "git pull": "it needs a remote",
-    "docker compose -f deploy/compose/compose.yaml up": "it needs Docker; tests/deploy checks the file",
     "HOLDFAST_SESSION_KEY=… holdfast serve": "the reader puts a value for the dots",
     "export HOLDFAST_URL=https://hub.example.com HOLDFAST_CONTROL_TOKEN=…": "the reader puts a value for the dots",
 }
@@ -50,6 +52,8 @@ CANNOT_BEGIN = {
     "helm install ": CLUSTER,
     "helm test ": CLUSTER,
     "kubectl ": CLUSTER,
+    "docker ": DOCKER,
+    "HOLDFAST_MCP_JSON=$PWD/mcp.json docker ": DOCKER,
     "curl ": GATEWAY,
     "holdfast gateway bridge ": "it writes into /etc; tests/gateway run it with another file",
 }

@@ -52,7 +52,7 @@ def foreign(text: str) -> list[str]:
 def test_the_distribution_is_named_holdfast_mcp_and_the_command_holdfast() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["name"] == "holdfast-mcp"
-    assert list(project["scripts"]) == ["holdfast"]
+    assert list(project["scripts"]) == ["holdfast", "holdfast-mcp"], "uvx runs the command of the package's name"
 
 
 def test_no_text_tells_anyone_to_install_the_foreign_package() -> None:

@@ -1,7 +1,8 @@
 """The README and the tutorial on a fresh Debian, whose Python is externally managed: empty home, no Holdfast on PATH.
 
-A chroot is made by ``mmdebstrap`` from the package sources of this machine. The machine's pip settings and
-certificates are lent to it; nothing of them is part of the project.
+What is installed is the wheel, as the package index would give it. A chroot is made by ``mmdebstrap`` from the package
+sources of this machine. The machine's pip settings and certificates are lent to it; nothing of them is part of the
+project.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from pathlib import Path
 
 import pytest
 
+from release.distributions import build, version_of
+from release.packages import debian as debian_package
 from tests.docs.documented import ROOT, commands_of
 from tests.docs.test_docs import steady
 
-pytestmark = [pytest.mark.field, pytest.mark.requirement("DX-1"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.field, pytest.mark.requirement("DX-1", "DX-14"), pytest.mark.timeout(1500)]
 
 PACKAGES = "ca-certificates,make,pipx,python3-venv"
 LENT = re.compile(r"^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_|HTTPS?_PROXY|NO_PROXY|https?_proxy|no_proxy)")
 MINUTES = 900
+DIST = "/srv/dist"
+"""Where the files of the release are in that Debian. pip and uv look there, and find no holdfast-mcp elsewhere."""
 
 CURSOR = '{"mcpServers": {"letters": {"command": "python3", "args": ["/home/me/clone/docs/examples/files_server.py"]}}}'
 
@@ -39,6 +44,8 @@ class Debian:
         """Run a script as a new login of a user. Without the network, every port is free."""
         alone = [] if network else ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "alone"]
         lent = {name: value for name, value in os.environ.items() if LENT.match(name)}
+        for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+            lent[name] = f"{lent.get(name, '')} {DIST}".strip()
         shell = f"cd; cd clone 2>/dev/null; export TERM=dumb COLUMNS=80\n{script}"
         inner = f'exec setpriv --reuid {user} --regid {user} --init-groups env -i HOME=/home/{user} "$@" bash -lc "$0"'
         given = [f"{name}={value}" for name, value in lent.items()]
@@ -69,6 +76,7 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
     root.mkdir()
     with tarfile.open(archive) as packed:
         packed.extractall(root, filter="fully_trusted")
+    build(root / DIST.lstrip("/"))
     with ExitStack() as stack:
         _lend(root, stack)
         machine = Debian(root)
@@ -151,7 +159,7 @@ def test_the_readme_works_as_printed(debian: Debian) -> None:
     assert debian.run("command -v holdfast").returncode != 0
     commands = [one for one in commands_of("README.md") if not one.startswith("make ")]
     install, demo, tour, watch, import_, apply, serve, tools, call, doctor = commands
-    assert install == "pipx install ."
+    assert install == "pipx install holdfast-mcp"
     debian.does(install, network=True)
 
     said = debian.does(
@@ -198,11 +206,35 @@ def test_the_tutorial_works_as_printed(debian: Debian) -> None:
     assert "words  available  2 tools" in printed(said, own)
     assert "1 of 3 servers work" in printed(said, doctor)
     program = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), flags=re.DOTALL)[0]
-    debian.does("python3 -m venv ~/env && ~/env/bin/pip install -q .", network=True)
+    debian.does("python3 -m venv ~/env && ~/env/bin/pip install -q holdfast-mcp", network=True)
     assert debian.does(f"~/env/bin/python - <<'END'\n{program}\nEND").splitlines()[-1] == "6"
 
 
 def test_uv_gives_the_command_too(debian: Debian) -> None:
-    assert "`uv tool install .` does the same" in (ROOT / "README.md").read_text()
-    debian.does("pipx install uv && ~/.local/bin/uv tool install .", user="you", network=True)
-    assert debian.does("holdfast --version", user="you").startswith("holdfast ")
+    assert "`uv tool install holdfast-mcp` does the same" in (ROOT / "README.md").read_text()
+    debian.does("pipx install uv && ~/.local/bin/uv tool install holdfast-mcp", user="you", network=True)
+    assert debian.does("holdfast --version", user="you").strip() == f"holdfast {version_of()}"
+    said = debian.does("~/.local/bin/uvx --offline holdfast-mcp --version", user="you")
+    assert said.strip().endswith(f"holdfast {version_of()}")
+
+
+def test_the_debian_package_serves_and_leaves_nothing(debian: Debian) -> None:
+    dist = debian.root / DIST.lstrip("/")
+    about = {"version": version_of(), "description": "A test", "homepage": "https://example.com"}
+    lock = ROOT / "deploy/docker/requirements.lock"
+    made = debian_package(next(dist.glob("*.whl")), lock, dist, about=about)
+    debian.does(
+        f"apt-get update -q && apt-get install -y -q --no-install-recommends {DIST}/{made.name}",
+        user="root",
+        network=True,
+    )
+    said = debian.does(
+        "/usr/bin/holdfast serve --demo --port 0 > ~/packaged 2>&1 & hub=$!\n"
+        "until grep -q 'ready when' ~/packaged; do sleep 0.2; done\n"
+        "url=$(sed -n 's/^MCP endpoint: *//p' ~/packaged)\n"
+        "/usr/bin/holdfast call ticker price symbol=ACME --url $url; kill $hub; wait $hub\n",
+    )
+    assert said.startswith("ACME: ")
+    debian.does(
+        "apt-get remove -y -q holdfast-mcp && ! test -e /usr/bin/holdfast && ! test -e /opt/holdfast", user="root"
+    )

@@ -17,6 +17,7 @@ of ``--workers``. The hubs in front have ``{"hub": ADDRESS}`` as its definition.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -104,11 +105,17 @@ def without_itself(options: ServeConfig, config: Config) -> Config:
 
 ITSELF = "this server is Holdfast itself with the same file, so it is left out"
 
+OWN_NAMES = ("holdfast", "holdfast-mcp")
+RUNNERS = ("uvx", "uv", "pipx")
+"""Programs that run ours with this machine's files. A container has files of its own, so a hub in it is another one."""
+
 
 def _starts(server: ServerSpec, source: Path) -> bool:
     """Whether a command starts a hub that serves the same file, or the one that is found."""
     words = [server.command, *server.args]
-    if Path(server.command).name != "holdfast" and words[1:3] != ["-m", "holdfast"]:
+    runner, started = Path(server.command).name, words[: words.index("serve")] if "serve" in words else []
+    last = re.split(r"[@=\[]", Path(started[-1]).name)[0] if started else ""  # `uvx holdfast-mcp@0.2.0`
+    if last not in OWN_NAMES or (len(started) > 1 and runner not in RUNNERS and started[-2] != "-m"):
         return False
     named = config_in(words)
     is_same = not named or os.path.realpath(named) == os.path.realpath(source)
