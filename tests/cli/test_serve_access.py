@@ -29,6 +29,7 @@ from holdfast.files import replace_file
 from holdfast.serve.announcement import keep_state_private
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.run import allowed_hosts
+from holdfast.testing import StdioServer
 from tests.access.test_quotas import number_open
 from tests.cli.serve_process import Served, config, run, served
 
@@ -416,6 +417,33 @@ async def test_a_hub_serves_tls_and_takes_a_new_certificate_without_a_restart(tm
         with pytest.raises(ssl.SSLCertVerificationError):
             await request(hub, tls=authority.context())
         assert run("status", home=home).returncode == 0
+
+
+@pytest.mark.requirement("DX-11", "SEC-16")
+@pytest.mark.parametrize("wants_certificate", [False, True])
+async def test_commands_use_a_hub_with_a_certificate_of_its_own_unless_it_wants_theirs(
+    wants_certificate: bool, tmp_path: Path
+) -> None:
+    authority, home = Authority(tmp_path), tmp_path / "home"
+    with StdioServer({"forecast": "sunny"}) as weather:
+        file = tmp_path / "mcp.json"
+        file.write_text(json.dumps({"mcpServers": {"weather": weather.definition}}))
+        extra = ("--tls-client-ca", str(authority.client_ca)) if wants_certificate else ()
+        async with served(home, "--config", str(file), *authority.options, *extra) as hub:
+            await hub.said("ready when:")
+            for said, *command in (
+                ("ready", "check", "--require", "weather/forecast", "--wait", "30s"),
+                ("connected", "status"),
+                ("forecast", "tools"),
+                ("forecast", "find", "what is the forecast"),
+                ("sunny", "call", "weather", "forecast"),
+            ):
+                ran = await anyio.to_thread.run_sync(
+                    lambda words: run(*words, "--config", str(file), home=home), command
+                )
+                assert ran.returncode == 0, ran.stderr
+                assert said in ran.stdout
+            assert (len(weather.pids) == 1) is not wants_certificate
 
 
 @pytest.mark.requirement("SEC-16", "SEC-18")

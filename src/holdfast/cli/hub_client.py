@@ -35,8 +35,8 @@ MOST_FOUND = 20
 
 
 def speaks_mcp(hub: RunningHub) -> bool:
-    """Whether this command can be a client of the hub. One with a certificate of its own has other clients."""
-    return not hub.certificate
+    """Whether this command can be a client of the hub: it has no certificate to show to one that wants it."""
+    return not hub.wants_certificate
 
 
 async def load_from_hub(hub: RunningHub, names: Sequence[str]) -> LoadResult:
@@ -100,7 +100,7 @@ async def find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit:
     only = {"server": server} if server is not None else {}
     arguments = {"query": query, "limit": min(limit, MOST_FOUND), **only}
     address = f"{hub.url}/mcp?tools=find"
-    result = await _client({HUB: address}).call(HUB, "find_tools", arguments)
+    result = await _client(hub, {HUB: address}).call(HUB, "find_tools", arguments)
     if result.is_error:
         raise HoldfastError(f"the hub could not search: {result.text}")
     found = (result.structured or {}).get("tools", [])
@@ -129,13 +129,14 @@ def _hint(server: Server) -> str:
 
 
 def _loader(hub: RunningHub, names: Sequence[str]) -> Loader:
-    return _client({name: f"{hub.url}/servers/{quote(name, safe='')}/mcp?tools=all" for name in names})
+    return _client(hub, {name: f"{hub.url}/servers/{quote(name, safe='')}/mcp?tools=all" for name in names})
 
 
-def _client(addresses: Mapping[str, str]) -> Loader:
-    from holdfast.hub import Loader  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+def _client(hub: RunningHub, addresses: Mapping[str, str]) -> Loader:
+    from holdfast.control import trust_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+    from holdfast.hub import Loader  # noqa: PLC0415 - as above
 
-    return Loader(_as_config(addresses))
+    return Loader(_as_config(addresses), tls=trust_in(hub.certificate))
 
 
 def _as_config(addresses: Mapping[str, str]) -> Config:

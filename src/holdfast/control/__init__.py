@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.control.control_client import ControlClient as ControlClient, ServerAction as ServerAction
+    from holdfast.control.control_client import (
+        ControlClient as ControlClient,
+        ServerAction as ServerAction,
+        trust_in as trust_in,
+    )
     from holdfast.control.hub_finder import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
         URL_VARIABLE as URL_VARIABLE,

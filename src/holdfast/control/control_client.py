@@ -44,7 +44,7 @@ from holdfast.core import (
 from holdfast.errors import HubRefused, NoHub, ServerFailure
 from holdfast.wire import ApiClient, HttpAnswer
 
-__all__ = ["ControlClient", "HubConnection", "HubEvent", "ServerAction"]
+__all__ = ["ControlClient", "HubConnection", "HubEvent", "ServerAction", "trust_in"]
 
 ANSWER_SECONDS = 10.0
 """A hub on this machine answers in milliseconds; after this time it is stuck."""
@@ -75,7 +75,7 @@ class HubConnection:
         self._found = found
         with self._explained():
             self._api = ApiClient(
-                found.url, headers={"authorization": f"Bearer {found.token}"}, tls=_trust(found.certificate)
+                found.url, headers={"authorization": f"Bearer {found.token}"}, tls=trust_in(found.certificate)
             )
 
     async def __aenter__(self) -> Self:
@@ -221,8 +221,8 @@ class ControlClient(HubConnection):
         return await self._ask(SignInCode, "POST", "/api/codes")
 
 
-def _trust(certificate: str) -> ssl.SSLContext | None:
-    """Trust the certificate of a hub of this user, which its own file names; None for the usual authorities.
+def trust_in(certificate: str) -> ssl.SSLContext | None:
+    """Trusts the certificate of a hub of this user, which its own file names; None for the usual authorities.
 
     A hub often has a certificate of a private authority, for the name that other machines use.
     """

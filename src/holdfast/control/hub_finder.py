@@ -59,6 +59,8 @@ class RunningHub:
     """The file with the certificate that it serves TLS with; empty without TLS."""
     handover: str = ""
     """The Unix socket at which a successor gets its listening socket; empty if it offers none."""
+    wants_certificate: bool = False
+    """Whether its MCP endpoints want a certificate of each client."""
     background: bool = False
     """Whether a client started it in the background; a hub that a person starts takes its place."""
 
@@ -178,6 +180,7 @@ def _read(file: Path) -> RunningHub | None:
             version=str(read["version"]),
             certificate=str(read.get("certificate", "")),
             handover=str(read.get("handover", "")),
+            wants_certificate=bool(read.get("wants_certificate", False)),
             background=bool(read.get("background", False)),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -153,8 +154,11 @@ class Loader:
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         logins: Logins | None = None,
         hub: SharedHub | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows."""
         self._config = config
+        self._tls = tls
         self._hub = hub
         self._memory = memory
         self._chance = chance
@@ -179,7 +183,7 @@ class Loader:
         settings = self._config.settings
 
         async with Warden() as warden, anyio.create_task_group() as tasks:
-            dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
+            dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize, tls=self._tls)
             dial_limit = DialLimit(settings.load.concurrency, tasks)
 
             async def load_one(server: ServerSpec) -> None:
@@ -311,7 +315,7 @@ class Loader:
         redactor = Redactor(spec.secrets)
         try:
             async with Warden() as warden:
-                dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
+                dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize, tls=self._tls)
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))

@@ -79,6 +79,7 @@ class Announcement:
             config=str(source.absolute()) if source is not None else "",
             version=__version__,
             certificate=str(certificate.absolute()) if certificate is not None else "",
+            wants_certificate=serving.options.tls_client_ca is not None,
             background=runs_in_background(os.environ),
         )
         self._stack = ExitStack()

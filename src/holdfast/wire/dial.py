@@ -158,6 +158,7 @@ class Dialer:
 
     ``is_hub`` if a hub dials: then a hub on the other side is one behind it, with its own channel (``hub_peer``). A
     program that calls a hub as its client is none. ``hub_tls`` are the certificates for other hubs of the same fleet.
+    ``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows.
     """
 
     def __init__(
@@ -169,7 +170,9 @@ class Dialer:
         on_stderr: OnStderr | None = None,
         is_hub: bool = False,
         hub_tls: HubTls | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._is_hub = is_hub
         self._hub_id = secrets.token_urlsafe(HUB_ID_BYTES)
         self._hub_tls = hub_tls
@@ -301,9 +304,9 @@ class Dialer:
         return posts
 
     def _tls_for(self, spec: ServerSpec) -> ssl.SSLContext | None:
-        """The context for a hub of the same fleet; None for the usual one, and for a Unix socket."""
+        """The context for a hub of the same fleet, or the caller's own; None for the usual one."""
         if not spec.hub or spec.hub.startswith(UNIX):
-            return None
+            return self._tls
         if self._hub_tls is None:
             raise ServerFailure(BadConfig(problems=(_NO_KEY,), hint=_NO_KEY_HINT))
         return self._hub_tls()
