@@ -21,8 +21,9 @@ from holdfast.serve.options import ServeConfig
 from holdfast.serve.shared_hub import IDLE_SECONDS, end_when_idle
 from holdfast.testing import FakeClock
 from tests.cli.serve_process import COMMAND, spawned
+from tests.cli.test_serve_workers import stdio_process_of, workers_of
 from tests.harness.joined import JoinHome, join_home, text_in
-from tests.harness.waiting import PATIENCE, came_true, gone
+from tests.harness.waiting import PATIENCE, asked, came_true, gone
 
 pytestmark = pytest.mark.anyio
 
@@ -112,6 +113,49 @@ async def test_a_hub_that_a_person_starts_takes_the_place_of_the_one_in_the_back
             await served.ended()
         assert await client.call("s__pid"), "its next request starts a hub in the background"
         assert (await home.one_hub()).background
+
+
+@pytest.mark.requirement("DX-8", "FLEET-8")
+async def test_clients_join_a_hub_of_several_workers_and_outlive_each_of_its_processes(home: JoinHome) -> None:
+    command = [*COMMAND, "serve", "--config", str(home.config), "--port", "0", "--workers", "2"]
+    runtime = home.environ["XDG_RUNTIME_DIR"]
+
+    async def both_are_named() -> bool:
+        shown = await anyio.to_thread.run_sync(home.run, "status")
+        return shown.stdout.count(f"test in {home.folder}") == 2 and "2 workers" in shown.stdout
+
+    async with spawned(command, home.folder, home.folder, XDG_RUNTIME_DIR=runtime) as served:
+        await served.said("ready when:")
+        async with home.client() as legacy, home.client() as other, home.client(modern=True) as modern:
+
+            async def one_process() -> str:
+                (seen,) = {await client.call("s__pid") for client in (legacy, other, modern)}
+                return seen
+
+            first = await one_process()
+            await asked(both_are_named)
+            supervisor = served.process.pid
+            for worker in workers_of(supervisor):  # one of them has the clients
+                os.kill(worker, signal.SIGKILL)
+                await gone(worker)
+                assert await one_process() == first, "the servers run in a process of their own"
+                await asked(both_are_named)
+            served.send(signal.SIGHUP)  # each worker is replaced by a new one
+            assert await one_process() == first
+            os.kill(stdio_process_of(supervisor), signal.SIGKILL)
+            await gone(int(first))
+            second = await one_process()
+            assert second != first
+            os.kill(int(second), signal.SIGKILL)
+            await gone(int(second))
+            assert await one_process() not in (first, second)
+            assert [hub.pid for hub in home.hubs] == [supervisor]
+            workers = workers_of(supervisor)
+            served.send(signal.SIGKILL)
+            for process in (supervisor, *workers):
+                await gone(process)
+            await one_process()
+            assert (await home.one_hub()).background, "the next request starts a hub in the background"
 
 
 @pytest.mark.requirement("DX-8")

@@ -79,9 +79,6 @@ __all__ = ["EndableStdin", "allowed_hosts", "run_hub"]
 
 log = logging.getLogger("holdfast.serve")
 
-JOIN_WORKER = 1
-"""The worker of several that serves the clients that join: they need one process that has them."""
-
 
 def run_hub(serving: Serving) -> None:
     """Serve until a signal, or the end of stdin."""
@@ -187,11 +184,11 @@ def _shared_place(serving: Serving) -> SharedPlace | None:
     options, worker, config = serving.options, serving.worker, serving.config
     if config is None or config.source is None or serving.is_demo:
         return None
-    in_part = bool(options.only) or options.listen_hubs is not None
-    if not runs_in_background(os.environ) and (in_part or (worker is not None and worker.task.number != JOIN_WORKER)):
+    if worker is not None:
+        return SharedPlace.supervised(config.source, os.environ) if worker.task.joins else None
+    if not runs_in_background(os.environ) and (options.only or options.listen_hubs is not None):
         return None
-    takes_over = serving.predecessor is not None or worker is not None
-    return SharedPlace.find(config.source, os.environ, takes_over=takes_over)
+    return SharedPlace.find(config.source, os.environ, takes_over=serving.predecessor is not None)
 
 
 def _project_servers(serving: Serving) -> ProjectServers | None:

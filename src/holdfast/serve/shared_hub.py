@@ -63,8 +63,12 @@ def own_file(file: Path, environ: Mapping[str, str]) -> bool:
 class SharedPlace:
     """The address at which clients join, and the lock that says whose it is."""
 
-    def __init__(self, address: JoinAddress, lock: int | None, given: int | None) -> None:
+    def __init__(
+        self, address: JoinAddress, lock: int | None, given: int | None, *, is_supervised: bool = False
+    ) -> None:
+        """``is_supervised`` if another process holds the lock, and outlives this one."""
         self._address = address
+        self._is_supervised = is_supervised
         self._lock = lock
         """The lock of the hub; None while the hub before this one has it."""
         self._given = given
@@ -89,6 +93,15 @@ class SharedPlace:
             return None
         return cls(address, lock, None) if lock is not None or takes_over else None
 
+    @classmethod
+    def supervised(cls, config: Path, environ: Mapping[str, str]) -> SharedPlace | None:
+        """The place of a worker, whose supervisor holds the lock; None if there is no such place."""
+        try:
+            return cls(JoinAddress.of(str(config), (), environ), None, None, is_supervised=True)
+        except JoinRefused as exc:
+            log.info("no client can join this hub: %s", exc)
+            return None
+
     def listen(self) -> socket.socket | None:
         """Listen for clients from now on; None if that is not possible."""
         try:
@@ -101,7 +114,7 @@ class SharedPlace:
 
     async def follow(self) -> None:
         """Get the lock when the hub before this one has ended."""
-        while self._lock is None:
+        while self._lock is None and not self._is_supervised:
             with suppress(OSError):
                 self._lock = try_lock(self._address.lock)
             if self._lock is None:

@@ -14,6 +14,8 @@ What can happen, and what is done:
 - **SIGTERM and Ctrl-C** end all of them after their calls; the second time, at once. A terminal and systemd send the
   same signal to all processes; what the supervisor says on its own socket is what counts.
 - **A successor** (``--takeover``, SIGUSR2) gets the listening socket. Until it accepts, nothing changes here.
+- **Clients join** (``serve --stdio``) at one worker. Its supervisor holds the lock of their address: when that worker
+  dies, they wait for the next one.
 - **The supervisor dies.** Its sockets close, and every worker ends within a moment: nothing is left behind.
 
 What must never happen: a connection is taken that no worker will serve. So the supervisor accepts only while a worker
@@ -53,6 +55,7 @@ from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
 from holdfast.hub import sleep_until_poll
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
+from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.serve.listening_socket import notify_successor
 from holdfast.serve.options import Serving
@@ -77,6 +80,10 @@ AT_ONCE = 64
 """Connections that are handed out in one step of the event loop."""
 PAUSE_SECONDS = 0.05
 """How long connections wait in the system's queue if no worker can take one, or no descriptor is left."""
+JOIN_WORKER = 1
+"""The worker that serves the clients that join: they need one process that has them."""
+LOCK_SECONDS = 0.2
+"""How often a supervisor that took over looks whether the hub before it has ended."""
 LONGEST_PATH = 80
 """Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
 
@@ -136,6 +143,28 @@ class ConnectionSpread:
         return sorted((one for one in self._workers if one.takes), key=lambda one: (one.is_late, one.held, one.number))
 
 
+async def own_join_address(
+    serving: Serving, config: Config, *, task_status: anyio.abc.TaskStatus[bool] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Hold the lock of the address at which clients join; tells whether clients join this hub.
+
+    The supervisor holds it, and not the worker that serves them: when that one dies its clients wait for the next, and
+    start no hub of their own.
+    """
+    address: JoinAddress | None = None
+    lock: int | None = None  # the descriptor stays open, and the lock with it, until this process ends
+    with suppress(JoinRefused, OSError):
+        if config.source is not None and not serving.is_demo and not serving.options.only:
+            address = JoinAddress.of(str(config.source), (), os.environ)
+            lock = try_lock(address.lock)
+    takes_over = serving.predecessor is not None
+    task_status.started(address is not None and (lock is not None or takes_over))
+    while address is not None and lock is None and takes_over:
+        await anyio.sleep(LOCK_SECONDS)
+        with suppress(OSError):
+            lock = try_lock(address.lock)
+
+
 class Supervisor:
     """The parent of the workers."""
 
@@ -156,6 +185,7 @@ class Supervisor:
         self._roll_wanted = anyio.Event()
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
         self._demo = ""
+        self._joins = False
         self._has_begun = False
         """Whether a worker ever accepted: the first one that does not ends the start."""
         self._code = 0
@@ -183,6 +213,7 @@ class Supervisor:
                 self._token = token
                 note.change_token(token)
 
+            self._joins = await self._tasks.start(own_join_address, self._serving, config)
             await self._tasks.start(serve_broker, folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
             self._tasks.start_soon(self._spread.run)
@@ -272,6 +303,7 @@ class Supervisor:
             key=self._key,
             started=self._began,
             demo=self._demo,
+            joins=self._joins and number == JOIN_WORKER,
             waits=waits,
             together=together,
         )

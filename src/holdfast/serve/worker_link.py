@@ -101,6 +101,8 @@ class WorkerTask:
     """The folder of the demo servers, which the supervisor runs; empty for the servers of a configuration."""
     waits: bool = False
     """Whether it connects its servers before it accepts: others accept meanwhile."""
+    joins: bool = False
+    """Whether clients join this worker: its supervisor holds the lock of their address."""
     together: bool = False
     """Whether it starts with others, and is ready when all of them are: its supervisor tells it."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.control.server.history import History
+from holdfast.control.server.views import HubInfo
 from holdfast.control.server.workers import SharedTotals, Worker, WorkerGroup
 from holdfast.hub import CallOutcome
 
@@ -28,7 +29,9 @@ class Counting:
             registry=SimpleNamespace(slots={"x": self.slot}), config=SimpleNamespace(servers={"x": None})
         )
         self.touched: list[str] = []
-        self.totals = SharedTotals(hub, WorkerGroup(own, lambda: (ONE, OTHER)), self.history, self.touched.append)
+        events: Any = SimpleNamespace(called=self.touched.append)
+        group = WorkerGroup(own, lambda: (ONE, OTHER))
+        self.totals = SharedTotals(hub, group, self.history, HubInfo(endpoint=""), events)
 
     def calls(self, outcome: CallOutcome, *seconds: float, reason: str = "") -> None:
         for each in seconds:

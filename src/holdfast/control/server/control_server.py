@@ -70,7 +70,7 @@ class ControlServer:
         self._browsers = browsers
         self._audit = audit
         self._workers = workers
-        self._totals = SharedTotals(hub, workers, self.history, self.events.called) if workers is not None else None
+        self._totals = SharedTotals(hub, workers, self.history, about, self.events) if workers is not None else None
         self._fleet_told: FleetView | None = None
         self._probers_told: dict[str, str] = {}
         if fleet is not None:

@@ -69,7 +69,7 @@ from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
 from holdfast.hub import Hub, Slot, finding, remedy_for
 
-__all__ = ["AT_ONCE", "HubInfo", "Views"]
+__all__ = ["AT_ONCE", "HubInfo", "Views", "shown_clients"]
 
 
 AT_ONCE = 25
@@ -121,7 +121,14 @@ class HubInfo:
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
     clients: Callable[[], Sequence[ShownClient]] = tuple
-    """Returns the clients that joined."""
+    """Returns the clients that joined this process."""
+    clients_elsewhere: tuple[JoinedClientView, ...] = ()
+    """Those that joined another worker."""
+
+
+def shown_clients(about: HubInfo) -> list[JoinedClientView]:
+    """The clients that joined this process, as people are shown them."""
+    return [JoinedClientView(program=one.program, folder=one.folder, pid=one.pid) for one in about.clients()]
 
 
 class Views:
@@ -165,9 +172,7 @@ class Views:
             catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
-            clients=tuple(
-                JoinedClientView(program=one.program, folder=one.folder, pid=one.pid) for one in about.clients()
-            ),
+            clients=(*shown_clients(about), *about.clients_elsewhere),
             loop_lag=self._loop_lag(),
             fleet=self._fleet(),
         )

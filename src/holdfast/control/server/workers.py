@@ -11,7 +11,8 @@ or a reconnect reaches their process too.
 What came over a private socket is answered here and goes no further, so a request cannot run in circles. Only workers
 reach that socket: the kernel says who is at the other end.
 
-The speaker asks the others once a second for their totals, so that its pages count the calls of all. A worker that ends
+The speaker asks the others once a second for their totals, so that its pages count the calls of all, and for the
+clients that joined: one worker serves them, and it need not be the oldest. A worker that ends
 leaves its totals to the speaker, so that they go on when all workers are replaced. Timelines and durations are the
 speaker's own: they begin again with the next one, as after a restart.
 """
@@ -31,8 +32,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.control.models import JoinedClientView
+from holdfast.control.server.control_events import EventStream
 from holdfast.control.server.history import History
 from holdfast.control.server.openapi import look_up
+from holdfast.control.server.views import HubInfo, shown_clients
 from holdfast.errors import HoldfastError
 from holdfast.hub import Hub
 from holdfast.wire import HttpOrigin, Pool
@@ -282,15 +286,20 @@ async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:
 
 
 class SharedTotals:
-    """The calls of this worker for the others, and those of the others for this one while it speaks."""
+    """The calls and clients of this worker for the others, and those of the others for this one while it speaks."""
 
-    def __init__(self, hub: Hub, group: WorkerGroup, history: History, called: Callable[[str], None]) -> None:
+    def __init__(self, hub: Hub, group: WorkerGroup, history: History, about: HubInfo, events: EventStream) -> None:
         self._hub = hub
         self._group = group
         self._history = history
-        self._called = called
+        self._about = about
+        self._events = events
         self._known: dict[Worker, dict[str, tuple[int, int]]] = {}
         """Calls and errors of each other worker and server, as it told them last."""
+
+    def told(self) -> dict[str, Any]:
+        """What the speaker is told of this worker."""
+        return {"calls": self.own(), "clients": [one.model_dump() for one in shown_clients(self._about)]}
 
     def own(self) -> dict[str, tuple[int, int, int, str]]:
         """Calls, errors, calls under way and the last error of each server that was called here."""
@@ -306,9 +315,11 @@ class SharedTotals:
         try:
             while True:
                 await anyio.sleep(TOTALS_SECONDS)
-                if self._group.speaker is None and self._group.others:
+                if self._group.speaker is None:
                     answers = await self._group.ask_others("GET", "/workers/totals")
-                    self._take({worker: json.loads(answer) for worker, answer in answers.items()})
+                    told = {worker: json.loads(answer) for worker, answer in answers.items()}
+                    self._take({worker: one["calls"] for worker, one in told.items()})
+                    self._take_clients([client for one in told.values() for client in one["clients"]])
         finally:
             with anyio.CancelScope(shield=True):
                 await self._leave_totals()
@@ -328,6 +339,13 @@ class SharedTotals:
         """A worker that leaves told its totals."""
         self._take({Worker(*worker): totals for worker, totals in json.loads(body)})
 
+    def _take_clients(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """The clients that joined at other workers."""
+        clients = tuple(JoinedClientView.model_validate(one) for one in told)
+        if clients != self._about.clients_elsewhere:
+            self._about.clients_elsewhere = clients
+            self._events.hub_changed()
+
     def _take(self, answers: Mapping[Worker, Mapping[str, Sequence[Any]]]) -> None:
         in_flight: dict[str, int] = {}
         for worker, totals in answers.items():
@@ -342,10 +360,10 @@ class SharedTotals:
                 known[server] = (calls, errors)
                 if calls > before[0]:
                     self._history.called_elsewhere(server, calls - before[0], errors - before[1], error=error)
-                    self._called(server)
+                    self._events.called(server)
         for server, count in self._history.in_flight_elsewhere.items():
             if count and not in_flight.get(server):
-                self._called(server)  # its readers see that it is at rest
+                self._events.called(server)  # its readers see that it is at rest
         self._history.in_flight_elsewhere = in_flight
 
 
@@ -379,7 +397,7 @@ def worker_routes(totals: SharedTotals, hub: Hub) -> Mount:
         with suppress(HoldfastError):
             match request.path_params["what"]:
                 case "totals":
-                    return JSONResponse(totals.own())
+                    return JSONResponse(totals.told())
                 case "reconnect":
                     await hub.reconnect(server)
                 case "switch":
