@@ -1,5 +1,7 @@
 """``python -m benchmarks [NAME…] [--rounds N] [--quick] [--json] [--docs]``: measure, and print the tables.
 
+``python -m benchmarks hubs`` is a program of its own: hubs under faults.
+
 Exit code 1: a limit is missed.
 """
 
@@ -28,7 +30,6 @@ from benchmarks import (
     joined,
     load,
     other_gateways,
-    outage,
     page,
     payloads,
     serve_load,
@@ -36,6 +37,7 @@ from benchmarks import (
     status_page,
     workers,
 )
+from benchmarks.hubs import command as hubs
 from benchmarks.report import Report, as_json, as_table
 
 __all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "main"]
@@ -71,7 +73,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "drill": Benchmark(drill.measure, {"rounds": 1}),
     "doctor": Benchmark(doctor.measure, {"rounds": 1}),
     "gateway": Benchmark(gateway.measure, {"rounds": 1, "routes": 3}),
-    "outage": Benchmark(outage.measure, outage.QUICK),
     "find": Benchmark(find.measure, find.QUICK),
 }
 
@@ -80,7 +81,7 @@ _CALLS = ("call_path", "call_variants", "payloads", "progress", "growth", "hub_c
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "calls": _CALLS,
-    "page": (*_CALLS, "idle_servers", "sessions", "start", "load", "startup", "outage", "find"),
+    "page": (*_CALLS, "idle_servers", "sessions", "start", "load", "startup", "find"),
 }
 """Names for several of them: all that a call through the hub costs, and all that docs/benchmarks shows.
 
@@ -89,6 +90,8 @@ On a machine that does nothing else, ``calls`` takes some nine minutes and ``pag
 
 def main(argv: Sequence[str]) -> int:
     """Run the named benchmarks, or all. Returns the exit code."""
+    if argv[:1] == ["hubs"]:
+        return hubs.main(argv[1:])
     options = _options(argv)
     settings = {} if options.rounds is None else {"rounds": options.rounds}
     reports = []
@@ -108,7 +111,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Holdfast and its baselines.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Holdfast and its baselines. `python -m benchmarks hubs --help` is for hubs under faults.",
+    )
     which = f"which ones: {', '.join(BENCHMARKS)}, or a group: {', '.join(GROUPS)}; default: all, with --docs: page"
     parser.add_argument("names", nargs="*", metavar="NAME", help=which)
     parser.add_argument("--rounds", type=_rounds, help="how many rounds; default: the number of each benchmark")

@@ -45,6 +45,8 @@ How it is measured:
   `asyncio.Protocol` (`benchmarks/upstream.py`). Directly connected they exchange many times the calls of any gateway.
 - Memory is the proportional set size of the measured process tree after the calls.
 
+How hubs treat servers that fail is a benchmark of its own: [hubs under faults](hubs.md), `python -m benchmarks hubs`.
+
 [Where the time of a call goes](profile.md) explains the path of a call, with [flame graphs](flame/README.md).
 """
 

@@ -85,7 +85,12 @@ class Tree:
 
     def memory(self) -> int:
         """Bytes in memory; what processes share counts once."""
-        return sum(_field(pid, "smaps_rollup", "Pss:") for pid in self.pids())
+        return sum(self.memory_of(pid) for pid in self.pids())
+
+    @staticmethod
+    def memory_of(pid: int) -> int:
+        """Bytes of one process, with its part of what it shares."""
+        return _field(pid, "smaps_rollup", "Pss:")
 
     def peak(self) -> int:
         """The most memory of the root process since the last `forget_peak`."""

@@ -1,0 +1,331 @@
+"""Scenes in which a server is not well: what becomes of calls, what callers are told, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.hubs.adapter import HubFailed
+from benchmarks.hubs.client import Client
+from benchmarks.hubs.rubric import Told, told
+from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Stage, names
+
+__all__ = ["denied", "expired", "flapping", "hung", "killed", "one_dead", "slow_start", "unavailable"]
+
+FORBIDDEN = '{"error": "forbidden", "message": "this account may not use this server"}'
+EXPIRED = {"www-authenticate": 'Bearer error="invalid_token", error_description="The access token expired"'}
+ALL_WELL_SECONDS = 60.0
+SOON = 5.0
+"""Seconds after a slow server is ready, within which a call is answered."""
+
+
+async def killed(stage: Stage) -> Outcome:
+    """``kill -9`` for the server; some seconds later it runs again. A child is the hub's to start."""
+    client = await stage.play("up")
+    before = await stage.listed(client)
+    async with stage.calling(client):
+        await asyncio.sleep(0.5)
+        broke = time.time()
+        stage.kill("up")
+        # A child is the hub's to start, at once.
+        child = stage.adapter.behind == "stdio"
+        whole = stage.scale.down + stage.scale.patience
+        coming = asyncio.create_task(stage.until_back(broke=broke, since=broke, patience=whole)) if child else None
+        meanwhile, mended = await _wait_out(stage, client, stage.scale.down)
+        await stage.up("up")
+        back = await (stage.until_back(broke=broke, since=mended) if coming is None else coming)
+    return _outage(stage, "down", (broke, mended), back, before, meanwhile)
+
+
+async def unavailable(stage: Stage) -> Outcome:
+    """The server answers 503 to everything for a minute."""
+    client = await stage.play("up")
+    before = await stage.listed(client)
+    async with stage.calling(client, pause=0.5):
+        await asyncio.sleep(0.5)
+        broke = time.time()
+        stage.orders("up", status=503, body="Service Unavailable")
+        meanwhile, mended = await _wait_out(stage, client, stage.scale.unavailable)
+        stage.orders("up")
+        back = await stage.until_back(broke=broke, since=mended)
+    asked = sum(event == "refused" for _, event, _ in stage.log("up"))
+    return _outage(stage, "unavailable", (broke, mended), back, before, meanwhile, {"requests_refused": asked})
+
+
+async def expired(stage: Stage) -> Outcome:
+    """The token that the hub sends expires; later the server takes it again."""
+    client = await stage.play("up", token="benchmark-token")
+    before = await stage.listed(client)
+    async with stage.calling(client, pause=0.5):
+        await asyncio.sleep(0.5)
+        broke = time.time()
+        stage.orders("up", status=401, body='{"error": "invalid_token"}', headers=EXPIRED)
+        meanwhile, mended = await _wait_out(stage, client, 2 * stage.scale.down)
+        stage.orders("up")
+        back = await stage.until_back(broke=broke, since=mended)
+    return _outage(stage, "expired", (broke, mended), back, before, meanwhile)
+
+
+async def flapping(stage: Stage) -> Outcome:
+    """The server is killed every few seconds and comes back, again and again."""
+    client = await stage.play("up")
+    before = await stage.listed(client)
+    async with stage.calling(client):
+        await asyncio.sleep(0.5)
+        broke = time.time()
+        for _ in range(stage.scale.flaps):
+            stage.kill("up")
+            await asyncio.sleep(stage.scale.flap)
+            await stage.up("up")
+            await asyncio.sleep(stage.scale.flap)
+        stage.kill("up")
+        meanwhile, mended = await _wait_out(stage, client, stage.scale.flap)
+        await stage.up("up")
+        back = await stage.until_back(broke=mended if stage.adapter.behind == "http" else broke, since=mended)
+    return _outage(stage, "down", (broke, mended), back, before, meanwhile)
+
+
+async def _wait_out(stage: Stage, client: Client, seconds: float) -> tuple[list[str] | str, float]:
+    """Wait until the fault is over; what the hub lists meanwhile, and when it was over."""
+    ends = time.time() + seconds
+    await asyncio.sleep(seconds / 2)
+    meanwhile = await stage.listed(client)
+    await asyncio.sleep(max(0.0, ends - time.time()))
+    return meanwhile, time.time()
+
+
+def _outage(
+    stage: Stage,
+    fact: str,
+    span: tuple[float, float],
+    back: Mapping[str, float | None],
+    before: list[str] | str,
+    meanwhile: list[str] | str,
+    more: Mapping[str, Any] | None = None,
+) -> Outcome:
+    counts = stage.counts()
+    said = stage.told(fact, since=span[0], until=span[1])
+    kept = "kept" if meanwhile == before else f"{len(meanwhile)} tools" if isinstance(meanwhile, list) else "an error"
+    after = stage.tally.last_refusal(span[1])[:200]
+    figures = {
+        **counts,
+        "back": back,
+        "listed": kept,
+        "list_said": _text(meanwhile),
+        "said_after": after,
+        **(more or {}),
+    }
+    return Outcome(_grade(counts, said, back, kept), _sentence(counts, said, back, kept), figures, said)
+
+
+def _grade(counts: Mapping[str, int], said: Told, back: Mapping[str, float | None], kept: str) -> Grade:
+    if counts["wrong"] or counts["doubled"] or back["new_session"] is None:
+        return "bad"
+    quiet = said.verdict == "true" or not counts["refused"]
+    return "good" if not counts["lost"] and quiet and kept == "kept" and back["same_session"] is not None else "part"
+
+
+def _sentence(counts: Mapping[str, int], said: Told, back: Mapping[str, float | None], kept: str) -> str:
+    parts = [f"{counts['lost']} of {counts['calls']} calls lost"] if counts["lost"] else []
+    parts += [f"{counts[what]} {what}" for what in ("wrong", "doubled") if counts[what]]
+    if counts["refused"]:
+        parts.append(f"told {said.verdict}")
+    parts.append({"kept": "tools stay listed"}.get(kept, f"list: {kept}"))
+    parts.append(back_text(back))
+    return "; ".join(parts)
+
+
+def back_text(back: Mapping[str, float | None]) -> str:
+    """When calls were answered again."""
+    if back["same_session"] is not None:
+        return f"back after {back['same_session']:.1f} s"
+    if back["new_session"] is not None:
+        return f"back after {back['new_session']:.1f} s, in a new session only"
+    return "not back"
+
+
+def _text(listed: list[str] | str) -> str:
+    return listed if isinstance(listed, str) else ", ".join(listed)
+
+
+async def slow_start(stage: Stage) -> Outcome:
+    """Hub and server are started together; the server needs 20 s until it listens."""
+    slow, patience = stage.scale.slow, stage.scale.patience
+    stage.behind("up", delay=slow)
+    await stage.registered("up")
+    earlier = sum(event == "start" for _, event, _ in stage.log("up"))
+    began = time.time()
+    await stage.up("up", delay=slow, wait=False)
+    try:
+        await stage.hub()
+    except HubFailed as exc:
+        return Outcome("bad", f"the hub did not start: {exc}", {})
+    listening = time.time() - began
+    # A busy machine may start a hub later than the server: its patience begins then.
+    deadline = max(slow, listening) + patience
+    client = await _first_client(stage, began + deadline)
+    if client is None:
+        return Outcome("bad", f"no session within {deadline:.0f} s", {"listening": listening})
+    opened = time.time() - began
+    async with stage.calling(client, pause=0.5):
+        back = await stage.until_back(broke=began, since=began, patience=deadline)
+    starts = [when for when, event, _ in stage.log("up") if event == "start"][earlier:]
+    ready = starts[0] - began if starts else None
+    counts = stage.counts()
+    said = stage.told("starting", since=began, until=began + (ready or slow), listed=False)
+    figures = {**counts, "listening": listening, "opened": opened, "ready": ready, "starts": len(starts), "back": back}
+    early = opened < (ready or slow)
+    late = None if ready is None or back["same_session"] is None else back["same_session"] - max(ready, opened)
+    if back["new_session"] is None:
+        grade: Grade = "bad"
+    else:
+        fine = early and not counts["lost"] and said.verdict != "false" and late is not None and late < SOON
+        grade = "good" if fine else "part"
+    parts = ["clients connect meanwhile" if early else f"no client connects for {opened:.0f} s"]
+    parts += [f"{counts['lost']} of {counts['calls']} calls lost"] if counts["lost"] else []
+    parts += [f"told {said.verdict}"] if said.counts else []
+    if late is not None:
+        parts.append(f"first result {max(0.0, late):.1f} s after the server was ready")
+    else:
+        parts.append("a result in a new session only" if back["new_session"] is not None else "no result")
+    return Outcome(grade, "; ".join(parts), figures, said)
+
+
+async def _first_client(stage: Stage, deadline: float) -> Client | None:
+    while time.time() < deadline:
+        try:
+            client = await stage.client(within=max(1.0, deadline - time.time()))
+        except FAULTS:
+            await asyncio.sleep(0.2)
+        else:
+            await client.listen()
+            return client
+    return None
+
+
+async def hung(stage: Stage) -> Outcome:
+    """A tool never answers; other calls of the same session go on."""
+    client = await stage.play("up")
+    async with stage.calling(client, pause=0.5):
+        answer = await stage.raw(
+            client, "up", "wait", {"key": "hung", "seconds": 10 * stage.scale.hung}, within=stage.scale.hung
+        )
+    counts = stage.counts()
+    said = told([answer.text] if answer.kind == "error" else [], "hung")
+    ran = stage.ran().get("hung", 0)
+    hurt = counts["lost"] + counts["refused"] + counts["wrong"]
+    if answer.kind == "lost":
+        seen = f"no answer within {stage.scale.hung:g} s"
+    else:
+        seen = f"answered after {answer.seconds:.0f} s, told {said.verdict}"
+    if ran > 1:
+        seen += f"; the call ran {ran} times"
+    seen += f"; {hurt} of {counts['calls']} other calls failed" if hurt else "; other calls went on"
+    grade: Grade = "bad" if hurt or ran > 1 else "good" if said.verdict == "true" else "part"
+    return Outcome(grade, seen, {**counts, "answered_after": answer.seconds, "kind": answer.kind, "ran": ran}, said)
+
+
+async def one_dead(stage: Stage) -> Outcome:
+    """Twenty servers, one of them dead when the hub starts; later it comes to life."""
+    all_names = names(stage.scale.servers)
+    dead = all_names[stage.scale.servers // 3]
+    well = [name for name in all_names if name != dead]
+    stage.behind(*all_names)
+    await stage.registered(*all_names)
+    stage.orders(dead, die=True)
+    await stage.up(*well)
+    began = time.time()
+    try:
+        await stage.hub()
+    except HubFailed as exc:
+        return Outcome("bad", f"the hub did not start: {exc}", {"answered_servers": 0})
+    clients: dict[str, Client] = {}
+    answered = await _all_answered(stage, well, clients, began + ALL_WELL_SECONDS)
+    took = time.time() - began
+    said, back = await _dead_one(stage, dead, clients, well)
+    figures = {"answered_servers": answered, "servers": len(well), "seconds": took, "back": back, **stage.counts()}
+    grade: Grade = "bad" if answered < len(well) else "part"
+    if grade == "part" and said.verdict == "true" and back["same_session"] is not None:
+        grade = "good"
+    seen = f"{answered} of {len(well)} well servers answer after {took:.1f} s; the dead one: told {said.verdict}"
+    return Outcome(grade, f"{seen}, {back_text(back)}", figures, said)
+
+
+async def _all_answered(stage: Stage, well: list[str], clients: dict[str, Client], deadline: float) -> int:
+    """How many servers answer a call before the deadline."""
+    missing = list(well)
+    while missing and time.time() < deadline:
+        for name in list(missing):
+            if time.time() >= deadline:
+                break
+            if (client := await _client_of(stage, name, clients)) is None:
+                continue
+            if (await stage.raw(client, name, "echo", {"key": "first"}, within=5.0)).kind == "result":
+                missing.remove(name)
+        await asyncio.sleep(0.2)
+    return len(well) - len(missing)
+
+
+async def _client_of(stage: Stage, server: str, clients: dict[str, Client]) -> Client | None:
+    """One client for each address."""
+    address = stage.adapter.url(stage.setup, server)
+    if address not in clients:
+        try:
+            clients[address] = await stage.client(server)
+        except FAULTS:
+            return None
+    return clients[address]
+
+
+async def _dead_one(
+    stage: Stage, dead: str, clients: dict[str, Client], well: list[str]
+) -> tuple[Told, Mapping[str, float | None]]:
+    client = await _client_of(stage, dead, clients) or await _client_of(stage, well[0], clients)
+    if client is None:
+        return told([], "down"), {"same_session": None, "new_session": None}
+    began = time.time()
+    async with stage.calling(client, dead, pause=0.5):
+        await asyncio.sleep(stage.scale.down)
+        revived = time.time()
+        stage.orders(dead)
+        await stage.up(dead)
+        back = await stage.until_back(dead, broke=began, since=revived)
+    listed = stage.adapter.registers
+    return stage.told("down", since=began, until=revived, listed=listed), back
+
+
+async def denied(stage: Stage) -> Outcome:
+    """One server refuses this account from the start, with 403 and its reason; another one is well."""
+    beside = stage.adapter.kind == "hub"
+    stage.behind(*(("secret", "up") if beside else ("secret",)))
+    await stage.registered("secret", *(["up"] if beside else []))
+    stage.orders("secret", status=403, body=FORBIDDEN, headers={"content-type": "application/json"})
+    await stage.up("secret", *(["up"] if beside else []))
+    try:
+        await stage.hub()
+        client = await (stage.ready("up") if beside else _any_client(stage))
+    except HubFailed as exc:
+        return Outcome("bad", f"the hub did not start: {exc}", {})
+    except FAULTS as exc:
+        said = told([str(exc)], "denied", listed=False)
+        return Outcome("good" if said.verdict == "true" else "part", f"no session: told {said.verdict}", {}, said)
+    began = time.time()
+    asked = sum(event == "refused" for _, event, _ in stage.log("secret"))
+    async with stage.calling(client, "secret", pause=0.5):
+        await asyncio.sleep(2 * stage.scale.down)
+    said = stage.told("denied", since=began, until=time.time(), listed=stage.adapter.registers)
+    counts = stage.counts()
+    beside_ok = not beside or (await stage.call(client, "up")).kind == "result"
+    asked = sum(event == "refused" for _, event, _ in stage.log("secret")) - asked
+    grade: Grade = "good" if said.verdict == "true" and not counts["lost"] else "part"
+    if said.verdict in {"false", "nothing"} or not beside_ok:
+        grade = "bad"
+    seen = f"told {said.verdict}; {counts['calls']} calls became {asked} requests to the server"
+    seen += "" if beside_ok else "; the server beside it does not answer"
+    return Outcome(grade, seen, {**counts, "requests_refused": asked, "beside": beside_ok}, said)
+
+
+async def _any_client(stage: Stage) -> Client:
+    return await stage.client("secret")
