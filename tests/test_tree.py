@@ -47,12 +47,7 @@ UNAWAITED = frozenset[str]()
 TEXTUAL_DECISIONS = frozenset[str]()
 """Modules that decide by the text of an exception. The list only gets shorter: a decision reads a type or a field."""
 
-LATE_CALLBACKS = frozenset(
-    {
-        "on_gone",
-        "on_stream",
-    }
-)
+LATE_CALLBACKS = frozenset[str]()
 """Callbacks that an object gets after it is made. The list only gets shorter: a constructor takes its collaborators."""
 
 EXCEPTION_NAMES = frozenset({"exc", "error", "cause", "failure", "problem", "fault", "raised"})

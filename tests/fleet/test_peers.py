@@ -70,9 +70,9 @@ class Endpoints:
             case "abort":
                 reply.abort()
             case "stream":
-                request.on_gone = self.gone.set
-                reply.event(b'{"n":1}')
-                await self.go_on.wait()
+                with request.ending_with_client(self.gone.set):
+                    reply.event(b'{"n":1}')
+                    await self.go_on.wait()
                 reply.event(b'{"n":2}')
                 reply.end()
             case _:

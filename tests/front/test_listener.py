@@ -266,9 +266,9 @@ async def test_a_client_that_leaves_is_noticed_without_a_task() -> None:
     begun, left = asyncio.Event(), asyncio.Event()
 
     async def serve(request: Request, reply: Reply) -> None:
-        request.on_gone = left.set
-        begun.set()
-        await left.wait()
+        with request.ending_with_client(left.set):
+            begun.set()
+            await left.wait()
 
     async with connected(serve) as (_, writer):
         writer.write(post(b""))

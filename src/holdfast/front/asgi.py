@@ -51,9 +51,9 @@ class AsgiExchange:
             return
         except Gone:
             return
-        request.on_gone = self._gone.set
         try:
-            await self._app(_scope(request, transport, state), self._receive, self._send)
+            with request.ending_with_client(self._gone.set):
+                await self._app(_scope(request, transport, state), self._receive, self._send)
         except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
             if not self._begun:
                 out.write_plain(request, 500, b"Internal Server Error", b"content-type: text/plain\r\n")

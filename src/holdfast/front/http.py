@@ -74,6 +74,8 @@ NO_WAY_TO_REPLICAS: Final = (
     "Without --fleet and --advertise this hub cannot pass the answer on"
 )
 
+LISTEN: Final = "subscriptions/listen"
+
 _ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
 """The headers by which a gateway may decide where a modern request goes."""
 
@@ -171,10 +173,17 @@ class HttpEndpoint:
         else:
             session.serving += 1
             try:
-                if request.method == "POST":
-                    await self._post(request, reply, session)
-                else:
+                if request.method != "POST":
                     await self._serve_session(request, reply, session)
+                elif (message := await self._read_post(request, reply, session)) is not None:
+                    stream = MessageStream(session, reply, self._backlog, message.id)
+                    reply.wait_for_result(session.header, stream.prime)
+                    try:
+                        await session.exchange.handle(message, stream, request.headers)
+                    except LivesElsewhere as found:
+                        await self._answer_elsewhere(found, session.exchange, message, request, reply, stream)
+                    finally:
+                        self.in_flight.end(session.principal, counted=not request.forwarded)
             finally:
                 session.serving -= 1
                 session.used_at = session.exchange.now()
@@ -233,9 +242,13 @@ class HttpEndpoint:
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + session.header)
 
-    async def _post(self, request: Request, reply: Reply, session: HttpSession) -> None:
+    async def _read_post(self, request: Request, reply: Reply, session: HttpSession) -> Message | None:
+        """The request in a POST, which is in flight from now on; None if it is refused.
+
+        Any other message has its answer when this returns.
+        """
         if not _takes_post(request, reply, session.header):
-            return
+            return None
         body = await self._body(request, session.principal)
         try:
             message = await read_message(body)
@@ -246,7 +259,7 @@ class HttpEndpoint:
                 await self._batch(body, request, reply, session)
             else:
                 reply.plain(400, error_message(None, exc.error), JSON_HEADER + session.header)
-            return
+            return None
         if message.method == "initialize" and message.is_request:
             self._initialize(message, reply, session.principal)
         elif not message.is_request:
@@ -254,12 +267,8 @@ class HttpEndpoint:
         elif (exceeded := self.in_flight.begin(session.principal, counted=not request.forwarded)) is not None:
             _over_quota(reply, message, exceeded, session.header)
         else:
-            stream = MessageStream(session, reply, self._backlog, message.id)
-            reply.wait_for_result(session.header, stream.prime)
-            try:
-                await self._answer(session.exchange, message, request, reply, stream)
-            finally:
-                self.in_flight.end(session.principal, counted=not request.forwarded)
+            return message
+        return None
 
     async def _take(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A notification or an answer of a client: it may concern another replica."""
@@ -326,46 +335,51 @@ class HttpEndpoint:
     # The modern era.
 
     async def _serve_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> None:
-        takes_json, takes_events = _accepted(request.headers.get("accept"))
+        message = await self._read_modern(request, reply, principal, version)
+        if message is None or message.key is None:
+            return
+        stream = MessageStream(None, reply, self._backlog)
+        reply.wait_for_result()
+        exchange = Exchange(self.server, stream, era="modern", principal=principal)
+        with request.ending_with_client(partial(exchange.cancel, message.key)):
+            try:
+                await exchange.handle(message, stream, request.headers)
+            except LivesElsewhere as found:
+                await self._answer_elsewhere(found, exchange, message, request, reply, stream)
+            finally:
+                self.in_flight.end(principal, counted=_counts(message, request))
+
+    async def _read_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> Message | None:
+        """The request in a POST, which is in flight from now on; None if it is refused, and for a notification."""
+        takes_json, reply.streams = _accepted(request.headers.get("accept"))
         if request.method != "POST":
             if request.method == "DELETE" and self._forget(request.headers, principal):
                 reply.plain(204, b"", b"")
             else:
                 reply.plain(405, b"", b"allow: POST\r\n")
-            return
+            return None
         if not takes_json:
             _refuse(reply, 406, "Not Acceptable: Client must accept application/json")
-            return
+            return None
         try:
             message = await read_message(await self._body(request, principal))
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error))
-            return
-        listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
-        counted = not listens and not request.forwarded
+            return None
         if not message.is_request:
             _acknowledge(reply, version)
         elif (twice := next((one for one in request.head.repeated if one in _ROUTING), None)) is not None:
             error = ErrorData(code=HEADER_MISMATCH, message=f"{twice} header appears more than once")
             reply.plain(400, error_message(message.id, error))
-        elif listens and not takes_events:
+        elif message.method == LISTEN and not reply.streams:
             _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
-        elif (exceeded := self.in_flight.begin(principal, counted=counted)) is not None:
+        elif (exceeded := self.in_flight.begin(principal, counted=_counts(message, request))) is not None:
             _over_quota(reply, message, exceeded)
         else:
-            assert message.key is not None  # noqa: S101 - it is a request
-            reply.streams = takes_events
-            stream = MessageStream(None, reply, self._backlog)
-            reply.wait_for_result()
-            exchange = Exchange(self.server, stream, era="modern", principal=principal)
-            request.on_gone = partial(exchange.cancel, message.key)
-            try:
-                await self._answer(exchange, message, request, reply, stream)
-            finally:
-                request.on_gone = None
-                self.in_flight.end(principal, counted=counted)
+            return message
+        return None
 
     # Both eras.
 
@@ -374,23 +388,34 @@ class HttpEndpoint:
         request.whole = await request.body(self._largest(), hold=partial(self._bodies.hold, request, principal.name))
         return request.whole
 
-    async def _answer(
-        self, exchange: Exchange, message: Message, request: Request, reply: Reply, stream: MessageStream
+    async def _answer_elsewhere(
+        self,
+        found: LivesElsewhere,
+        exchange: Exchange,
+        message: Message,
+        request: Request,
+        reply: Reply,
+        stream: MessageStream,
     ) -> None:
-        """Let the exchange answer, here or on the replica that has to. A forwarded request goes no further."""
+        """Let the replica answer that has to. It may have left: then the exchange is asked again, here.
+
+        A forwarded request goes no further.
+        """
         for _ in range(MOST_TRIES):
+            if self._peers is None or request.forwarded:
+                raise found
+            try:
+                stream.done = await self._peers.answer(found, request, reply, self._owner(exchange.principal))
+            except MCPError as exc:
+                stream.error(message.id or b"null", exc.error)
+            if stream.done:
+                return
             try:
                 await exchange.handle(message, stream, request.headers)
-            except LivesElsewhere as found:
-                if self._peers is None or request.forwarded:
-                    raise
-                try:
-                    stream.done = await self._peers.answer(found, request, reply, self._owner(exchange.principal))
-                except MCPError as exc:
-                    stream.error(message.id or b"null", exc.error)
-                if not stream.done:
-                    continue
-            return
+            except LivesElsewhere as again:
+                found = again
+            else:
+                return
         text = "the replica with the connections of this client was not found; try again"
         stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
 
@@ -463,6 +488,11 @@ def _takes_post(request: Request, reply: Reply, headers: bytes = b"") -> bool:
     elif sends != _JSON:
         _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
     return takes_json and sends == _JSON
+
+
+def _counts(message: Message, request: Request) -> bool:
+    """Whether a request uses the quota of calls. A stream for long is a connection, and no call."""
+    return message.method != LISTEN and not request.forwarded
 
 
 def _is_routed(request: Request) -> bool:

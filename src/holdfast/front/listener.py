@@ -307,8 +307,7 @@ class InboundRequests:
         self._parser.close()
         self.count()
         for request in self.queue:
-            if request.on_gone is not None:
-                request.on_gone()
+            request.client_left()
         self._wake()
 
     def _go_on(self) -> None:
@@ -378,12 +377,8 @@ class HttpConnection(AdmittedProtocol):
                 log.error("a connection failed in the hub itself: %s", fault_line(exc))  # noqa: TRY400 - as it says
                 self._out.abort()
 
-    def eof_received(self) -> bool:
-        """The client sends no more. That is how one leaves that gives up its call, so it counts as gone."""
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """The client is gone. One that sends no more is too: that is how one leaves that gives up its call."""
         if self.admission is not None:
             self.admission.end()
         self._server.connections.discard(self)
@@ -423,16 +418,23 @@ class HttpConnection(AdmittedProtocol):
     async def _run(self) -> None:
         inbound = self._inbound
         try:
-            while not inbound.lost:
+            while not inbound.lost and (inbound.queue or not self._ending):
                 if not inbound.queue:
-                    if self._ending:
-                        break
                     await inbound.wait()
                     continue
                 request = inbound.queue[0]
+                reply = Reply(self._writer, self._timer, request)
                 self._timer.disarm()
                 try:
-                    await self._serve(request)
+                    if self._endpoint.claims(request.path):
+                        await self._endpoint.serve(request, reply)
+                        await self._out.drained()
+                    else:
+                        other = AsgiExchange(self._writer, request, self._app, self.refuse)
+                        await other.run(self._transport, self._app_state)
+                except Exception as exc:  # noqa: BLE001 - a request that fails costs no other connection
+                    self._failed(exc, request, reply)
+                    await self._out.drained()
                 finally:
                     if request.lease is not None:
                         request.lease.end()
@@ -440,40 +442,40 @@ class HttpConnection(AdmittedProtocol):
                 if not request.complete:
                     await self._pass_over(request)
                 inbound.queue.popleft()
-                if not request.keep_alive or self._ending:
-                    self._ending = True
-                    break  # a request that was sent ahead is not served: its client sends it elsewhere
+                if not self._goes_on(request):
+                    break
                 if inbound.queue:
                     await Turns().give()  # those that were sent ahead: other clients get their turns
-                elif inbound.refused:
-                    self.refuse(inbound.refused)
-                    break
-                else:
-                    inbound.await_next(self._out.close)
         finally:
             self._out.close()
 
-    async def _serve(self, request: Request) -> None:
-        if not self._endpoint.claims(request.path):
-            await AsgiExchange(self._writer, request, self._app, self.refuse).run(self._transport, self._app_state)
-            return
-        reply = Reply(self._writer, self._timer, request)
-        try:
-            await self._endpoint.serve(request, reply)
-        except TooLarge:
-            reply.plain(413, b'{"error":"the body is too large"}')
-        except NoRoom as exc:
-            reply.plain(*_no_room(exc))
-        except BadRequest as exc:
-            self.refuse(exc.status)
-        except Gone:
-            return
-        except Exception:
-            log.exception("a request failed in the hub itself")
-            if not reply.started and not reply.done:
-                reply.plain(500, b'{"error":"the hub failed to serve this request"}')
-            request.keep_alive = False
-        await self._out.drained()
+    def _goes_on(self, request: Request) -> bool:
+        """Whether the connection may serve another request after this one."""
+        inbound = self._inbound
+        if not request.keep_alive or self._ending:
+            self._ending = True  # a request that was sent ahead is not served: its client sends it elsewhere
+        elif not inbound.queue and inbound.refused:
+            self.refuse(inbound.refused)
+        elif not inbound.queue:
+            inbound.await_next(self._out.close)
+        return not self._ending
+
+    def _failed(self, exc: Exception, request: Request, reply: Reply) -> None:
+        """Answer a request that could not be served."""
+        match exc:
+            case Gone():
+                pass
+            case TooLarge():
+                reply.plain(413, b'{"error":"the body is too large"}')
+            case NoRoom():
+                reply.plain(*_no_room(exc))
+            case BadRequest():
+                self.refuse(exc.status)
+            case _:
+                log.error("a request failed in the hub itself", exc_info=exc)
+                if not reply.started and not reply.done:
+                    reply.plain(500, b'{"error":"the hub failed to serve this request"}')
+                request.keep_alive = False
 
     async def _pass_over(self, request: Request) -> None:
         """Pass over what is left of the body; a client that sends too much of it, or too slowly, does not go on."""

@@ -155,11 +155,9 @@ class PeerRequests:
 
     async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner) -> None:
         """Let another replica answer. Raises ``PeerUnreachable``, ``PeerRefused`` or ``PeerFailed`` before it began."""
-        before = request.on_gone
         relayed = reply.hand_over()
         began = False
-        with anyio.CancelScope() as scope:
-            request.on_gone = scope.cancel
+        with anyio.CancelScope() as scope, request.ending_with_client(scope.cancel):
             try:
                 async with self._sent(replica, request, owner) as answer:
                     began, status, headers = True, answer.status, _passed_on(answer.headers)
@@ -181,7 +179,6 @@ class PeerRequests:
                 log.info("the replica %s broke off an answer: %s", replica, exc)
                 reply.abort()  # its client comes back with the last event that it saw
             finally:
-                request.on_gone = before
                 if not began:
                     relayed.take_back()
 

@@ -11,8 +11,10 @@ known has a bound of its own, for all connections together.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.front.request_parser import BadRequest, RequestHead
@@ -148,6 +150,7 @@ class Request:
         "_parts",
         "_refused",
         "_source",
+        "_when_gone",
         "admission",
         "client_names",
         "client_verified",
@@ -159,7 +162,6 @@ class Request:
         "keep_alive",
         "lease",
         "method",
-        "on_gone",
         "path",
         "waiting",
         "whole",
@@ -201,8 +203,7 @@ class Request:
         """The body, where it may have to go to another replica."""
         self.headers: Mapping[str, str] = head.headers
         """By lower-case name. Values of a repeated header are joined by a comma. Other requests may share them."""
-        self.on_gone: Callable[[], object] | None = None
-        """Told when the client closes the connection before it has its answer."""
+        self._when_gone: Callable[[], object] | None = None
 
     async def body(
         self, most: int, *, within: float = WHOLE_BODY_SECONDS, hold: Callable[[int], None] | None = None
@@ -244,6 +245,20 @@ class Request:
         if self.waiting > BUFFERED_BYTES:
             self._source.pause()
 
+    @contextmanager
+    def ending_with_client(self, end: Callable[[], object]) -> Iterator[None]:
+        """In the block, ``end`` is called when the client closes the connection before it has its answer."""
+        before, self._when_gone = self._when_gone, end
+        try:
+            yield
+        finally:
+            self._when_gone = before
+
+    def client_left(self) -> None:
+        """The client closed the connection."""
+        if self._when_gone is not None:
+            self._when_gone()
+
     @property
     def wants_more(self) -> bool:
         """Whether its reader has taken most of what came of its body."""
@@ -262,7 +277,7 @@ class Request:
 class Reply:
     """The answer to one request: plain, or an event stream that begins when something precedes the result."""
 
-    __slots__ = ("_extra", "_first", "_request", "_timer", "connection", "done", "on_done", "started", "streams")
+    __slots__ = ("_ended", "_extra", "_first", "_request", "_timer", "connection", "done", "started", "streams")
 
     def __init__(self, connection: AnswerSink, timer: Timer, request: Request) -> None:
         self.connection = connection
@@ -274,8 +289,7 @@ class Reply:
         """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
         self._first: Callable[[], bytes] | None = None
         """Makes the first event of an event stream."""
-        self.on_done: Callable[[], object] | None = None
-        """Told when a stream is ended by somebody other than its reader."""
+        self._ended: asyncio.Event | None = None
         self.started = False
         self.done = False
 
@@ -329,8 +343,15 @@ class Reply:
             self._first = None
             self._timer.disarm()
             self.connection.write_end(self._request)
-            if self.on_done is not None:
-                self.on_done()
+            if self._ended is not None:
+                self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until the stream is complete, or the client has closed the connection."""
+        self._ended = asyncio.Event()
+        with self._request.ending_with_client(self._ended.set):
+            if not self.done and not self.lost:
+                await self._ended.wait()
 
     def hand_over(self) -> RelayedAnswer:
         """Another replica is to answer: no stream begins here meanwhile."""

@@ -8,7 +8,6 @@ may have changed meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -66,10 +65,7 @@ class StreamOpener:
             if lost is not None:
                 await self._resume_lost(session, lost, reply)
             reply.end()
-        gone = asyncio.Event()
-        request.on_gone = reply.on_done = gone.set
-        if not reply.done and not reply.lost:
-            await gone.wait()
+        await reply.ended()
         return True
 
     async def _open_notices(self, session: HttpSession, lost: LostEvent | None, reply: Reply) -> bool:

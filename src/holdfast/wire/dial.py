@@ -345,7 +345,7 @@ def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
 def _told(connection: Connection, pass_on: OnNotification | None, method: str) -> None:
     """A notification came that belongs to no request."""
     if method == "notifications/subscriptions/acknowledged":
-        connection.on_stream()
+        connection.acknowledged()
     elif pass_on is not None:
         pass_on(method)
 

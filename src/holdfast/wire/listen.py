@@ -78,11 +78,8 @@ class _Stream:
 
     async def hold(self) -> Evidence:
         """Keep a stream open; returns the evidence when no stream can be opened any more."""
-        self._connection.on_stream = self._opened
-        try:
+        with self._connection.listening(self._opened):
             return await self._hold()
-        finally:
-            self._connection.on_stream = _ignore  # else the two keep each other
 
     async def _hold(self) -> Evidence:
         while True:
@@ -125,10 +122,6 @@ class _Stream:
         self._short_ones = 0 if lasted >= SOUND_SECONDS else self._short_ones + 1
         if self._short_ones > 1:
             await anyio.sleep(min(PAUSE_SECONDS * 2.0 ** min(self._short_ones - 2, 10), LONGEST_PAUSE_SECONDS))
-
-
-def _ignore() -> None:
-    """No stream is kept open any more."""
 
 
 def _not_found(seen: Evidence) -> bool:
@@ -182,7 +175,7 @@ async def follow_hub(connection: Connection, told: Callable[[ServerRecord | None
     """
     well = False
     while True:
-        changed = connection.status_told
+        changed = connection.relayed.status_told
         with suppress(ServerFailure):
             record = _of_one(await connection.hub_status(within=STATUS_SECONDS), connection)
             told(record)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -131,13 +131,25 @@ class Connection:
         """Whether the server runs tool calls as tasks, in the form of the legacy era."""
         self._task_tools: frozenset[str] | None = None
         self._listed: Offers | None = None
-        self.on_stream: Callable[[], None] = _ignore
-        """Called each time that a subscription to the server's notifications begins."""
+        self._on_stream: Callable[[], None] = _ignore
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from the next message on."""
         self._limits = limits
         self.wire.adopt(limits)
+
+    @contextmanager
+    def listening(self, opened: Callable[[], None]) -> Iterator[None]:
+        """In the block, ``opened`` is called each time that a subscription to the server's notifications begins."""
+        self._on_stream = opened
+        try:
+            yield
+        finally:
+            self._on_stream = _ignore  # else the two keep each other
+
+    def acknowledged(self) -> None:
+        """A subscription to the server's notifications begins."""
+        self._on_stream()
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification; the server does not answer it."""
@@ -258,11 +270,6 @@ class Connection:
             await self.list_tools(within=within)
         return text_of(params.get("name")) in (self._task_tools or ())
 
-    @property
-    def status_told(self) -> anyio.Event:
-        """Set when the hub on the other side says that its status changed, or when that may have been missed."""
-        return self.relayed.status_told
-
     async def hub_status(self, *, within: float) -> dict[str, ServerRecord]:
         """What the hub on the other side tells about its servers; empty if nothing of it can be read."""
         assert self.hub is not None  # noqa: S101 - the caller looked
@@ -325,7 +332,7 @@ def _timed_out(method: str, params: Fields, request: RequestInFlight, idle: floa
 
 
 def _ignore() -> None:
-    """The default for a callback that was not set."""
+    """No stream is kept open."""
 
 
 _INFO: Final = types.Implementation(name="holdfast", version=__version__).model_dump(
