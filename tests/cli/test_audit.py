@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,16 +178,34 @@ def test_without_a_state_folder_a_hub_serves_without_the_audit_of_the_default_al
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     beyond = Serving(options=ServeConfig(), config=config_from_mapping({}), host="0.0.0.0")
     with audited(beyond) as audit:
-        assert audit is None
+        assert audit.trail is None
+        assert audit.notice.startswith("no audit is written: ")
     assert "no audit is written" in caplog.text
     asked = config_from_mapping({"holdfast": {"audit": {"enabled": True}}})
     with pytest.raises(UsageError, match="the key of the audit"), audited(replace(beyond, config=asked)):
         pass
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with audited(beyond) as audit:
-        assert audit is not None
+        assert audit.trail is not None
+        assert audit.notice == ""
     with audited(replace(beyond, host="127.0.0.1")) as audit:
-        assert audit is None
+        assert audit == (None, "")
+
+
+async def test_the_status_says_that_the_audit_of_the_default_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    token, config, control = tmp_path / "token", tmp_path / "mcp.json", "the-control-token-of-this-test"
+    token.write_text("token-of-the-callers-0123456789")
+    token.chmod(0o600)
+    config.write_text('{"mcpServers": {}}')
+    listen = ("--host", "0.0.0.0", "--token-file", str(token))
+    environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "HOLDFAST_CONTROL_TOKEN": control}
+    async with served(tmp_path / "home", "--config", str(config), *listen, **environ) as hub:
+        async with httpx2.AsyncClient(trust_env=False, headers={"authorization": f"Bearer {control}"}) as http:
+            told = (await http.get(f"{hub.url.removesuffix('/mcp')}/api/hub")).json()
+        assert told["notice"].startswith("no audit is written: ")
+        shown = partial(run, "status", "--url", hub.url.removesuffix("/mcp"), home=tmp_path / "home", **environ)
+        assert "no audit is written" in (await anyio.to_thread.run_sync(shown)).stdout
 
 
 def test_records_are_shown_by_user_server_tool_and_outcome(inside: Inside, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from holdfast.access.assertions import KEY_SET_PATH as KEY_SET_PATH, IdentityAssertions as IdentityAssertions
     from holdfast.access.audit_check import (
         AuditFilter as AuditFilter,
         AuditReader as AuditReader,

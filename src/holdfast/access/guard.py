@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.access.assertions import KEY_SET_PATH
 from holdfast.access.connections import Admission
 from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, HubPrincipals, Principal, TokenPolicy
 from holdfast.access.protected_resource import METADATA_PATH, ProtectedResource
@@ -39,8 +40,9 @@ certificate that does not verify, one of too many wrong credentials, or a used u
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Paths that need no token: they say that the hub runs, and nothing about its servers."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz", KEY_SET_PATH})
+"""Paths that need no token: they say that the hub runs, or what its signatures are checked with, and nothing about its
+servers."""
 
 PATHS_BY_ADDRESS = OPEN_PATHS | {"/metrics"}
 """Paths that an address may be used for, and not only a known name.

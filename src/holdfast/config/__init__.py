@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         ToolsMode as ToolsMode,
     )
     from holdfast.config.spec import (
+        IDENTITY_HEADERS as IDENTITY_HEADERS,
         UNIX as UNIX,
         Config as Config,
         HeaderSource as HeaderSource,

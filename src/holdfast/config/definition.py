@@ -33,7 +33,9 @@ from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
+    IDENTITY_HEADERS,
     EraChoice,
+    Identity,
     ServerScope,
     ServerSpec,
     Sharing,
@@ -354,6 +356,7 @@ class _DefinitionReader:
             timeout=model.timeout,
             era="modern" if hub else cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
+            identity=cast("Identity", model.identity),
             scope="project" if self._follows_folder else cast("ServerScope", model.scope),
             secrets=gather_secrets(
                 env=env,
@@ -383,10 +386,29 @@ def _contradictions(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
     yield from _disagreement(given, _URL_KEYS, "the address is given twice, with different values")
     if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
         yield _DefinitionFault(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
+    yield from _identity_faults(given)
     tools = given.get("tools")
     if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
         message = "`includeTools` and `tools` both say which tools to show"
         yield _DefinitionFault(("includeTools",), message, "keep `tools.include`", at_key=True)
+
+
+def _identity_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+    """A server that would not be told who calls must not seem to be."""
+    identity = given.get("identity")
+    if identity in (None, "none"):
+        return
+    if "command" in given:
+        hint = "leave it out: a program on stdio has one user, and gets no headers"
+        yield _DefinitionFault(("identity",), "`identity` needs a server with a `url`", hint, at_key=True)
+    elif "hub" in given:
+        hint = "leave it out here: that hub learns who calls, and its own definition of the server can say `identity`"
+        yield _DefinitionFault(("identity",), "`identity` has no effect beside `hub`", hint, at_key=True)
+    written = given.get("headers")
+    ours = {name.lower() for name in IDENTITY_HEADERS.values()}
+    for name in [name for name in written if str(name).lower() in ours] if isinstance(written, dict) else []:
+        hint = "remove it from `headers`: the hub writes it for each request"
+        yield _DefinitionFault(("headers", str(name)), f"`identity` writes the header `{name}`", hint, at_key=True)
 
 
 def _transport_faults(given: Mapping[str, object], urls: list[str]) -> Iterator[_DefinitionFault]:

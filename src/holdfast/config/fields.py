@@ -37,6 +37,7 @@ __all__ = [
     "Flag",
     "HeaderName",
     "HeaderValue",
+    "IdentityName",
     "InvalidValue",
     "NameLength",
     "Names",
@@ -187,6 +188,7 @@ TRANSPORTS = {
 
 
 SHARINGS = ("shared", "per-client")
+IDENTITIES = ("none", "header", "signed")
 SERVER_SCOPES = ("shared", "project")
 PLACEMENTS = ("each",)
 APPROVALS = ("off", "warn", "hold")
@@ -611,6 +613,11 @@ SharingName: TypeAlias = Annotated[
     str,
     _one_of(SHARINGS, 'write "per-client" to give each client a connection of its own'),
     _schema({"enum": list(SHARINGS)}, _EXPANDS),
+]
+IdentityName: TypeAlias = Annotated[
+    str,
+    _one_of(IDENTITIES, 'write "signed" to tell the server who calls, in a form that it can verify'),
+    _schema({"enum": list(IDENTITIES)}, _EXPANDS),
 ]
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
 Url: TypeAlias = Annotated[

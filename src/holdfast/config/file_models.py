@@ -25,6 +25,7 @@ from holdfast.config.fields import (
     HeaderName,
     HeaderValue,
     HubAddress,
+    IdentityName,
     InvalidValue,
     PlacementField,
     Port,
@@ -306,6 +307,12 @@ class ServerFile(_FileModel):
         default="shared",
         description="Whether all clients of the hub share one connection, or each client has its own (`per-client`): "
         "for browsers, shells and other servers that keep state.",
+    )
+    identity: IdentityName = Field(
+        default="none",
+        description="What a server with a `url` is told about who calls: `none`; `header`, the name of the principal "
+        "in `Holdfast-User`; `signed`, a short-lived JWT of the hub in `Holdfast-Identity`, for this server alone. Its "
+        "keys are at `/.well-known/jwks.json` of the hub. The caller's own token is never sent.",
     )
     placement: PlacementField | None = Field(
         default=None,

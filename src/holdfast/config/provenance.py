@@ -167,6 +167,8 @@ class _ServerValues:
         yield self._timeout()
         yield self._value("era", self._server.era, "era")
         yield self._value("sharing", self._server.sharing, "sharing")
+        if self._server.transport != "stdio":
+            yield self._value("identity", self._server.identity, "identity")
         prefix = self._server.prefix
         yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")
         tools = self._server.tools

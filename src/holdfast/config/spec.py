@@ -17,10 +17,12 @@ from holdfast.config.settings import ApprovalMode, Settings
 from holdfast.errors import Problem
 
 __all__ = [
+    "IDENTITY_HEADERS",
     "UNIX",
     "Config",
     "EraChoice",
     "HeaderSource",
+    "Identity",
     "OAuthSettings",
     "ServerScope",
     "ServerSpec",
@@ -39,6 +41,12 @@ UNIX = "unix:"
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 Sharing: TypeAlias = Literal["shared", "per-client"]
+
+Identity: TypeAlias = Literal["none", "header", "signed"]
+"""What a server is told about who calls it."""
+
+IDENTITY_HEADERS: Mapping[str, str] = MappingProxyType({"header": "Holdfast-User", "signed": "Holdfast-Identity"})
+"""The header that tells it."""
 ServerScope: TypeAlias = Literal["shared", "project"]
 EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
@@ -130,6 +138,8 @@ class ServerSpec:
     """What happens when it changes what a model reads; None for the setting of all servers."""
     sharing: Sharing = "shared"
     """Whether all clients share one connection, or each has its own."""
+    identity: Identity = "none"
+    """Whether each request to it says who calls: by name in a header, or by an assertion that the hub signs."""
     scope: ServerScope = "shared"
     """Whether it runs once for all, or once for each folder that clients work in."""
     folder: str = ""

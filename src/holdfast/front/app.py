@@ -29,6 +29,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from holdfast.access import (
+    KEY_SET_PATH,
     LOCAL,
     LOOPBACK_HOSTS,
     METADATA_PATH,
@@ -38,6 +39,7 @@ from holdfast.access import (
     ClientPeer,
     Guard,
     HubPrincipals,
+    IdentityAssertions,
     Principal,
     ProtectedResource,
     Quotas,
@@ -94,6 +96,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     audit: AuditTrail | None = None,
     folders: ClientFolders | None = None,
     resource: ProtectedResource | None = None,
+    assertions: IdentityAssertions | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -102,7 +105,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     routes in ``beside`` check access themselves: a caller's token is not required there. ``uids`` are the users of this
     machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
     caller needs a certificate that TLS verified. ``workers`` processes share the memory that clients may use. With a
-    ``resource`` clients without a token learn where they get one.
+    ``resource`` clients without a token learn where they get one; the keys of ``assertions`` are published.
     """
     registry = hub.registry
     journal = registry.journal
@@ -139,6 +142,10 @@ def create_app(  # noqa: PLR0913 - what an operator decides
             return JSONResponse({"error": "there is nothing at this path"}, status_code=404)
         return JSONResponse(resource.metadata(path.rstrip("/")), headers={"cache-control": "max-age=300"})
 
+    async def key_set(_: AsgiRequest) -> JSONResponse:
+        keys = assertions.key_set() if assertions is not None else {"keys": []}
+        return JSONResponse(keys, headers={"cache-control": "max-age=300"})
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
@@ -150,6 +157,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            Route(KEY_SET_PATH, key_set),
             Route(f"{METADATA_PATH}{{rest:path}}", metadata),
             *beside,
         ],

@@ -30,7 +30,7 @@ from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
 from holdfast.types import CallResult, FoundTool, ProgressFn, Tool, check_timeout
-from holdfast.wire import Fields, HubTls, dumps, load_members, tool_info
+from holdfast.wire import Fields, HubTls, SignAssertion, dumps, load_members, tool_info
 
 __all__ = ["Hub"]
 
@@ -227,11 +227,13 @@ class Hub(Operations, HubCalls):
         approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Replicas | None = None,
         hub_tls: HubTls | None = None,
+        sign: SignAssertion | None = None,
         is_local: bool = False,
     ) -> None:
         """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says.
 
-        ``hub_tls`` gives the certificates for servers that another hub of the same key has. ``is_local`` says that
+        ``hub_tls`` gives the certificates for servers that another hub of the same key has. ``sign`` makes the
+        assertions about callers for servers with ``identity: signed``. ``is_local`` says that
         only this machine can reach the hub: then it tells its clients why a server fails (``holdfast_doctor``).
         """
         if not isinstance(config, Config):
@@ -245,6 +247,7 @@ class Hub(Operations, HubCalls):
             approvals=approvals,
             fleet=fleet,
             hub_tls=hub_tls,
+            sign=sign,
         )
         super().__init__(registry)
         self.is_local = is_local

@@ -54,7 +54,7 @@ from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, Warden, keep_reaping, until_cancelled
+from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, SignAssertion, Warden, keep_reaping, until_cancelled
 
 __all__ = ["SlotRegistry", "apply_config", "start_slot"]
 
@@ -79,6 +79,7 @@ class SlotRegistry:
         approvals: ApprovalMode | ApprovalsLock = "warn",
         fleet: Replicas | None = None,
         hub_tls: HubTls | None = None,
+        sign: SignAssertion | None = None,
     ) -> None:
         self.config = config
         self.fleet = fleet
@@ -115,6 +116,7 @@ class SlotRegistry:
         """Whether the hub is closed, or closes now."""
         self._chance = chance
         self._hub_tls = hub_tls
+        self._sign = sign
         self._warden = Warden()
         self._outer: anyio.abc.TaskGroup | None = None
         self._applying = anyio.Lock()
@@ -215,6 +217,7 @@ class SlotRegistry:
             on_stderr=self.journal.stderr_line,
             is_hub=True,
             hub_tls=self._hub_tls,
+            sign=self._sign,
         )
         limit = DialLimit(settings.load.concurrency, tasks)
         context = self.context = SlotContext(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.access import AuditFiles, AuditTrail, audit_places, read_key, send_checkpoints
 from holdfast.config import AuditSettings, Config
@@ -21,7 +22,7 @@ from holdfast.errors import UsageError
 from holdfast.hub import AccessRefused, ConfigApplied, ConfigRefused, Hub, HubRecord, Transition
 from holdfast.serve.options import Serving
 
-__all__ = ["audit_notice", "audited", "record_other_events"]
+__all__ = ["Audited", "audited", "record_other_events"]
 
 log = logging.getLogger("holdfast.audit")
 
@@ -32,17 +33,34 @@ MOST_REFUSALS = 20
 counted, in the log and in the metrics too, and the next record says how many there were."""
 
 
+class Audited(NamedTuple):
+    """The audit of a process, and what users should know about it."""
+
+    trail: AuditTrail | None = None
+    """None if none is written."""
+    problem: str = ""
+    """Why none is written although there should be one."""
+
+    @property
+    def notice(self) -> str:
+        """What users of the hub should know about its audit; empty if all is well."""
+        if self.trail is None or not self.trail.failing:
+            return self.problem
+        refused = "; calls are refused" if self.trail.required else ""
+        return f"the audit cannot be written ({self.trail.failing}){refused}"
+
+
 @contextmanager
-def audited(serving: Serving) -> Iterator[AuditTrail | None]:
-    """The audit of this process while it serves; None if there is none.
+def audited(serving: Serving) -> Iterator[Audited]:
+    """The audit of this process while it serves.
 
     An unusable key ends the start, if the operator asked for an audit. Where it is on by default alone, such as in a
-    container whose state folder cannot be written, the hub serves without one, and its log says so.
+    container whose state folder cannot be written, the hub serves without one: its log, its status and its page say so.
     """
     config = serving.config
     settings = config.settings.audit if config is not None else AuditSettings()
     if not _wanted(settings, serving):
-        yield None
+        yield Audited()
         return
     folder, key_file = audit_places(settings, config.source if config is not None else None, os.environ)
     try:
@@ -50,8 +68,9 @@ def audited(serving: Serving) -> Iterator[AuditTrail | None]:
     except UsageError as error:
         if settings != AuditSettings():
             raise
-        log.error("no audit is written: %s", error.message)  # noqa: TRY400 - a line for people
-        yield None
+        problem = f"no audit is written: {error.message}"
+        log.error("%s", problem)  # noqa: TRY400 - a line for people
+        yield Audited(problem=problem)
         return
     files = AuditFiles(
         folder,
@@ -71,7 +90,7 @@ def audited(serving: Serving) -> Iterator[AuditTrail | None]:
             hint="`audit.path` in the mcp.json names its folder",
         ) from exc
     try:
-        yield trail
+        yield Audited(trail)
     finally:
         trail.close()
 
@@ -97,13 +116,6 @@ def _syslog(settings: AuditSettings) -> str:
 def _redactor(config: Config | None) -> Redactor:
     servers = config.servers.values() if config is not None else ()
     return Redactor([secret for server in servers for secret in server.secrets])
-
-
-def audit_notice(trail: AuditTrail | None) -> str:
-    """What users of the hub should know about its audit; empty if all is well."""
-    if trail is None or not trail.failing:
-        return ""
-    return f"the audit cannot be written ({trail.failing}){'; calls are refused' if trail.required else ''}"
 
 
 def record_other_events(trail: AuditTrail | None, hub: Hub, *, wall: Callable[[], float] = time.time) -> None:

@@ -28,7 +28,7 @@ import anyio
 import anyio.abc
 
 from holdfast._version import __version__
-from holdfast.access import LOOPBACK_HOSTS, AuditTrail, TokenPolicy
+from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
 from holdfast.auth import SignInClient
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
 from holdfast.control import BrowserIdentity, BrowserSessions, ControlServer, HubInfo, Worker, WorkerGroup
@@ -53,7 +53,7 @@ from holdfast.front import (
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.serve.audit_start import audit_notice, audited, record_other_events
+from holdfast.serve.audit_start import Audited, audited, record_other_events
 from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part, without_itself
 from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
 from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
@@ -94,9 +94,9 @@ def run_hub(serving: Serving) -> None:
 # Over HTTP
 
 
-async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
+async def _run_http(serving: Serving, audited_by: Audited) -> None:
     log_faults_in_lines()
-    options, worker = serving.options, serving.worker
+    options, worker, audit = serving.options, serving.worker, audited_by.trail
     share_receive_room(options.worker_count)
     tls = _server_tls(options)
     async with _found_servers(serving) as (config, state_file):
@@ -107,6 +107,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
         share_sessions(ids, fleet)
         identity = FleetIdentity(lambda: ids.keys.ring, f"{socket.gethostname()}-{os.getpid()}")
         require_shared_key(options, shared=ids.keys.shared)
+        assertions = IdentityAssertions(serving.public_url, lambda: ids.keys.ring)
         projects = _project_servers(serving)
         hub = Hub(
             projects.of(config) if projects is not None else config,
@@ -114,6 +115,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             approvals=_approvals(options, serving.host),
             fleet=fleet,
             hub_tls=identity.client,
+            sign=assertions,
             is_local=is_loopback(serving.host),
         )
         record_other_events(audit, hub)
@@ -126,7 +128,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             *(hub, serving, fleet),
             audit=audit,
             browsers=_browser_identity(serving, secrets, tokens, ids, audit),
-            notice=lambda: audit_notice(audit) or ids.keys.notice,
+            notice=lambda: audited_by.notice or ids.keys.notice,
             clients=lambda: joined.clients if joined is not None else [],
         )
         ids.keys.on_notice = admin.hub_changed
@@ -143,6 +145,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             audit=audit,
             folders=folders,
             resource=secrets.resource,
+            assertions=assertions,
         )
         front: Front = web.state.front
         server = HubWebServer(
@@ -152,8 +155,7 @@ async def _run_http(serving: Serving, audit: AuditTrail | None) -> None:
             private=_private_socket(worker),
             for_hubs=_for_hubs(serving, front, identity),
         )
-        note = Announcement(serving, config)
-        place = _shared_place(serving)
+        note, place = Announcement(serving, config), _shared_place(serving)
         joined = _join_server(front, place, reloader, folders, changed=admin.hub_changed)
         leaving = Leaving(serving, server, front, admin, note, joined)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -401,8 +403,9 @@ def _group(link: WorkerLink) -> WorkerGroup:
 # Over stdio
 
 
-async def _run_stdio(serving: Serving, audit: AuditTrail | None) -> None:
+async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
     log_faults_in_lines()
+    audit = audited_by.trail
     async with _found_servers(serving) as (config, state_file):
         projects, folder = _project_servers(serving), _own_folder(serving.options)
         if projects is not None and folder is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Starting as Starting,
         evidence_in as evidence_in,
     )
+    from holdfast.wire.caller_identity import SignAssertion as SignAssertion
     from holdfast.wire.dial import (
         Dialer as Dialer,
         DialHooks as DialHooks,

@@ -29,6 +29,7 @@ from holdfast._version import __version__
 from holdfast.config import UNIX, Limits, ServerSpec
 from holdfast.core import BadConfig, Evidence, OutOfDescriptors, ProcessExit, Redactor, TimedOut, hub_warns, speaks_hub
 from holdfast.errors import ServerFailure
+from holdfast.wire.caller_identity import CallerIdentity, SignAssertion
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
@@ -159,9 +160,10 @@ class Dialer:
     ``is_hub`` if a hub dials: then a hub on the other side is one behind it, with its own channel (``hub_peer``). A
     program that calls a hub as its client is none. ``hub_tls`` are the certificates for other hubs of the same fleet.
     ``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows.
+    ``sign`` makes the assertions for servers that are told who calls in a form that they can verify.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a dial may use
         self,
         *,
         warden: Warden,
@@ -171,11 +173,13 @@ class Dialer:
         is_hub: bool = False,
         hub_tls: HubTls | None = None,
         tls: ssl.SSLContext | None = None,
+        sign: SignAssertion | None = None,
     ) -> None:
         self._tls = tls
         self._is_hub = is_hub
         self._hub_id = secrets.token_urlsafe(HUB_ID_BYTES)
         self._hub_tls = hub_tls
+        self._sign = sign
         self._warden = warden
         self._limits = limits
         self._authorize = authorize
@@ -224,6 +228,7 @@ class Dialer:
         era: Era | None,
         hooks: DialHooks,
     ) -> Connection:
+        identity = self._identity_for(spec)
         closers = AsyncExitStack()
         # Emptied at the end: the session refers to the function that reads it, and the hooks to the session's owner.
         readers: list[OnNotification] = [hooks.on_notice] if hooks.on_notice is not None else []
@@ -251,7 +256,7 @@ class Dialer:
             hub: HubPeer | None = None
             if (self._is_hub or spec.hub) and speaks_hub(said):
                 hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=hub_warns(said))
-            connection = Connection(session, wire, relayed, self._limits, closers, era=era, hub=hub)
+            connection = Connection(session, wire, relayed, self._limits, closers, era=era, hub=hub, identity=identity)
         except BaseException:
             await close_session(session, closers)
             raise
@@ -303,6 +308,14 @@ class Dialer:
         stack.push_async_callback(posts.end_session)
         return posts
 
+    def _identity_for(self, spec: ServerSpec) -> CallerIdentity | None:
+        """What the server is told about callers. A program that is no hub calls in its own name."""
+        if not self._is_hub:
+            return None
+        if spec.identity == "signed" and self._sign is None:
+            raise ServerFailure(BadConfig(problems=(_NO_KEY_SET,), hint=_NO_KEY_SET_HINT))
+        return CallerIdentity.of(spec, self._sign)
+
     def _tls_for(self, spec: ServerSpec) -> ssl.SSLContext | None:
         """The context for a hub of the same fleet, or the caller's own; None for the usual one."""
         if not spec.hub or spec.hub.startswith(UNIX):
@@ -312,6 +325,8 @@ class Dialer:
         return self._hub_tls()
 
 
+_NO_KEY_SET = "`identity: signed` needs a hub over HTTP: only that one publishes the keys of its assertions"
+_NO_KEY_SET_HINT = "run `holdfast serve` without --own, or write `identity: header`"
 _NO_KEY = "a hub at another address needs the key that both hubs share"
 _NO_KEY_HINT = "give both the same --session-key-file, or the same HOLDFAST_SESSION_KEY"
 

@@ -53,6 +53,7 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.types import CallResult, ProgressFn
+from holdfast.wire.caller_identity import CallerIdentity
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
@@ -101,7 +102,7 @@ Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
 class Connection:
     """One live connection, after its handshake."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each part was made by the dial
         self,
         session: ClientSession,
         wire: Wire,
@@ -111,6 +112,7 @@ class Connection:
         *,
         era: Era,
         hub: HubPeer | None,
+        identity: CallerIdentity | None = None,
     ) -> None:
         self.session = session
         self.wire = wire
@@ -125,7 +127,7 @@ class Connection:
         """The server's instructions for its use."""
         self.capabilities = declared(session)
         """The capabilities that the server declared."""
-        self._form = RequestForm(session, wire, era, hub)
+        self._form = RequestForm(session, wire, era, hub, identity)
         self.protocol_version = self._form.version
         self.runs_tasks = self._form.runs_tasks
         """Whether the server runs tool calls as tasks, in the form of the legacy era."""
@@ -363,9 +365,17 @@ def routing_headers(version: str, method: str, name: str | None) -> dict[str, st
 class RequestForm:
     """The form of the requests of one connection and of their results; what a listing reads its pages by."""
 
-    def __init__(self, session: ClientSession, wire: ServerDispatcher, era: Era, hub: HubPeer | None) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        wire: ServerDispatcher,
+        era: Era,
+        hub: HubPeer | None,
+        identity: CallerIdentity | None,
+    ) -> None:
         self._wire = wire
         self._hub = hub
+        self._identity = identity
         self.modern = era == "modern"
         self.version = session.protocol_version or ""
         self.offers = session.server_capabilities or types.ServerCapabilities()
@@ -413,6 +423,8 @@ class RequestForm:
         headers = trace_headers(params) if "_meta" in params else {}
         if self._hub is not None:
             headers |= self._hub.headers(caller)
+        if self._identity is not None:
+            headers |= self._identity.headers(caller)
         if not self.modern:
             return params, headers
         said = stamp(self.version, caller)
