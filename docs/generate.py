@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from architecture import architecture
+from commands_page import TERMINAL, commands
 from observing import observing
 
-from holdfast.cli.entry import run
 from holdfast.control.server.control_events import EVENTS
 from holdfast.control.server.openapi import OPERATIONS, Operation, document
 from holdfast.doctor.case import Check
@@ -25,19 +21,6 @@ from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
-
-PLAIN = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-"""The terminal that the help is formatted for."""
-
-HEAD = """\
-# Commands
-
-The `--help` of each command. `make docs` writes this page; a test fails if it is out of date.
-
-All commands write data to stdout and everything else to stderr. They use colour only on a terminal, and not with
-`NO_COLOR`. `HOLDFAST_DEBUG=1` shows the traceback of an unexpected error.
-"""
-
 
 DOCTOR = DOCS / "reference" / "doctor.md"
 
@@ -93,36 +76,6 @@ def _needs(check: Check) -> str:
 
 def _described(code: Code) -> str:
     return f"{code.means}.\n\n- Cause: {code.cause}\n- Cure: {code.cure}"
-
-
-def commands() -> str:
-    """The help of every command."""
-    names = re.findall(r"^  (\w+)  ", _help(), flags=re.MULTILINE)
-    parts = [HEAD, _section("holdfast", _help())]
-    for name in names:
-        text = _help(name)
-        parts.append(_section(f"holdfast {name}", text))
-        parts += [_section(f"holdfast {name} {sub}", _help(name, sub)) for sub in _subcommands(text)]
-    return "\n".join(parts)
-
-
-def _help(*command: str) -> str:
-    """Run in this process: starting Python for each command would take most of a minute."""
-    printed = io.StringIO()
-    look = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-    with mock.patch.dict(os.environ, look), contextlib.redirect_stdout(printed):
-        if code := run([*command, "--help"]):
-            raise SystemExit(f"holdfast {' '.join(command)} --help ended with {code}")
-    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
-
-
-def _subcommands(text: str) -> list[str]:
-    _, found, commands = text.partition("─ Commands")
-    return re.findall(r"^│ (\w+) ", commands, flags=re.MULTILINE) if found else []
-
-
-def _section(title: str, text: str) -> str:
-    return f"## {title}\n\n```text\n{text}\n```\n"
 
 
 # The control API
@@ -214,7 +167,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are up to date."""
-    os.environ.update(PLAIN)
+    os.environ.update(TERMINAL)
     fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing(), **architecture()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1

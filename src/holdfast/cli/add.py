@@ -69,7 +69,7 @@ class _Secrets:
 def add(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the new server")] = None,
     target: Annotated[
-        list[str] | None, typer.Argument(metavar="URL | -- COMMAND...", help="Its URL, or its command and arguments")
+        list[str] | None, typer.Argument(metavar="URL | -- COMMAND", help="Its URL, or its command and arguments")
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -98,6 +98,7 @@ def add(
     """Add a server to your mcp.json and try it at once. A running hub picks it up by itself.
 
     holdfast add files -- npx -y @modelcontextprotocol/server-filesystem .
+
     holdfast add github https://api.example.com/mcp --header "Authorization: Bearer $TOKEN"
 
     Comments and formatting of the file stay. Secrets are not written: the file gets ${env:NAME}, and you get
