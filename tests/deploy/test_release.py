@@ -20,6 +20,7 @@ import yaml
 from holdfast import __version__
 from release.distributions import build, differences, tracked
 from release.packages import formula, sources
+from tests.deploy.chart import CHART, helm
 
 pytestmark = pytest.mark.requirement("DX-14")
 
@@ -104,6 +105,31 @@ def test_the_image_can_copy_each_file_that_it_names() -> None:
 def test_no_digest_of_a_base_is_written_that_was_not_seen() -> None:
     for file in (ROOT / "deploy/docker/Dockerfile", *WORKFLOWS, *(ROOT / "deploy/compose").glob("*.yaml")):
         assert re.findall(r"@sha256:[0-9a-f]", file.read_text()) == [], file
+
+
+def test_the_values_for_the_hub_alone_are_those_of_the_page_and_render_a_hub_with_its_test() -> None:
+    file = ROOT / "deploy/helm/holdfast/values-hub.yaml"
+    shown = file.read_text().partition("\n")[2].rstrip()
+    assert f"```yaml\n{shown}\n```" in (ROOT / "docs/production/kubernetes.md").read_text()
+    text = helm("template", "demo", CHART, "--values", file)
+    kinds = [one["kind"] for one in yaml.safe_load_all(text) if one]
+    assert kinds.count("Deployment") == 1, "the hub, and no gateway"
+    assert "helm.sh/hook: test" in text
+    assert f'image: "registry.example.com/holdfast:{__version__}"' in text
+
+
+def test_the_quick_start_by_compose_is_one_hub_that_starts_with_a_token_alone() -> None:
+    (hub,) = yaml.safe_load((ROOT / "deploy/compose/hub.yaml").read_text())["services"].values()
+    assert [name for name, value in hub["environment"].items() if ":?" in value] == ["HOLDFAST_TOKEN"]
+    assert hub["command"][:2] == ["serve", "--demo"]
+    assert hub["ports"] == ["127.0.0.1:4653:4653"]
+    assert hub["build"]["target"] in (ROOT / "deploy/docker/Dockerfile").read_text()
+    own = yaml.safe_load((ROOT / "deploy/compose/own.yaml").read_text())["services"]["hub"]
+    known = {option.partition("=")[0] for option in [*hub["command"], *own["command"]] if option.startswith("--")}
+    shown = subprocess.run(
+        [str(Path(sys.executable).with_name("holdfast")), "serve", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert {option for option in known if option not in shown} == set()
 
 
 # Workflows
