@@ -18,7 +18,7 @@ import trustme
 from holdfast.access.connections import ConnectionLimits
 from holdfast.core import NetworkFailure, NetworkFault
 from holdfast.front.acceptor import Acceptor, AdmittedProtocol
-from holdfast.wire.http.evidence import evidence_of
+from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,6 @@ from mcp_types import (
     SERVER_INFO_META_KEY,
 )
 from mcp_types.methods import CACHEABLE_METHODS
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from holdfast.core import is_own_key
 from holdfast.wire import (
@@ -44,7 +43,7 @@ from holdfast.wire import (
     without_task_support,
 )
 
-__all__ = ["COMPLETE", "is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
+__all__ = ["COMPLETE", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
 
 _ENVELOPE = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"})
 """Keys of ``_meta`` that describe the client's connection, not the request."""
@@ -59,11 +58,6 @@ _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
 
 COMPLETE = b'"complete"'
 """The type of almost every result, as it is written."""
-
-
-def is_modern(version: str) -> bool:
-    """Whether a protocol version is of the modern era."""
-    return version in MODERN_PROTOCOL_VERSIONS
 
 
 def params_for_server(

@@ -3,8 +3,8 @@
 A connection counts from the moment that it is accepted, also while its TLS handshake runs. Where no place is left, it
 is closed. Where the process has no descriptor left, one that waits is closed, and the rest stay in the system's queue.
 
-TLS handshakes of new connections take turns (``HandshakeTurns``): each costs milliseconds of CPU, and its client is not
-known yet.
+TLS handshakes of new connections (``Handshakes``) take turns (``HandshakeTurns``): each costs milliseconds of CPU, and
+its client is not known yet.
 
 A few begin in each turn of the event loop, so requests of known clients are served between them. One peer has a bound
 on those that are under way: else it could hold many back, and let all of them go on in the same moment. A new one of
@@ -80,10 +80,9 @@ class Acceptor:
         self._make = make
         self._limits = limits
         self._uids = uids
-        self._tls = tls
         self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
-        self._turns = HandshakeTurns(self._loop)
+        self._handshakes = Handshakes(self._loop, tls) if tls is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._pause: asyncio.TimerHandle | None = None
@@ -195,10 +194,10 @@ class Acceptor:
             return protocol
 
         try:
-            if self._tls is None:
+            if self._handshakes is None:
                 transport, _ = await self._loop.connect_accepted_socket(make, connection)
             else:
-                transport = await self._secured(connection, make, self._tls, admission.key)
+                transport = await self._handshakes.secured(connection, make, admission.key)
             admission.close = transport.abort
         except (OSError, asyncio.CancelledError) as exc:  # the peer left, or speaks no TLS: no fault of the hub
             if isinstance(exc, ssl.SSLCertVerificationError):
@@ -208,8 +207,17 @@ class Acceptor:
             admission.end()
             connection.close()
 
-    async def _secured(
-        self, connection: socket.socket, make: Callable[[], AdmittedProtocol], tls: ssl.SSLContext, peer: str
+
+class Handshakes:
+    """The TLS handshakes of one listening socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext) -> None:
+        self._loop = loop
+        self._tls = tls
+        self._turns = HandshakeTurns(loop)
+
+    async def secured(
+        self, connection: socket.socket, make: Callable[[], AdmittedProtocol], peer: str
     ) -> asyncio.Transport:
         """The transport of a connection with TLS. Its handshake waits for the whole greeting, and for a turn."""
         task = asyncio.current_task()
@@ -224,7 +232,7 @@ class Acceptor:
             turn = await self._turns.begin(peer, task.cancel)
         try:
             transport, _ = await self._loop.connect_accepted_socket(
-                make, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                make, connection, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
             return transport
         finally:
@@ -245,6 +253,9 @@ class Acceptor:
             await came.wait()
         finally:
             self._loop.remove_reader(connection)
+
+    def __repr__(self) -> str:
+        return f"<Handshakes {self._turns!r}>"
 
 
 def _record_size(head: bytes) -> int:

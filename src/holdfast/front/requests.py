@@ -36,7 +36,6 @@ __all__ = [
     "RequestSource",
     "Timer",
     "TooLarge",
-    "WholeRequests",
 ]
 
 BODY_SECONDS: Final = 30.0
@@ -125,22 +124,6 @@ class Timer(Protocol):
 
     def disarm(self) -> None:
         """Do nothing later."""
-
-
-class WholeRequests:
-    """A ``RequestSource`` for requests that are complete when they come: there is nothing to do."""
-
-    async def wait(self, within: float | None = None) -> None:
-        """Nothing is waited for."""
-
-    def continue_body(self, request: Request) -> None:
-        """Nothing more comes."""
-
-    def want_body(self) -> None:
-        """Nothing more comes."""
-
-    def pause(self) -> None:
-        """Nothing more comes."""
 
 
 class Request:

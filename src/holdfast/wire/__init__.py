@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.connection import Response as Response
-    from holdfast.wire.http.evidence import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
         HttpAnswer as HttpAnswer,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         KnownHeads as KnownHeads,
         append_piece as append_piece,
     )
+    from holdfast.wire.http.http_faults import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.pool import (
         ConnectFailed as ConnectFailed,
         ConnectTimedOut as ConnectTimedOut,
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
     from holdfast.wire.session import Connection as Connection
-    from holdfast.wire.tasks import (
+    from holdfast.wire.task_calls import (
         RELATED_TASK as RELATED_TASK,
         TASK_METHODS as TASK_METHODS,
         TASKS_EXTENSION as TASKS_EXTENSION,

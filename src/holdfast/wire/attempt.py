@@ -23,7 +23,7 @@ from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection
-from holdfast.wire.stdio import StdioDispatcher
+from holdfast.wire.stdio_transport import StdioDispatcher
 
 __all__ = ["SHORTEST_DIAL", "Attempt", "Limit", "Starting", "evidence_in"]
 

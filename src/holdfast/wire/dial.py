@@ -39,7 +39,7 @@ from holdfast.wire.in_flight import Era
 from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.relay import Relay, RelayDispatcher
 from holdfast.wire.session import CLOSE_SECONDS, Connection, Wire, close_session, declared
-from holdfast.wire.stdio import StdioDispatcher
+from holdfast.wire.stdio_transport import StdioDispatcher
 from holdfast.wire.warden import Warden
 
 __all__ = [

@@ -38,7 +38,7 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
-from holdfast.wire.tasks import without_task_support
+from holdfast.wire.task_calls import without_task_support
 
 __all__ = [
     "Offer",

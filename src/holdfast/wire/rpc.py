@@ -530,7 +530,7 @@ class RpcPeer:
         self.spoke = False
         """Whether anything that is JSON-RPC ever came from the server."""
         self.received = 0
-        """How many bytes of messages came; transports count them."""
+        """How many bytes of messages came."""
 
     def start(
         self,
@@ -561,6 +561,7 @@ class RpcPeer:
         ``own`` is the request on whose stream it came: an answer without an id is its answer. Raises ``BadJson`` where
         it is no JSON object, and ``ServerFailure`` where it is no JSON-RPC message.
         """
+        self.received += len(data)
         try:
             batch = [await split_answer(data)]
         except NotAnObject:

@@ -75,8 +75,8 @@ from holdfast.wire.raw_json import (
 from holdfast.wire.relay import RelayDispatcher
 from holdfast.wire.results import check_result, clean_data, clean_result
 from holdfast.wire.rpc import first_error
-from holdfast.wire.stdio import StdioDispatcher
-from holdfast.wire.tasks import (
+from holdfast.wire.stdio_transport import StdioDispatcher
+from holdfast.wire.task_calls import (
     TASK_METHODS,
     call_as_task,
     task_support,

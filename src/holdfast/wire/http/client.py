@@ -46,7 +46,7 @@ from holdfast.turns import Turns
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
 from holdfast.wire.http.answer_parser import BrokenHttp, NotHttp
 from holdfast.wire.http.connection import LARGE_BYTES, Response
-from holdfast.wire.http.evidence import evidence_of
+from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.http.inflate import BadEncoding
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy
 from holdfast.wire.http.receive_room import receive_room

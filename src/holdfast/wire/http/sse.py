@@ -101,7 +101,6 @@ class SseDispatcher(DuplexDispatcher):
                 self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
                 self._known.set()
             elif event.name == "message" and event.data:
-                self._rpc.received += len(event.data)
                 await self._rpc.take_shared(event.data)
 
     def _same_origin(self, place: str) -> httpx2.URL:

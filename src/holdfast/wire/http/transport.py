@@ -39,7 +39,7 @@ from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.event_stream import ServerEvent
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events
 from holdfast.wire.http.connection import Response
-from holdfast.wire.http.evidence import evidence_of
+from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.in_flight import OnProgress
 from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object
 from holdfast.wire.rpc import Message, PendingRequest, call_message, notification_message
@@ -236,7 +236,8 @@ class HttpDispatcher(ServerDispatcher):
                 session.begin(response)
             kind = content_type(response)
             if kind == _JSON:
-                await self._take_body(response, pending)
+                body = await read_bounded(response, self._peer.limits)
+                await self._take_body(body, response, pending)
             elif kind == EVENT_STREAM:
                 await self._take_streams(response, pending, method)
             else:
@@ -256,15 +257,14 @@ class HttpDispatcher(ServerDispatcher):
             if response is not None:
                 response.close()
 
-    async def _take_body(self, response: Response, pending: PendingRequest) -> None:
-        """Read an answer in one piece."""
-        came = await read_bounded(response, self._peer.limits)
+    async def _take_body(self, came: bytes | bytearray, response: Response, pending: PendingRequest) -> None:
+        """Take an answer that came in one piece."""
         try:
-            await self._take(came, pending)
-        except ServerFailure as failure:
-            if isinstance(failure.__cause__, BadJson) and response.head.ends_with_connection and _is_beginning(came):
-                raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from failure
-            raise
+            await self._rpc.take(came, pending)
+        except BadJson as exc:
+            if response.head.ends_with_connection and _is_beginning(came):
+                raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from exc
+            raise _unreadable(came, exc, stood=self.stood) from exc
         if not pending.settled:
             detail = "its answer is no JSON-RPC response to this request"
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
@@ -291,26 +291,23 @@ class HttpDispatcher(ServerDispatcher):
 
     async def _take_events(self, response: Response, pending: PendingRequest, method: str, cursor: _Cursor) -> None:
         """Read one stream; a cut that can be resumed counts as its end."""
+        data = b""
         try:
             async with aclosing(read_events(response, self._peer.limits)) as events:
                 async for event in events:
                     cursor.note(event)
                     if event.name == "message" and event.data:
-                        await self._take(event.data, pending)
+                        data = event.data
+                        await self._rpc.take(data, pending)
                         if pending.settled:
                             response.leave()
                             return
+        except BadJson as exc:
+            raise _unreadable(data, exc, stood=self.stood) from exc
         except Exception as exc:
             seen = exc.evidence if isinstance(exc, ServerFailure) else evidence_of(exc, doing=f"the answer to {method}")
             if not isinstance(seen, NetworkFailure) or not cursor.header:
                 raise
-
-    async def _take(self, data: bytes | bytearray, pending: PendingRequest) -> None:
-        self._rpc.received += len(data)
-        try:
-            await self._rpc.take(data, pending)
-        except BadJson as exc:
-            raise _unreadable(data, exc, stood=self.stood) from exc
 
     async def _send(self, message: Message) -> None:
         content, doing = dump_object(message), "the receipt of a notification"

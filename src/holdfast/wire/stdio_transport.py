@@ -266,7 +266,6 @@ class StdioDispatcher(DuplexDispatcher):
             return
         if not line.strip():
             return
-        self._rpc.received += len(line)
         try:
             await self._rpc.take_shared(line)
         except ServerFailure as failure:
