@@ -103,6 +103,38 @@ def test_a_user_at_a_terminal_logs_in_to_a_server_on_python(
     assert "its tokens are removed, and revoked by" in logout.stdout
 
 
+@pytest.mark.requirement("DX-10")
+def test_setup_walks_through_the_logins_that_servers_ask_for(cli: Cli, python: RealServers, browser: str) -> None:
+    client = cli.folder / ".cursor" / "mcp.json"
+    client.parent.mkdir()
+    client.write_text(
+        json.dumps({"mcpServers": {"files": {"url": python["sdk"]}, "notes": {"url": python["fastmcp"]}}})
+    )
+    with cli.on_terminal("setup", "--no-service", BROWSER=browser) as terminal:
+        terminal.until("Do this? [Y/n]")
+        terminal.press("y\n")
+        terminal.until("6. Logins")
+        terminal.until("Log in to files now? [Y/n]")
+        terminal.press("y\n")
+        terminal.until("Logged in to files. Granted: files:read.")
+        terminal.until("Log in to notes now? [Y/n]")
+        terminal.press("n\n")
+        terminal.until("1 of 2 servers work.")
+        assert terminal.code() == 1
+        end = terminal.text.partition("1 of 2 servers work.")[2]
+        assert "holdfast login notes" in end
+        assert "login files" not in end
+    with cli.on_terminal("setup", "--no-service", BROWSER=browser) as again:
+        again.until("Do this? [Y/n]")
+        again.press("y\n")
+        again.until("Log in to notes now? [Y/n]")
+        assert "Log in to files now?" not in again.text, "it is logged in"
+        again.press("y\n")
+        again.until("2 of 2 servers work.")
+        assert again.code() == 0
+    assert "hf-planted" not in terminal.text + again.text
+
+
 @pytest.mark.requirement("AUTH-1")
 def test_on_a_machine_without_a_browser_the_address_is_pasted(cli: Cli, peer: Guarded) -> None:
     cli.configure({"files": {"url": peer.url}})

@@ -28,7 +28,7 @@ from tests.peers.peer_server import Origin, running
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.long,
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),  # the hub of the module is five processes, one after another
     pytest.mark.requirement("FLEET-5", "FLEET-8"),
     pytest.mark.skipif(sys.platform != "linux", reason="the connections of a process are found by /proc"),
 ]
@@ -113,6 +113,10 @@ async def session(workers: Workers, *numbers: int, **capabilities: Any) -> Clien
     """A session that began at the worker of the first number."""
     client = Client(workers, *[await workers.connection(number) for number in numbers])
     await client.begin(client.at, **capabilities)
+    if "roots" in capabilities:  # the hub asks where a local client works, with its first request
+        async with client.stream(client.at, "tools/list") as events:
+            assert (await client.answer(client.at, await _question(events), roots=[])).status_code == 202
+            assert "tools" in [event async for event in events][-1]["message"]["result"]
     return client
 
 

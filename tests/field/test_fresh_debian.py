@@ -190,6 +190,53 @@ def test_the_readme_works_as_printed(debian: Debian) -> None:
         assert steady(printed(said, command).replace("/home/me/clone/", "")) == steady(shown)
 
 
+SETUP = """\
+say() {{ printf '\\n### %s\\n' "$1"; }}
+mkdir -p ~/.config/Claude ~/.cursor
+printf '%s' '{desktop}' > ~/.config/Claude/claude_desktop_config.json; printf '%s' '{cursor}' > ~/.cursor/mcp.json
+cp -r ~/.config/Claude ~/.cursor /tmp/
+say setup; holdfast setup --yes 2>&1 </dev/null; echo "code $?"
+say again; holdfast setup --yes 2>&1 </dev/null; echo "code $?"
+say desktop
+entry='import json, os, pathlib, sys; one = json.loads(pathlib.Path(sys.argv[1]).read_text())["mcpServers"]["holdfast"]'
+run='os.chdir("/"); os.execve(one["command"], [one["command"], *one["args"]], {{"HOME": os.environ["HOME"]}})'
+info='{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"Claude","version":"1"}}}}'
+{{ printf '%s\\n' '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":'"$info"'}}'
+   printf '%s\\n' '{{"jsonrpc":"2.0","method":"notifications/initialized"}}'
+   printf '%s\\n' '{{"jsonrpc":"2.0","id":2,"method":"tools/list"}}'
+   until grep -q word_count ~/answers; do sleep 0.2; done
+   holdfast status > ~/status 2>&1
+}} | timeout 60 python3 -c "$entry; $run" ~/.config/Claude/claude_desktop_config.json > ~/answers
+cat ~/answers
+say status; cat ~/status
+say check; holdfast check --require letters/word_count 2>&1; echo "code $?"
+say uninstall; holdfast uninstall --yes 2>&1; echo "code $?"
+diff -r /tmp/Claude ~/.config/Claude && diff -r /tmp/.cursor ~/.cursor && echo 'clients as before'
+say left; pgrep -u me -f 'holdfast|files_server'; ls ~/.config/holdfast 2>&1
+say end
+"""
+
+
+def test_setup_goes_from_nothing_to_a_working_client_and_uninstall_back(debian: Debian) -> None:
+    """Claude Desktop is started as desktops start it: in /, without PATH."""
+    if debian.run("command -v holdfast").returncode != 0:
+        debian.does("pipx install holdfast-mcp", network=True)
+    said = debian.does(SETUP.format(desktop=CURSOR, cursor=CURSOR))
+    first = printed(said, "setup")
+    assert "1 of 1 server work" in first
+    assert "it cannot run as a service" in first
+    assert "code 0" in first
+    assert "code 0" in printed(said, "again"), "a second run finds everything in its place"
+    assert "letters__word_count" in printed(said, "desktop")
+    assert "Claude" in printed(said, "status")
+    assert "code 0" in printed(said, "check")
+    undone = printed(said, "uninstall")
+    assert "code 0" in undone
+    assert "clients as before" in undone
+    assert "has ended" in undone
+    assert [line for line in printed(said, "left").splitlines() if line.strip().isdigit()] == [], "nothing runs on"
+
+
 def test_the_tutorial_works_as_printed(debian: Debian) -> None:
     install, *rest = commands_of("docs/tutorial.md")
     debian.does(f"{install} 2>&1 || true", network=True)
