@@ -114,10 +114,10 @@ async def session(workers: Workers, *numbers: int, **capabilities: Any) -> Clien
     client = Client(workers, *[await workers.connection(number) for number in numbers])
     await client.begin(client.at, **capabilities)
     if "roots" in capabilities:  # the hub asks where a local client works, with its first request
-        async with client.stream(client.at, "tools/list") as events:
-            assert (await client.answer(client.at, await _question(events), roots=[])).status_code == 202
+        async with client.via(0).stream(client.at, "tools/list") as events:
+            assert (await client.via(1).answer(client.at, await _question(events), roots=[])).status_code == 202
             assert "tools" in [event async for event in events][-1]["message"]["result"]
-    return client
+    return client.via(0)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["one connection", "a new connection for each request"])
