@@ -30,6 +30,12 @@ if TYPE_CHECKING:
         ConnectionLimits as ConnectionLimits,
         peer_at as peer_at,
     )
+    from holdfast.access.ext_authz import (
+        AuthzAnswer as AuthzAnswer,
+        CallFacts as CallFacts,
+        ExtAuthz as ExtAuthz,
+        NotAsked as NotAsked,
+    )
     from holdfast.access.guard import (
         LOOPBACK_HOSTS as LOOPBACK_HOSTS,
         AccessRules as AccessRules,

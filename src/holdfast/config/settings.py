@@ -20,9 +20,11 @@ __all__ = [
     "AccessRule",
     "AccessSettings",
     "ApprovalMode",
+    "ApprovalSettings",
     "AuditSettings",
     "BreakerSettings",
     "CallPolicy",
+    "ExtAuthzSettings",
     "LargeResultSettings",
     "Limits",
     "LoadPolicy",
@@ -443,6 +445,63 @@ class RoleSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApprovalSettings:
+    """How long a call waits for a person, where a rule says `ask`."""
+
+    wait: float = field(
+        default=50.0,
+        metadata=in_file(
+            "Timeout",
+            "How long a call waits for an operator. Then its result says that it waits still, and the same call may be "
+            "made again. Many clients give up after 60 s.",
+        ),
+    )
+    lifetime: float = field(
+        default=600.0,
+        metadata=in_file(
+            "Timeout", "How long a person may take, and how long an approval may be used, from the first call on."
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtAuthzSettings:
+    """A service that decides about each call, after the rules: Envoy's ext_authz over gRPC (extra `authz`).
+
+    A call is refused if the service cannot be asked; no setting changes that.
+    """
+
+    address: str | None = field(
+        default=None,
+        metadata=in_file(
+            "HubAddress", "Where it is: `HOST:PORT`, or `unix:` and the path of a socket of the hub's user."
+        ),
+    )
+    timeout: float = field(
+        default=1.0,
+        metadata=in_file("Timeout", "How long one question may take, with the connection. Then the call is refused."),
+    )
+    tls: bool | None = field(
+        default=None,
+        metadata=in_file("Flag", "Whether it speaks TLS. Left out, it does, unless it is on this machine."),
+    )
+    ca: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Text",
+            "The file with the authority of its certificate. Default: the authorities of this machine. A path that is "
+            "not absolute starts at the folder of this file.",
+        ),
+    )
+    certificate: str | None = field(
+        default=None, metadata=in_file("Text", "The file with the hub's own certificate, where the service wants one.")
+    )
+    key: str | None = field(
+        default=None, metadata=in_file("Text", "The file with the key of that certificate, if it is not in it.")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AccessSettings:
     """Who may see and call what. Without rules everyone who is let in may do everything."""
 
@@ -458,6 +517,8 @@ class AccessSettings:
         ),
     )
     roles: RoleSettings = RoleSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
+    ext_authz: ExtAuthzSettings = ExtAuthzSettings()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
         descriptor_shortage as descriptor_shortage,
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from holdfast.wire.grpc import (
+        GrpcChannel as GrpcChannel,
+        GrpcFailed as GrpcFailed,
+        GrpcTarget as GrpcTarget,
+        has_grpc as has_grpc,
+    )
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import ssl_context as ssl_context
     from holdfast.wire.http.connection import Response as Response
