@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from holdfast.control import Approval, HubView, Server
+from holdfast.control import Approval, HubView, Server, WaitingCall
 
 __all__ = ["OUTPUTS"]
 
@@ -101,6 +101,19 @@ class ApprovedOutput(Versioned):
 
     approved: list[ApprovedTool]
     refused: list[RefusedTool]
+
+
+class CallsOutput(Versioned):
+    """`holdfast approve --calls`."""
+
+    calls: list[WaitingCall]
+
+
+class DecidedOutput(Versioned):
+    """`holdfast approve --call ID`."""
+
+    call: WaitingCall
+    approved: bool
 
 
 class LoginRow(TypedDict):
@@ -472,7 +485,7 @@ class AuditVerified(Versioned):
 
 OUTPUTS: Mapping[str, Any] = {
     "add": AddOutput | UndoneOutput,
-    "approve": ApprovalsOutput | ApprovedOutput,
+    "approve": ApprovalsOutput | ApprovedOutput | CallsOutput | DecidedOutput,
     "audit": AuditOutput,
     "audit verify": AuditVerified,
     "auth status": AuthOutput,

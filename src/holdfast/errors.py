@@ -15,7 +15,10 @@
     ├── HubRefused                     a running hub refused the request; .status
     ├── NotAnswered                    a call of a known tool, prompt or resource has no result
     │   ├── ToolHeld                   the tool changed since it was first seen, and is held
+    │   ├── CallForbidden              a rule of the hub does not let this caller make this call; .rule
     │   ├── NotAudited                 the call was not made: the audit is required and cannot be written
+    │   ├── NotApproved                the call was not made: a person has to approve it, and did not
+    │   ├── NotAuthorized              the call was not made: the service that decides could not be asked
     │   ├── ServerUnavailable          the hub did not send the call; .server_id .state .reason .retry_in
     │   │   ├── ServerDisabled         it is disabled
     │   │   ├── ServerDenied           loading it was denied
@@ -51,6 +54,7 @@ __all__ = [
     "BreakerOpen",
     "CallDenied",
     "CallFailed",
+    "CallForbidden",
     "ConfigError",
     "ConfigNotFound",
     "ConnectionClosed",
@@ -62,7 +66,9 @@ __all__ = [
     "LoginFailed",
     "NoHub",
     "NotAnswered",
+    "NotApproved",
     "NotAudited",
+    "NotAuthorized",
     "Problem",
     "ServerBusy",
     "ServerDenied",
@@ -199,8 +205,25 @@ class ToolHeld(NotAnswered):
     """The tool changed since it was first seen, and waits for an approval."""
 
 
+class CallForbidden(NotAnswered):
+    """The call was not made: the access rules of the hub do not let this caller make it."""
+
+    def __init__(self, message: str, *, rule: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+        """The rule that decided, as the configuration counts them: ``rules[2]``."""
+
+
 class NotAudited(NotAnswered):
     """The call was not made, because no record of it could be written, and the operator requires one."""
+
+
+class NotApproved(NotAnswered):
+    """The call was not made: a person has to approve it first, and refused or did not answer."""
+
+
+class NotAuthorized(NotAnswered):
+    """The call was not made: the service that decides about calls could not be asked."""
 
 
 class ServerUnavailable(NotAnswered):

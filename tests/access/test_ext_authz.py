@@ -14,7 +14,7 @@ import trustme
 from hypothesis import given, strategies as st
 from starlette.applications import Starlette
 
-from holdfast.access.ext_authz import AuthzAnswer, CallFacts, ExtAuthz, NotAsked, decode_answer, encode_request
+from holdfast.access.ext_authz import AuthzAnswer, AuthzQuestion, ExtAuthz, NotAsked, decode_answer, encode_request
 from holdfast.access.principals import Principal
 from holdfast.config.settings import ExtAuthzSettings
 from tests.harness.web import serving
@@ -22,12 +22,12 @@ from tests.peers.envoy import envoy_gateway
 from tests.peers.grpc_authorizer import GrpcAuthorizer, grpc_authorizer
 from tests.peers.mcp_http import McpPeer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-14")]
+pytestmark = pytest.mark.anyio
 
 ALICE = Principal(
     name="https://idp.example#alice", groups=frozenset({"sre", "a, b"}), scopes=frozenset({"call"}), source="jwt"
 )
-FACTS = CallFacts(ALICE, "jira", "tools/call", "get_issue", "ab" * 32, 17)
+FACTS = AuthzQuestion(ALICE, "jira", "tools/call", "get_issue", "ab" * 32, 17)
 
 
 @asynccontextmanager

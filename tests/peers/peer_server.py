@@ -78,6 +78,8 @@ class Origin(Server[Any]):
         self.connections = 0
         self.url = ""
         self.words = ""
+        self.calls: list[str] = []
+        """The tools that were called, in order."""
         self.described: dict[str, dict[str, Any]] = {}
         """What else is said of some tools."""
 
@@ -106,6 +108,7 @@ class Origin(Server[Any]):
         self, ctx: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         args = params.arguments or {}
+        self.calls.append(params.name)
         match params.name:
             case "echo":
                 meta = {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from holdfast.access.ext_authz import (
         AuthzAnswer as AuthzAnswer,
-        CallFacts as CallFacts,
+        AuthzQuestion as AuthzQuestion,
         ExtAuthz as ExtAuthz,
         NotAsked as NotAsked,
     )

@@ -114,6 +114,10 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """The id of its trace."""
     rule: str = ""
     """The rule that decided it."""
+    approval: str = ""
+    """What a person decided about it, and who."""
+    authz: str = ""
+    """What the external service decided: ``allowed``, ``denied``, or why it could not be asked."""
     reason: str = ""
     argument_bytes: int = 0
     result_bytes: int = 0

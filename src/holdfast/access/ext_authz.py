@@ -10,7 +10,7 @@ fields that are used are written and read here by their numbers, so nothing gene
     CheckRequest.attributes (1)      source (1)       principal (4)    who calls
                                      destination (2)  service (2)      the server
                                      request (4)      http (2)         method (2), path (4), host (5), size (9)
-                                     context_extensions (10)           what ``CallFacts`` has, as texts
+                                     context_extensions (10)           what ``AuthzQuestion`` has, as texts
     CheckResponse                    status (1)       code (1), message (2)
                                      denied_response (2)               headers (2), body (3)
                                      ok_response (3)                   headers (2)
@@ -40,7 +40,7 @@ from holdfast.config import UNIX, ExtAuthzSettings
 from holdfast.core import is_loopback, quoted_line
 from holdfast.wire import GrpcChannel, GrpcFailed, GrpcTarget
 
-__all__ = ["AuthzAnswer", "CallFacts", "ExtAuthz", "NotAsked"]
+__all__ = ["AuthzAnswer", "AuthzQuestion", "ExtAuthz", "NotAsked"]
 
 METHOD: Final = "/envoy.service.auth.v3.Authorization/Check"
 
@@ -53,7 +53,7 @@ MOST_KEPT: Final = 10_000
 LONGEST_REASON: Final = 300
 
 
-class CallFacts(NamedTuple):
+class AuthzQuestion(NamedTuple):
     """What the service is told of a call."""
 
     principal: Principal
@@ -97,7 +97,7 @@ class ExtAuthz:
         self._channel = GrpcChannel(_target(settings, source.absolute().parent if source is not None else Path.cwd()))
         self._kept: OrderedDict[bytes, tuple[float, AuthzAnswer]] = OrderedDict()
 
-    async def ask(self, facts: CallFacts) -> AuthzAnswer:
+    async def ask(self, facts: AuthzQuestion) -> AuthzAnswer:
         """The decision about one call; raises ``NotAsked``."""
         question = encode_request(facts)
         ends, kept = self._kept.get(question, (0.0, None))
@@ -150,7 +150,7 @@ def _tls(settings: ExtAuthzSettings, folder: Path) -> ssl.SSLContext:
 _LENGTH, _VARINT = 2, 0
 
 
-def encode_request(facts: CallFacts) -> bytes:
+def encode_request(facts: AuthzQuestion) -> bytes:
     """The question about a call, as a ``CheckRequest``; the same call has the same bytes."""
     principal = facts.principal
     told = {

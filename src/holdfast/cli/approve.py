@@ -1,4 +1,4 @@
-"""``holdfast approve``: show what servers changed of what a model reads, and approve the changes."""
+"""``holdfast approve``: approve what servers changed of what a model reads, and decide about calls that wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.output import counted, data_console, print_error, print_json, 
 from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub, near
 from holdfast.cli.status_view import one_line
 from holdfast.control import Approval, ControlClient, RunningHub
-from holdfast.core import ApprovalKind, command_line, plain
+from holdfast.core import ApprovalKind, command_line, plain, span
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError
 from holdfast.files import replace_file
 
@@ -45,6 +45,14 @@ def approve(
         Path | None,
         typer.Option("--export", metavar="FILE", help="Write what is approved to a lock, for `serve --approvals-lock`"),
     ] = None,
+    calls: Annotated[bool, typer.Option("--calls", help="Show the calls that wait for a person")] = False,
+    call: Annotated[
+        str | None, typer.Option("--call", metavar="ID", help="Approve this call, or refuse it with --refuse")
+    ] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse the call")] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why it is refused: the caller reads it")
+    ] = "",
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
@@ -56,16 +64,32 @@ def approve(
     before it is approved, and on a terminal you are asked. What changes again in the
     meantime is not approved. What is held can be used once its change is approved.
 
+    A rule of the policy may let calls wait for a person (`ask`). --calls shows them,
+    --call approves one of them, once, and --refuse refuses it.
+
     --export writes a lock of what is approved and disabled: a hub that is started with
     it uses nothing else.
 
-    Exit code 0: shown, written, or approved. 1: not approved, or no hub is running.
+    Exit code 0: shown, written, approved, or refused as asked. 1: not done, or no hub is
+    running.
     """
     if mark is not None and tool is None and kind != "instructions":
         raise UsageError("--mark needs one change", hint="name the SERVER and the NAME, or --kind instructions")
     if export is not None and (server is not None or mark is not None or as_json):
         raise UsageError("--export is used alone", hint="it writes what is approved of every server")
+    if (calls or call is not None) and (
+        server is not None or export is not None or mark is not None or kind is not None
+    ):
+        raise UsageError("--calls and --call are used without a SERVER", hint="they are about calls, and not changes")
+    if (refuse or reason) and call is None:
+        raise UsageError("--refuse and --reason need a call", hint="name it with --call ID")
     found = found_hub(url, config, hub)
+    if calls:
+        show_calls(found, as_json=as_json)
+        return
+    if call is not None:
+        decide_call(found, call, approve=not refuse, reason=reason, as_json=as_json)
+        return
     if export is not None:
         _export(found, export)
         return
@@ -80,6 +104,41 @@ def approve(
         raise typer.Exit(_approve(found, changes, as_json=as_json) if agreed else 1)
     if as_json:
         _print_done([], [])
+
+
+def show_calls(found: RunningHub, *, as_json: bool) -> None:
+    """Print the calls that wait for a person."""
+    waiting = ask(found, ControlClient.calls)
+    if as_json:
+        print_json({"calls": [one.model_dump(mode="json") for one in waiting.calls]})
+        return
+    console = data_console()
+    for one in waiting.calls:
+        title = Text.assemble((f"{one_line(one.server)}  {one_line(one.tool)}", "bold"), f"  {one_line(one.id)}")
+        console.print(title, soft_wrap=True)
+        of = f" of {one_line(one.program)}" if one.program else ""
+        who = "its caller" if one.approver == "caller" else "an operator"
+        left = span(max(0.0, one.expires - waiting.now))
+        console.print(f"  {one_line(one.principal)}{of} calls it; {who} decides within {left}", soft_wrap=True)
+        for line in plain(one.arguments).splitlines():
+            console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+        for command in (
+            command_line("approve", "--call", one.id),
+            command_line("approve", "--refuse", "--call", one.id),
+        ):
+            console.print(Text.assemble("  $ ", (plain(command), "bold cyan")), soft_wrap=True)
+    side_console().print(f"{counted(len(waiting.calls), 'call')} waiting" if waiting.calls else "no calls wait")
+
+
+def decide_call(found: RunningHub, call: str, *, approve: bool, reason: str, as_json: bool) -> None:
+    """Approve or refuse one call."""
+    done = ask(found, lambda control: control.decide(call, approve=approve, reason=reason))
+    if as_json:
+        print_json({"call": done.model_dump(mode="json"), "approved": approve})
+        return
+    what = "approved" if approve else "refused"
+    about = f"{one_line(done.server)}  {one_line(done.tool)}  called by {one_line(done.principal)}"
+    data_console().print(f"{what}: {about}", soft_wrap=True)
 
 
 def _export(found: RunningHub, file: Path) -> None:

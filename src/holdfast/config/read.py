@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -29,7 +30,7 @@ from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
 from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
 from holdfast.config.own_folders import user_folders
-from holdfast.config.settings import AccessRule, AccessSettings, Settings
+from holdfast.config.settings import AccessRule, AccessSettings, ExtAuthzSettings, Settings
 from holdfast.config.spec import Config, HeaderSource, ServerSpec
 from holdfast.config.trust_store import require_trust
 from holdfast.errors import ConfigError, Problem
@@ -286,6 +287,7 @@ class _DocumentReader:
         settings = meaning(Settings, model)
         self._check_orders(settings)
         self._check_rules(settings.access)
+        self._check_ext_authz(settings.access.ext_authz)
         return settings
 
     def _check_orders(self, settings: Settings) -> None:
@@ -309,6 +311,23 @@ class _DocumentReader:
             message = "none of the rules allows anything, and `default` is not set"
             hint = '"default": "allow" keeps open what no rule denies; "deny" closes everything to all but `local`'
             self._problems.append(self._source_map.problem(place, message, hint=hint))
+
+    def _check_ext_authz(self, service: ExtAuthzSettings) -> None:
+        place: KeyPath = (_HOLDFAST, "access", "extAuthz")
+        if service.address is None:
+            if service != ExtAuthzSettings():
+                message = "`access.extAuthz` has no `address`"
+                self._problems.append(
+                    self._source_map.problem(place, message, hint="write the HOST:PORT of the service")
+                )
+            return
+        if find_spec("h2") is None:
+            hint = "run: pip install 'holdfast-mcp[authz]'"
+            message = "`access.extAuthz` needs the extra `authz`, which is not installed"
+            self._problems.append(self._source_map.problem(place, message, hint=hint))
+        if service.key is not None and service.certificate is None:
+            message, hint = "`access.extAuthz.key` has no certificate", "name its file with `certificate`"
+            self._problems.append(self._source_map.problem((*place, "key"), message, hint=hint))
 
     def _check_order(self, path: KeyPath, shorter: float, other: str, longer: float) -> None:
         if shorter > longer:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Servers as Servers,
         Status as Status,
         TargetsView as TargetsView,
+        WaitingCall as WaitingCall,
     )
     from holdfast.control.server import ControlServer as ControlServer
     from holdfast.control.server.browser_identity import BrowserIdentity as BrowserIdentity, Identified as Identified

@@ -23,6 +23,7 @@ from holdfast.control.models import (
     Approve,
     ApprovedTexts,
     CatalogView,
+    DecideCall,
     HubView,
     LogLine,
     Logs,
@@ -30,6 +31,8 @@ from holdfast.control.models import (
     Servers,
     SignInCode,
     TargetsView,
+    WaitingCall,
+    WaitingCalls,
 )
 from holdfast.core import (
     ApprovalKind,
@@ -215,6 +218,15 @@ class ControlClient(HubConnection):
     ) -> Server:
         """Approve the change of one tool, or of all tools of a server."""
         return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark, kind=kind))
+
+    async def calls(self) -> WaitingCalls:
+        """Return the calls that wait for a person."""
+        return await self._ask(WaitingCalls, "GET", "/api/calls")
+
+    async def decide(self, call: str, *, approve: bool, reason: str = "") -> WaitingCall:
+        """Approve or refuse a call that waits."""
+        body = DecideCall(approve=approve, reason=reason)
+        return await self._ask(WaitingCall, "POST", f"/api/calls/{quote(call, safe='')}", body=body)
 
     async def code(self) -> SignInCode:
         """Make a code that signs in one browser."""

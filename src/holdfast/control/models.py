@@ -25,6 +25,7 @@ __all__ = [
     "CatalogView",
     "Change",
     "Clash",
+    "DecideCall",
     "FleetView",
     "HubView",
     "LastError",
@@ -41,6 +42,8 @@ __all__ = [
     "Status",
     "TargetView",
     "TargetsView",
+    "WaitingCall",
+    "WaitingCalls",
 ]
 
 Status: TypeAlias = ServerStatus
@@ -216,6 +219,7 @@ class HubView(ApiModel):
     identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
     fleet: FleetView | None = Field(default=None, description="None for a hub that is alone")
     notice: str = Field(default="", description="What users should know about the hub itself; empty if nothing")
+    calls_waiting: int = Field(default=0, description="Calls that wait for a person; see the operation `list_calls`")
     clients: tuple[JoinedClientView, ...] = Field(default=(), description="The clients that joined by `serve --stdio`")
     loop_lag: float | None = Field(
         default=None,
@@ -287,6 +291,35 @@ class Approve(ApiModel):
     mark: str | None = Field(
         default=None, description="The mark of the reviewed change: a newer change is not approved"
     )
+
+
+class WaitingCall(ApiModel):
+    """A call that waits for a person, because a rule of the policy says `ask`."""
+
+    id: str
+    principal: str = Field(description="Who calls")
+    program: str = Field(default="", description="What the client calls itself")
+    server: str
+    tool: str = Field(description="Its original name at the server")
+    arguments: str = Field(default="", description="Without secrets, and cut")
+    approver: Literal["caller", "operator"]
+    rule: str = Field(description="The rule that asks, such as `rules[2]`")
+    asked: float
+    expires: float = Field(description="When it can no longer be decided, and an approval no longer be used")
+
+
+class WaitingCalls(ApiModel):
+    """All calls that wait; with the token of a caller, her own."""
+
+    now: float
+    calls: tuple[WaitingCall, ...]
+
+
+class DecideCall(ApiModel):
+    """What a person decides about a call."""
+
+    approve: bool
+    reason: str = Field(default="", max_length=300, description="What the caller reads about a refusal")
 
 
 class LoginPage(ApiModel):

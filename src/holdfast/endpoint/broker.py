@@ -6,6 +6,7 @@ It has the table of clients and the lifetime of all that runs for them; each of 
 - ``servers``: which connection a client uses, its subscriptions and its log level (``ClientServers``).
 - ``announcer``: what clients are told of changes.
 - ``pending``: calls that wait for answers of modern clients.
+- ``gate``: what must be decided before a call is made.
 
 A client is attached when it sent its first message after its handshake, and detached when it left. The owner of its
 connections may come back (a session that was dropped from memory, a client key): then its own connections linger.
@@ -36,6 +37,7 @@ from holdfast.core import Catalog, State
 from holdfast.endpoint.announcements import Announcer
 from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, notify
 from holdfast.endpoint.call_audit import CallAudit
+from holdfast.endpoint.call_gate import CallGate
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.first_list import first_list_seconds
 from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
@@ -66,6 +68,7 @@ class Broker:
         self.audit = CallAudit(audit) if audit is not None else None
         self.homes = homes
         """Finds requests that belong to another replica; None without others."""
+        self.gate = CallGate(hub, self.homes)
         self.pending = PendingCalls(self.homes, self.start)
         self.task_ids = TaskIds(keys, self.homes.long_tag) if self.homes is not None else TaskIds()
         self.findings: dict[str, str] = {}
@@ -103,6 +106,7 @@ class Broker:
                     self.announcer.handle(record)
                 await anyio.sleep_forever()
             finally:
+                self.gate.close()
                 self.pending.close()
                 self._tasks = None
                 tasks.cancel_scope.cancel()

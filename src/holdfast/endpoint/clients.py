@@ -28,6 +28,7 @@ from holdfast.errors import HoldfastError
 from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedObject, RawObject, dumps, text_of
 
 if TYPE_CHECKING:
+    from holdfast.endpoint.call_gate import Judgement
     from holdfast.endpoint.input_required import OpenCall
 
 __all__ = ["ASK_SECONDS", "Call", "Client", "MessageReply", "Outlet", "Questions", "require_capability"]
@@ -212,7 +213,7 @@ class Call:
     """
 
     __slots__ = (
-        "_task", "cancelled", "client", "done", "failed", "headers", "message", "method", "open", "params",
+        "_task", "cancelled", "client", "done", "failed", "headers", "judged", "message", "method", "open", "params",
         "progress_token", "reply", "sent", "sent_before", "server", "task", "trace_id", "version",
     )  # fmt: skip
 
@@ -235,6 +236,8 @@ class Call:
         """Its parameters for that server."""
         self.failed: HoldfastError | None = None
         """Why it failed, where its result says that to a model."""
+        self.judged: Judgement | None = None
+        """What was decided about it, where there is something to decide."""
         self.trace_id = ""
         """The id of its trace, where the hub makes one."""
         self.open: OpenCall | None = None

@@ -102,6 +102,8 @@ class OpenCall:
     """A modern client's call to a legacy server, which may last over several requests of the client."""
 
     def __init__(self, call: Call) -> None:
+        self.call = call
+        """The request that began it."""
         self.identity = request_identity(call)
         """What a request that resumes this call must match."""
         self.token = call.progress_token
@@ -232,7 +234,10 @@ class PendingCalls:
         answers = (await load_members(RawObject(given))).get("inputResponses", {})
         call = self._take(state, request_identity(request))
         call.answer(answers if isinstance(answers, Mapping) else {})
-        return await self._advance(request, call)
+        try:
+            return await self._advance(request, call)
+        finally:
+            request.judged = call.call.judged  # what was decided about the call, for the audit
 
     async def check(self, state: str) -> None:
         """Raise ``LivesElsewhere`` if a state is of a call that is pending on another replica."""

@@ -30,7 +30,16 @@ from holdfast.core import (
     quoted_line,
 )
 from holdfast.endpoint.view import View
-from holdfast.errors import CallFailed, ConnectionClosed, HoldfastError, ServerDenied, ServerUnavailable, explain
+from holdfast.errors import (
+    CallFailed,
+    CallForbidden,
+    ConnectionClosed,
+    HoldfastError,
+    NotApproved,
+    ServerDenied,
+    ServerUnavailable,
+    explain,
+)
 from holdfast.hub import Hub, record_of, warnings_of
 from holdfast.wire import FAILURE_KEY, Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
@@ -104,7 +113,8 @@ def _mark(error: HoldfastError) -> dict[str, Any]:
             "sent": False,
         }
     if not isinstance(error, CallFailed):
-        return mark | {"class": "transient", "reason": error.message, "hint": error.hint, "sent": False}
+        kind = "denied" if isinstance(error, CallForbidden | NotApproved) else "transient"
+        return mark | {"class": kind, "reason": error.message, "hint": error.hint, "sent": False}
     verdict = classify_evidence(error.evidence, connected_before=True)
     uncertain = isinstance(error, ConnectionClosed) and error.uncertain
     return mark | {"class": verdict.status, "reason": verdict.reason, "hint": verdict.hint, "sent": uncertain}

@@ -245,6 +245,7 @@ class McpServer:
         try:
             if call.sent_before and not repeatable:
                 raise outcome_unknown(server)
+            judged = broker.gate.judge(call, server, params)
             if state is not None and pending.is_ours(state):
                 result = await pending.resume(call, state)
             else:
@@ -254,7 +255,8 @@ class McpServer:
                     await servers.check_home(client, server)
                 slot = servers.slot(client, server)
                 wanted = self._for_server(call, slot, params, state)
-                if client.modern and not _speaks_modern(slot) and call.method in INPUT_REQUIRED_METHODS:
+                asks = judged is not None and broker.gate.asks_client(call, judged)
+                if client.modern and (asks or not _speaks_modern(slot)) and call.method in INPUT_REQUIRED_METHODS:
                     work = partial(self._send, call, slot, wanted, repeatable=repeatable)
                     result = await pending.begin(call, work)
                 else:
@@ -290,12 +292,19 @@ class McpServer:
         )
 
     async def _send(self, call: Call, slot: Slot, params: Fields, *, repeatable: bool) -> RawObject:
-        """Make the call; the requests of a modern server go to a legacy client meanwhile."""
+        """Make the call, if it may be made; the requests of a modern server go to a legacy client meanwhile."""
+        gate, judged = self.broker.gate, call.judged
+        if judged is not None:
+            await gate.admit(call, judged)
         begun = self.broker.begin(call)
         try:
             for _ in range(MAX_ROUNDS):
                 result = await slot.call(call.method, params, caller=call, repeatable=repeatable)
-                if call.client.modern or not is_input_required(result):
+                if not is_input_required(result):
+                    return result
+                if call.client.modern:
+                    if judged is not None:
+                        await gate.note_round(judged, result)
                     return result
                 params = await next_round(call, params, await read_result(call.server, result))
         finally:

@@ -36,7 +36,13 @@ from holdfast.fleet.peers import Peers
 from holdfast.fleet.presence import Presence, first_words
 from holdfast.fleet.replica_state import ReplicaState
 from holdfast.fleet.shared_events import SharedEvents
-from holdfast.fleet.shared_records import ConfigComparison, SharedDecisions, SharedEvidence, SharedListings
+from holdfast.fleet.shared_records import (
+    ConfigComparison,
+    SharedDecisions,
+    SharedEvidence,
+    SharedListings,
+    SharedQuestions,
+)
 from holdfast.fleet.stores import EventStore, FleetStore, StoreUnavailable
 from holdfast.hub import Clock, ReplicaHost
 from holdfast.keys import KeyRing
@@ -83,6 +89,7 @@ class Fleet:
         self.presence = Presence(self.state, peers)
         self.evidence = SharedEvidence(self.state, self.presence)
         self.decisions = SharedDecisions(self.state)
+        self.questions = SharedQuestions(self.state, keys)
         self.listings = SharedListings(self.state)
         self.configs = ConfigComparison(self.state, self.presence, keys)
         self.events: SharedEvents | None = None
@@ -232,6 +239,9 @@ class Fleet:
         value = record_value(record)
         if (listener := self._listeners.get(kind)) is not None:
             listener(rest, value)
+            return
+        if kind in ("question", "verdict"):
+            self.questions.learn(kind, rest, value)
             return
         server, tool = pinned_tool(record.key)
         definition = self.state.host.definition_of(server)

@@ -7,6 +7,8 @@ Each class is one kind of record: the hub tells it what is new here, and ``Fleet
   machine.
 - ``SharedDecisions``: switches and approvals. A decision holds here at once. It holds everywhere when every replica
   that is present has read it. If the store does not answer, the operator is told "this replica only" (FLEET-3).
+- ``SharedQuestions``: calls that wait for a person, who may decide at any replica (SEC-19). They have arguments in
+  them, so they are sealed: the store is not trusted with content.
 - ``SharedListings``: the hash of each listing, and its content if that is not too large. A replica that has no listing
   of a server yet shows the content to its clients, unverified. One that has another listing asks the server again. The
   hash and the content are made in a thread: a listing may have megabytes.
@@ -19,6 +21,7 @@ Each class is one kind of record: the hub tells it what is new here, and ``Fleet
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import json
 import logging
@@ -27,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import anyio.to_thread
+import msgspec
 
 from holdfast.config import ServerSpec
 from holdfast.core import (
@@ -41,6 +45,7 @@ from holdfast.core import (
     listing_key,
     pin_key,
     pinned_tool,
+    replica_tag,
     switch_key,
 )
 from holdfast.fleet.presence import Presence
@@ -53,6 +58,7 @@ __all__ = [
     "SharedDecisions",
     "SharedEvidence",
     "SharedListings",
+    "SharedQuestions",
     "config_digests",
     "packed",
     "unpacked",
@@ -193,6 +199,63 @@ LARGEST_LISTING = 48 * 1024
 LARGEST_UNPACKED = 512 * 1024
 
 """Bytes of its text: those who learn it read it on the event loop. Text that says little compresses a thousandfold."""
+
+
+QUESTION_PURPOSE: Final = "call questions"
+
+
+class SharedQuestions:
+    """Calls that wait for a person, as the hub tells them and hears of them."""
+
+    def __init__(self, state: ReplicaState, keys: Callable[[], KeyRing] | None) -> None:
+        self._state = state
+        self._keys = keys
+
+    @property
+    def home(self) -> str:
+        """This replica's name in the ids of questions."""
+        return replica_tag(self._state.member.replica)
+
+    def note_question(self, question: str, value: Mapping[str, Any] | None, until: float) -> None:
+        """A call waits for a person here; None: not any more."""
+        self._share("question", question, value, until)
+
+    def note_verdict(self, question: str, value: Mapping[str, Any], until: float) -> None:
+        """A person decided here about a call of another replica."""
+        self._share("verdict", question, value, until)
+
+    def learn(self, kind: str, question: str, value: Mapping[str, Any]) -> None:
+        """A call waits for a person at another replica, or she decided there."""
+        opened = self._opened(kind, question, value)
+        if kind == "question":
+            self._state.host.follow_question(question, opened)
+        elif opened is not None:
+            self._state.host.follow_verdict(question, opened)
+
+    def _share(self, kind: str, question: str, value: Mapping[str, Any] | None, until: float) -> None:
+        if self._keys is None or not self._state.is_open:
+            return
+        content: dict[str, object] = {"until": until}
+        if value is not None:
+            written = msgspec.msgpack.encode(value)
+            sealed = self._keys().seal(written, purpose=QUESTION_PURPOSE, about=_about(kind, question))
+            content["sealed"] = base64.b64encode(sealed).decode()
+        self._state.write(f"{kind}/{question}", content)
+
+    def _opened(self, kind: str, question: str, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if self._keys is None or "sealed" not in value:
+            return None
+        try:
+            sealed = base64.b64decode(str(value["sealed"]), validate=True)
+            content = self._keys().open(sealed, purpose=QUESTION_PURPOSE, about=_about(kind, question))
+            return msgspec.msgpack.decode(content, type=dict[str, Any]) if content is not None else None
+        except (binascii.Error, ValueError, msgspec.MsgspecError):
+            return None
+
+
+def _about(kind: str, question: str) -> bytes:
+    """What a sealed value is bound to: a verdict about one call must not be moved to another."""
+    return f"{kind} {question}".encode()
 
 
 class SharedListings:

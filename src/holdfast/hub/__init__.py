@@ -8,6 +8,14 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.hub.approvals import ApprovalsLock as ApprovalsLock, shown as shown
+    from holdfast.hub.call_approvals import (
+        CallApprovals as CallApprovals,
+        CallBinding as CallBinding,
+        CallQuestion as CallQuestion,
+        QuestionSharing as QuestionSharing,
+        UnknownQuestion as UnknownQuestion,
+        Verdict as Verdict,
+    )
     from holdfast.hub.hub import Hub as Hub, denying as denying
     from holdfast.hub.hub_clock import (
         Clock as Clock,

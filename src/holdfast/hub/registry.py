@@ -35,11 +35,13 @@ import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 
+from holdfast.access import Policy
 from holdfast.auth import Logins
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
+from holdfast.hub.call_approvals import CallApprovals
 from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import Journal
@@ -82,6 +84,8 @@ class SlotRegistry:
         sign: SignAssertion | None = None,
     ) -> None:
         self.config = config
+        self.policy = Policy(config.settings.access)
+        """Who may see and call what, by the configuration in force."""
         self.fleet = fleet
         """The other replicas of this hub, if it has any."""
         self.logins = logins
@@ -95,6 +99,10 @@ class SlotRegistry:
             lock=approvals if isinstance(approvals, ApprovalsLock) else None,
             shared=fleet.decisions if fleet is not None else ALONE,
         )
+        self.call_approvals = CallApprovals(
+            lambda: self.config.settings.access.approvals, fleet.questions if fleet is not None else None
+        )
+        """The calls that wait for a person."""
         self.clients = ClientSlots()
         """The slots that belong to one client each."""
         self.slots: dict[str, Slot] = {}
@@ -331,9 +339,12 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
     applied = config_applied(before, config, at=registry.clock.now())
     fresh = await _made_slots(registry, replace(context, settings=config.settings), config, applied.added)
     arranged = await registry.publisher.arranged(config)
+    policy = registry.policy
+    if config.settings.access != before.settings.access:
+        policy = await anyio.to_thread.run_sync(Policy, config.settings.access)  # conditions take time to compile
     if registry.is_closing:
         return None
-    registry.config = config
+    registry.config, registry.policy = config, policy
     gone = [registry.slots.pop(name) for name in applied.removed]
     registry.slots |= fresh
     registry.publisher.replace(*arranged)  # last: a listener of its records is a reader too

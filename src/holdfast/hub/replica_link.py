@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.config import ServerSpec
 from holdfast.core import Listing, events as on
+from holdfast.hub.call_approvals import QuestionSharing
 from holdfast.hub.hub_clock import Clock
 from holdfast.hub.operate import follow_switch
 from holdfast.hub.state_store import fingerprint
@@ -77,6 +78,10 @@ class Replicas(Protocol):
     def decisions(self) -> DecisionSharing:
         """For the approvals, and for the operator."""
 
+    @property
+    def questions(self) -> QuestionSharing:
+        """For the calls that wait for a person."""
+
     def open(self, host: ReplicaHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
 
@@ -104,6 +109,12 @@ class ReplicaHost(Protocol):
 
     def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
         """The fleet's version of a tool."""
+
+    def follow_question(self, question: str, value: Mapping[str, Any] | None) -> None:
+        """A call waits for a person at another replica; None: not any more."""
+
+    def follow_verdict(self, question: str, value: Mapping[str, Any]) -> None:
+        """A person decided about a call at another replica."""
 
     def follow_listing(self, listing: Listing) -> None:
         """A peer's listing of a server that was not listed here."""
@@ -158,6 +169,14 @@ class RegistryHost:
         """See ``ReplicaHost``."""
         if self._registry.approvals.take_pin(server, tool, text):
             self._publish_again(server)
+
+    def follow_question(self, question: str, value: Mapping[str, Any] | None) -> None:
+        """See ``ReplicaHost``."""
+        self._registry.call_approvals.follow_question(question, value)
+
+    def follow_verdict(self, question: str, value: Mapping[str, Any]) -> None:
+        """See ``ReplicaHost``."""
+        self._registry.call_approvals.follow_verdict(question, value)
 
     def follow_listing(self, listing: Listing) -> None:
         """See ``ReplicaHost``."""

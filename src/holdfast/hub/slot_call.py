@@ -84,9 +84,12 @@ from holdfast.errors import (
     BreakerOpen,
     CallDenied,
     CallFailed,
+    CallForbidden,
     ConnectionClosed,
     HoldfastError,
     HubClosed,
+    NotApproved,
+    NotAuthorized,
     ServerBusy,
     ServerDenied,
     ServerDisabled,
@@ -492,9 +495,9 @@ class CallAttempt:
 def outcome_of(exc: BaseException) -> CallOutcome:
     """The outcome of a call without a result. An exception that is no ``Exception`` is a cancellation."""
     match exc:
-        case ServerUnavailable() | ToolHeld():
+        case ServerUnavailable() | ToolHeld() | NotApproved() | NotAuthorized():
             return "refused"
-        case CallDenied():
+        case CallDenied() | CallForbidden():
             return "denied"
         case CallFailed(evidence=RpcError()):
             return "rpc_error"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         GrpcChannel as GrpcChannel,
         GrpcFailed as GrpcFailed,
         GrpcTarget as GrpcTarget,
-        has_grpc as has_grpc,
     )
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import ssl_context as ssl_context

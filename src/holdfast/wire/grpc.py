@@ -34,7 +34,7 @@ from holdfast.wire.http.pool import dial, dial_unix
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["GrpcChannel", "GrpcFailed", "GrpcTarget", "has_grpc"]
+__all__ = ["GrpcChannel", "GrpcFailed", "GrpcTarget"]
 
 LARGEST_ANSWER: Final = 64 * 1024
 """Bytes. A decision has some hundred of them, and it is held in memory whole."""
@@ -70,13 +70,6 @@ _STATUS: Final = (
 """The codes of gRPC, by their number."""
 
 DEADLINE_EXCEEDED: Final = "4"
-
-
-def has_grpc() -> bool:
-    """Whether the extra is installed."""
-    from importlib.util import find_spec  # noqa: PLC0415 - asked once, where gRPC is configured
-
-    return find_spec("h2") is not None
 
 
 class GrpcFailed(Exception):

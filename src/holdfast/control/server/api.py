@@ -40,6 +40,7 @@ from holdfast.control.models import (
     ApiError,
     ApiModel,
     Approve,
+    DecideCall,
     LoginAnswer,
     Logs,
     Me,
@@ -47,6 +48,7 @@ from holdfast.control.models import (
     Session,
     SignIn,
     SignInCode,
+    WaitingCall,
 )
 from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.browser_login import LoginResponse, PendingLogins
@@ -55,7 +57,7 @@ from holdfast.control.server.log_buffer import LogBuffer
 from holdfast.control.server.openapi import MOST_LINES, Operation, document, look_up
 from holdfast.control.server.page import sign_in_command
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
-from holdfast.control.server.views import Views
+from holdfast.control.server.views import Views, waiting_call
 from holdfast.core import classify_evidence, command_line
 from holdfast.errors import (
     HoldfastError,
@@ -66,7 +68,7 @@ from holdfast.errors import (
     UnknownServer,
     UnknownTool,
 )
-from holdfast.hub import Hub
+from holdfast.hub import Hub, UnknownQuestion, Verdict
 
 __all__ = ["HANDLERS", "HEADERS", "ApiContext", "ApiRefused", "ApiRequest", "ControlApi", "FrameStream", "Handler"]
 
@@ -92,6 +94,7 @@ _AUDITED = {
     "disable": "switch",
     "reconnect": "reconnect",
     "approve": "approval",
+    "decide_call": "approval",
     "login": "login",
     "answer_login": "login",
     "new_code": "sign-in",
@@ -144,6 +147,8 @@ class ApiRequest:
     ) -> None:
         self.operation = operation
         self.server = parameters.get("server", "")
+        self.call = parameters.get("call", "")
+        """The id of a call that waits."""
         self.body: ApiModel | None = None
         """What it sends, once that is read."""
         self.access = access
@@ -251,7 +256,9 @@ class ControlApi:
         event = _AUDITED.get(asked.operation.name)
         if self._context.audit is None or event is None:
             return
-        named = getattr(asked.body, "tool", None) or ""
+        named = getattr(asked.body, "tool", None) or asked.call
+        if isinstance(asked.body, DecideCall) and outcome == "done":
+            outcome, reason = "approved" if asked.body.approve else "refused", asked.body.reason
         self._context.audit.event(
             event,
             principal=page_name(signed_in) if signed_in else asked.access.operator,
@@ -402,7 +409,7 @@ async def _end_without(allowed: Callable[[], Awaitable[bool]], stream: anyio.Can
 
 def _status(error: HoldfastError) -> int:
     match error:
-        case UnknownServer() | UnknownTool():
+        case UnknownServer() | UnknownTool() | UnknownQuestion():
             return 404
         case ServerUnavailable() | ToolHeld():
             return 409
@@ -501,6 +508,27 @@ async def answer_login(api: ApiContext, request: ApiRequest) -> Server:
     return api.views.server(request.server)
 
 
+async def list_calls(api: ApiContext, request: ApiRequest) -> ApiModel:
+    return api.views.calls(None if _decides_for_others(request.access) else request.access.operator)
+
+
+def _decides_for_others(access: ApiAccess) -> bool:
+    return access.principal is None or "approve" in access.roles
+
+
+async def decide_call(api: ApiContext, request: ApiRequest) -> WaitingCall:
+    assert isinstance(request.body, DecideCall)  # noqa: S101 - the table says so
+    questions, access = api.hub.call_approvals, request.access
+    found = questions.find(request.call)
+    is_own = access.principal is not None and found.binding.principal == access.principal.name
+    if is_own and found.approver == "operator":
+        raise ApiRefused(403, "another person has to decide about this call", hint="its rule asks an operator")
+    if not is_own and not _decides_for_others(access):
+        raise ApiRefused(403, "this needs the role `approve`, or a call of your own", hint="`access.roles` gives roles")
+    questions.decide(request.call, Verdict(request.body.approve, access.operator, request.body.reason))
+    return waiting_call(found)
+
+
 async def list_approvals(api: ApiContext, _: ApiRequest) -> ApiModel:
     return await api.views.approvals()
 
@@ -593,6 +621,8 @@ HANDLERS: Mapping[str, Handler] = {
     for one in (
         *(get_hub, list_servers, get_server, reconnect, enable, disable, approve, login, answer_login),
         *(
+            list_calls,
+            decide_call,
             list_approvals,
             get_approved,
             get_catalog,

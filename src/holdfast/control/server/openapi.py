@@ -20,6 +20,7 @@ from holdfast.control.models import (
     Approve,
     ApprovedTexts,
     CatalogView,
+    DecideCall,
     HubView,
     LoginAnswer,
     LoginPage,
@@ -32,6 +33,8 @@ from holdfast.control.models import (
     SignIn,
     SignInCode,
     TargetsView,
+    WaitingCall,
+    WaitingCalls,
 )
 from holdfast.control.server.control_events import EVENTS
 
@@ -142,6 +145,24 @@ OPERATIONS = (
         path="/api/approvals/approved",
         summary="What is approved of every server, and which are disabled",
         answer=ApprovedTexts,
+    ),
+    Operation(
+        name="list_calls",
+        method="GET",
+        path="/api/calls",
+        summary="The calls that wait for a person: all with the role `approve`, else one's own",
+        answer=WaitingCalls,
+        needs="caller",
+    ),
+    Operation(
+        name="decide_call",
+        method="POST",
+        path="/api/calls/{call}",
+        summary="Approve or refuse a call: with the role `approve`, or one's own if its rule asks the caller",
+        body=DecideCall,
+        answer=WaitingCall,
+        needs="caller",
+        errors=(404,),
     ),
     Operation(
         name="get_catalog", method="GET", path="/api/catalog", summary="The published catalog", answer=CatalogView

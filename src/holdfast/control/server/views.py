@@ -49,6 +49,8 @@ from holdfast.control.models import (
     Servers,
     TargetsView,
     TargetView,
+    WaitingCall,
+    WaitingCalls,
 )
 from holdfast.control.server.history import History
 from holdfast.core import (
@@ -67,9 +69,9 @@ from holdfast.core import (
 )
 from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
-from holdfast.hub import Hub, Slot, finding, remedy_for
+from holdfast.hub import CallQuestion, Hub, Slot, finding, remedy_for
 
-__all__ = ["AT_ONCE", "HubInfo", "Views", "shown_clients"]
+__all__ = ["AT_ONCE", "HubInfo", "Views", "shown_clients", "waiting_call"]
 
 
 AT_ONCE = 25
@@ -172,10 +174,17 @@ class Views:
             catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
+            calls_waiting=len(hub.call_approvals.waiting()),
             clients=(*shown_clients(about), *about.clients_elsewhere),
             loop_lag=self._loop_lag(),
             fleet=self._fleet(),
         )
+
+    def calls(self, principal: str | None) -> WaitingCalls:
+        """Return the calls that wait for a person; those of one principal, if it is named."""
+        waiting = self._hub.call_approvals.waiting()
+        mine = [one for one in waiting if principal is None or one.binding.principal == principal]
+        return WaitingCalls(now=self._wall(), calls=tuple(map(waiting_call, mine)))
 
     def _notice(self) -> str:
         fleet = self._replicas
@@ -398,4 +407,21 @@ def _item(entry: CatalogEntry, *, held: bool) -> CatalogItem:
         description=plain(said)[:LONGEST_DESCRIPTION] if isinstance(said, str) else "",
         verified=entry.verified,
         held=held,
+    )
+
+
+def waiting_call(question: CallQuestion) -> WaitingCall:
+    """Return a call that waits for a person."""
+    binding = question.binding
+    return WaitingCall(
+        id=question.id,
+        principal=binding.principal,
+        program=question.program,
+        server=binding.server,
+        tool=binding.tool,
+        arguments=question.arguments,
+        approver=question.approver,
+        rule=question.rule,
+        asked=question.asked,
+        expires=question.expires,
     )

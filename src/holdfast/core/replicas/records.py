@@ -5,9 +5,9 @@ milliseconds, or one more than the greatest number seen, if that is more. So a c
 emptied store and an older copy of it never make a new decision look old.
 
 Most records stay: switches, approvals, evidence, listings. Evidence names the definition of its server: replicas with
-another definition, in the middle of a change of the configuration, learn nothing from it. The state of sessions and
-which ones were ended are records that end by themselves. Each says in its value when it is over (``until``, wall
-clock). Their number is bounded: those that end first give way.
+another definition, in the middle of a change of the configuration, learn nothing from it. The state of sessions, which
+ones were ended, and calls that wait for a person are records that end by themselves. Each says in its value when it is
+over (``until``, wall clock). Their number is bounded: those that end first give way.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def evidence_event(record: FleetRecord, definition: str) -> Event | None:
         return None
 
 
-EXPIRING_KINDS = frozenset({"session", "ended"})
+EXPIRING_KINDS = frozenset({"session", "ended", "question", "verdict"})
 MOST_EXPIRING = 100_000
 """Records in one fleet. Each is a few hundred bytes in the store and in every replica."""
 

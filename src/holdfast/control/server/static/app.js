@@ -3,6 +3,7 @@
 import { readAddress, writeAddress } from "./address.js";
 import { Activity } from "./activity.js";
 import { Api } from "./api.js";
+import { Calls } from "./calls.js";
 import { Announcer } from "./announcer.js";
 import { ServerList } from "./servers.js";
 import { Detail } from "./detail.js";
@@ -18,6 +19,7 @@ const header = new Header(fleet, { onFilter: filter, onRetry: () => stream.nudge
 const announcer = new Announcer(fleet);
 const board = new ServerList(document.getElementById("fleet"), { fleet, act, tryAll, onToggle });
 const activity = new Activity(api);
+const calls = new Calls(api);
 const signIn = new SignIn(api, begin);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
@@ -44,7 +46,10 @@ async function begin() {
   const reads = me.roles.includes("read");
   view(reads ? "board" : "own");
   if (reads) stream.start();
-  else document.title = "Activity · Holdfast";
+  else {
+    document.title = "Activity · Holdfast";
+    calls.follow();
+  }
   return activity.load();
 }
 
@@ -72,6 +77,7 @@ function leave(reason = "") {
   writeAddress({ server });
   activity.hide();
   show(document.getElementById("who"), false);
+  calls.hide();
   view("sign-in");
   signIn.show(reason);
 }
@@ -88,7 +94,10 @@ function view(name) {
 
 function take({ type, data }) {
   if (type === "hello") hello(data);
-  else if (type === "hub") header.hub(fleet.setHub(data));
+  else if (type === "hub") {
+    header.hub(fleet.setHub(data));
+    calls.load();
+  }
   else if (type === "server") changed(data);
   else if (type === "gone") changed({ id: data.server, gone: true });
   else if (type === "activity") active(data);
@@ -101,6 +110,7 @@ function hello(hub) {
   if (fleet.hub && fleet.hub.version !== hub.version) location.reload();
   fleet.setHub(hub);
   header.hub();
+  calls.load();
   load();
 }
 

@@ -1,0 +1,340 @@
+"""What stands between a client's call and its server: the rules, a person's approval, and an external decision.
+
+A call comes here when its server and its tool are known, and before it takes a place at the server: no timeout of the
+call runs, and nothing here counts for the breaker. In this order:
+
+1. **The rules** (``judge``, SEC-14). What they deny ends here.
+2. **A person** (SEC-19), where a rule says ``ask``. ``caller``: the caller's own client is asked (elicitation), in the
+   way of its era. ``operator``, or a client that cannot be asked: the call waits in ``CallApprovals`` for a person who
+   decides on the status page or by ``holdfast approve --call``.
+3. **An external service** (SEC-14), if one is configured. It is asked last: its answer is fresh when the call is made.
+
+What must never happen: a call passes because something failed. Each error leaves the call unmade, and says so. An
+approval is for one call under one policy: if the rules changed while a person decided, the call is judged again.
+
+A modern server may answer with questions of its own, and the client repeats the call with the answers. That is the same
+call for a person, so she is not asked twice: ``note_round`` remembers which state of the server belongs to an approved
+call. The external service is asked again each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from mcp import MCPError
+
+from holdfast.access import (
+    LOCAL,
+    AccessDecision,
+    AccessItem,
+    AuthzQuestion,
+    ExtAuthz,
+    ItemKind,
+    NotAsked,
+    Policy,
+    Principal,
+)
+from holdfast.config import ExtAuthzSettings
+from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
+from holdfast.endpoint.clients import Call, Client
+from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
+from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
+from holdfast.hub import CallBinding, Hub, Verdict
+from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, loads, text_of
+
+__all__ = ["CallGate", "Judgement", "argument_hash"]
+
+log = logging.getLogger("holdfast.access")
+
+GATED: Final[dict[str, ItemKind]] = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
+"""The methods that are calls."""
+
+LONGEST_SHOWN: Final = 2_000
+"""Characters of the arguments that a person sees."""
+
+LARGEST_SHOWN: Final = 64 * 1024
+"""Bytes. Larger arguments are not read to be shown."""
+
+MOST_ROUNDS: Final = 1_000
+"""Approved calls whose servers ask something; the oldest gives way, and is asked about again."""
+
+QUESTION_LOST: Final = (
+    "the call waits for an approval on a replica that does not answer. It was not made. Make it again to ask again."
+)
+
+
+class Judgement:
+    """What was decided about one call. The audit reads it."""
+
+    __slots__ = ("approval", "arguments", "authz", "decision", "item", "policy", "principal")
+
+    def __init__(self, principal: Principal, item: AccessItem, arguments: Bytes | None, policy: Policy) -> None:
+        self.principal = principal
+        self.item = item
+        self.arguments = arguments
+        self.approval = ""
+        """What a person decided: ``approved by alice``."""
+        self.authz = ""
+        """What the external service decided: ``allowed``, ``denied``, or why it could not be asked."""
+        self.policy = policy
+        self.decision: AccessDecision = policy.decide(
+            principal, item, bytes(arguments) if arguments is not None else None
+        )
+
+    @property
+    def what(self) -> str:
+        """The call, in words."""
+        return f"{quoted_line(self.item.name)} of MCP server '{self.item.server}'"
+
+    def __repr__(self) -> str:
+        return f"<Judgement {self.decision.effect} by {self.decision.rule} of {self.item.name!r}>"
+
+
+class CallGate:
+    """Lets calls pass, or says why not."""
+
+    def __init__(self, hub: Hub, homes: RequestHomes | None) -> None:
+        self._hub = hub
+        self._homes = homes
+        self._asked = ExtAuthzSettings()
+        """The settings that ``_service`` was made for."""
+        self._service: ExtAuthz | None = None
+        self._failing = ""
+        """Why the service could not be asked last; empty if it could."""
+        self._rounds: OrderedDict[tuple[CallBinding, bytes], None] = OrderedDict()
+
+    def judge(self, call: Call, server: str, params: Fields) -> Judgement | None:
+        """What the rules say about a call, unless there is nothing to decide; raises ``CallForbidden``."""
+        registry, kind = self._hub.registry, GATED.get(call.method)
+        if kind is None or (registry.policy.is_open and registry.config.settings.access.ext_authz.address is None):
+            return None
+        name = text_of(params.get("uri" if kind == "resource" else "name") or b"") or ""
+        spec = self._hub.config.servers.get(server)
+        item = AccessItem(kind, spec.plain_name if spec is not None else server, name)
+        judged = call.judged = Judgement(_principal(call), item, params.get("arguments"), registry.policy)
+        _check(judged)
+        return judged
+
+    def asks_client(self, call: Call, judged: Judgement) -> bool:
+        """Whether the caller's own client will be asked. A modern one needs an ``input_required`` result for that."""
+        decision = judged.decision
+        return decision.effect == "ask" and decision.approver == "caller" and _can_be_asked(call.client)
+
+    async def admit(self, call: Call, judged: Judgement) -> None:
+        """Return if the call may be made; raises what says why not."""
+        digest = await argument_hash(judged.arguments)
+        while judged.decision.effect == "ask":
+            await self._approve(call, judged, _binding(judged, digest))
+            policy = self._hub.registry.policy
+            if judged.policy.version == policy.version:
+                break
+            call.judged = judged = Judgement(judged.principal, judged.item, judged.arguments, policy)
+            _check(judged)
+        if (service := self._current_service()) is not None:
+            await self._authorize(service, call, judged, digest)
+
+    async def note_round(self, judged: Judgement, result: RawObject) -> None:
+        """The server of an approved call asks something: the next request of the client goes on with this call."""
+        if judged.approval and (state := result.get("requestState")) is not None:
+            key = _binding(judged, await argument_hash(judged.arguments)), hashlib.sha256(state).digest()
+            self._rounds[key] = None
+            if len(self._rounds) > MOST_ROUNDS:
+                self._rounds.popitem(last=False)
+
+    def close(self) -> None:
+        """The hub ends: calls that wait are told so, and the connection to the service is closed."""
+        self._hub.call_approvals.close()
+        if self._service is not None:
+            self._service.close()
+
+    def _current_service(self) -> ExtAuthz | None:
+        """The service of the configuration in force."""
+        config = self._hub.registry.config
+        wanted = config.settings.access.ext_authz
+        if wanted != self._asked:
+            if self._service is not None:
+                self._service.close()
+            self._asked = wanted
+            self._service = ExtAuthz(wanted, config.source) if wanted.address is not None else None
+        return self._service
+
+    # A person.
+
+    async def _approve(self, call: Call, judged: Judgement, binding: CallBinding) -> None:
+        if self._is_next_round(call, binding):
+            judged.approval = "approved with the round before"
+            return
+        verdict = self._hub.call_approvals.take(binding)
+        if verdict is None:
+            asks = self.asks_client(call, judged)
+            verdict = await (self._ask_client(call, judged) if asks else self._ask_elsewhere(call, judged, binding))
+        judged.approval = f"{'approved' if verdict.approved else 'refused'} by {verdict.by}"
+        if not verdict.approved:
+            why = f": {quoted_line(verdict.reason)}" if verdict.reason else ""
+            raise NotApproved(
+                f"{judged.what} was not called: it needs an approval, and was {judged.approval}{why}",
+                hint="Make the same call again only if the person asks for it.",
+            )
+
+    def _is_next_round(self, call: Call, binding: CallBinding) -> bool:
+        """Whether the client answers a question of the server, in a call that was approved. It counts once."""
+        state = call.params.get("requestState")
+        if state is None or not self._rounds:
+            return False
+        key = binding, hashlib.sha256(state).digest()
+        return self._rounds.pop(key, self) is None
+
+    async def _ask_client(self, call: Call, judged: Judgement) -> Verdict:
+        """Ask the person at the caller's own client."""
+        question = {
+            "message": f"Allow the call of {judged.what}?{_shown(self._redactor(call), judged.arguments)}",
+            "requestedSchema": {"type": "object", "properties": {}},
+        }
+        answer = None
+        try:
+            with anyio.move_on_after(self._hub.registry.config.settings.access.approvals.lifetime):
+                answer = await call.ask("elicitation/create", question)
+        except MCPError as exc:
+            raise NotApproved(
+                f"{judged.what} was not called: it needs your approval, and your client gave no answer"
+                f" ({quoted_line(exc.error.message)})",
+                hint="Make the call again to be asked again.",
+            ) from exc
+        if answer is None:
+            raise NotApproved(
+                f"{judged.what} was not called: it needs your approval, and no answer came in time",
+                hint="Make the call again to be asked again.",
+            )
+        action = answer.get("action")
+        return Verdict(
+            action == "accept", judged.principal.name, "the question was closed" if action == "cancel" else ""
+        )
+
+    async def _ask_elsewhere(self, call: Call, judged: Judgement, binding: CallBinding) -> Verdict:
+        """Let the call wait for a person who decides on the page or by a command."""
+        questions, settings = self._hub.call_approvals, self._hub.registry.config.settings.access.approvals
+        there = questions.elsewhere(binding)
+        if there and self._homes is not None and (home := await self._homes.replica_of(there)) is not None:
+            raise LivesElsewhere(home, QUESTION_LOST)
+        by_operator = judged.decision.approver == "operator"
+        question = questions.open(
+            binding,
+            approver=judged.decision.approver,
+            rule=judged.decision.rule,
+            program=call.client.program,
+            arguments=_shown(self._redactor(call), judged.arguments).strip(),
+        )
+        log.info("%s: %s waits for an approval (%s)", judged.principal.name, judged.what, question.id)
+        call.progress(0, None, f"waits for an approval ({question.id})")
+        # A client that cannot ask shows nothing before the call ends, so its user would never know: no wait for her.
+        verdict = await questions.wait(binding, settings.wait if by_operator else 0)
+        if verdict is not None:
+            return verdict
+        command = command_line("approve", "--call", question.id)
+        who = "an operator" if by_operator else "you, and this client cannot ask you"
+        way = f"{'An operator decides' if by_operator else 'Decide'} on the hub's status page, or with `{command}`"
+        raise NotApproved(
+            f"{judged.what} was not called: it needs the approval of {who}. The approval {question.id} is open for "
+            f"{span(settings.lifetime)}",
+            hint=f"{way}. Then make the same call again.",
+        )
+
+    def _redactor(self, call: Call) -> Redactor:
+        spec = self._hub.config.servers.get(call.server)
+        return Redactor(spec.secrets if spec is not None else ())
+
+    # The external service.
+
+    async def _authorize(self, service: ExtAuthz, call: Call, judged: Judgement, digest: str) -> None:
+        size = len(judged.arguments) if judged.arguments is not None else 0
+        item = judged.item
+        try:
+            answer = await service.ask(
+                AuthzQuestion(judged.principal, item.server, call.method, item.name, digest, size)
+            )
+        except NotAsked as exc:
+            self._note_failure(exc.reason)
+            judged.authz = f"not asked: {exc.reason}"
+            raise NotAuthorized(
+                f"{judged.what} could not be authorized ({exc.reason}); not called",
+                hint="The authorization service of the hub must answer first. Each new call asks it again.",
+            ) from exc
+        self._note_failure("")
+        judged.authz = "allowed" if answer.allowed else "denied"
+        if not answer.allowed:
+            said = f': "{answer.reason}"' if answer.reason else ""
+            raise _denial(judged, f"the authorization service of the hub does not allow it{said}", "extAuthz")
+
+    def _note_failure(self, reason: str) -> None:
+        """Tell the operator once when it begins, and once when it is over."""
+        before, self._failing = self._failing, reason
+        if reason and not before:
+            words = "the authorization service %s cannot be asked (%s): calls are refused"
+            log.warning(words, self._asked.address, reason)
+        elif before and not reason:
+            log.warning("the authorization service answers again")
+
+    def __repr__(self) -> str:
+        return f"<CallGate {self._hub.registry.policy!r} {self._service!r}>"
+
+
+def _denial(judged: Judgement, reason: str, rule: str) -> CallForbidden:
+    """The error of a call that was denied: who was denied what, and what would change it (MSG-3)."""
+    return CallForbidden(
+        f"'{judged.principal.name}' was denied {judged.what}: {reason}",
+        rule=rule,
+        hint="Ask the operator of the hub for access to change that. Each call is judged again.",
+    )
+
+
+def _check(judged: Judgement) -> None:
+    if judged.decision.effect == "deny":
+        raise _denial(judged, judged.decision.reason, judged.decision.rule)
+
+
+def _principal(call: Call) -> Principal:
+    return LOCAL if call.principal == LOCAL.name else Principal(name=call.principal)
+
+
+def _binding(judged: Judgement, digest: str) -> CallBinding:
+    item = judged.item
+    return CallBinding(judged.principal.name, item.server, item.name, digest, judged.policy.version)
+
+
+def _can_be_asked(client: Client) -> bool:
+    """Whether the client shows forms to its user. An empty capability means forms."""
+    declared = client.capabilities.get("elicitation")
+    return declared is not None and (not declared or "form" in declared)
+
+
+async def argument_hash(arguments: Bytes | None) -> str:
+    """The same for the same arguments, however they are written; those that are large must be written the same."""
+    if arguments is None:
+        return ""
+    if len(arguments) > SMALL_BYTES:
+        return await anyio.to_thread.run_sync(lambda: hashlib.sha256(arguments).hexdigest())
+    try:
+        content = json.dumps(loads(arguments), sort_keys=True, separators=(",", ":")).encode()
+    except BadJson:
+        content = bytes(arguments)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
+    """The arguments for a person: without secrets, and cut."""
+    if arguments is None:
+        return ""
+    if len(arguments) > LARGEST_SHOWN:
+        return f"\nIts arguments have {len(arguments)} bytes, too many to show."
+    try:
+        text = json.dumps(masked_data(loads(arguments), redactor), ensure_ascii=False, indent=1)
+    except BadJson:
+        return "\nIts arguments cannot be read."
+    cut = f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)" if len(text) > LONGEST_SHOWN else text
+    return f"\n{cut}"

@@ -1,0 +1,381 @@
+"""Before a call is made: an external service decides, and a person approves (SEC-14, SEC-19)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from holdfast.access.principals import TokenPolicy
+from holdfast.config.read import config_from_mapping
+from holdfast.config.settings import ApprovalSettings
+from holdfast.core.breaker import BreakerState
+from holdfast.endpoint.call_gate import argument_hash
+from holdfast.errors import NotApproved
+from holdfast.hub.call_approvals import MOST_OF_CALLER, CallApprovals, CallBinding, UnknownQuestion, Verdict
+from tests.harness.served_hub import Era, Person, Served, front, text_of
+from tests.harness.waiting import came_true
+from tests.peers.grpc_authorizer import GrpcAuthorizer, grpc_authorizer
+from tests.peers.peer_server import Origin, running
+
+pytestmark = pytest.mark.anyio
+
+ASK_ALL: dict[str, Any] = {"rules": [{"effect": "ask"}], "default": "allow"}
+ASK_OPERATOR: dict[str, Any] = {"rules": [{"effect": "ask", "approver": "operator"}], "default": "allow"}
+
+
+@asynccontextmanager
+async def authorized(service: GrpcAuthorizer, *, within: str = "20s") -> AsyncIterator[tuple[Served, Origin]]:
+    access = {"extAuthz": {"address": service.address, "timeout": within}}
+    async with running("legacy") as origin, front({"o": {"url": origin.url}}, access=access) as served:
+        yield served, origin
+
+
+# The external service.
+
+
+async def test_each_call_is_authorized_and_no_list_is(tmp_path: Path, ada: Person, client_era: Era) -> None:
+    async with grpc_authorizer(tmp_path) as service, authorized(service) as (served, _):
+        async with ada.client(served.all, client_era) as client:
+            await client.list_tools()
+            await client.list_prompts()
+            await client.list_resources()
+            assert service.seen == []
+            await client.call_tool("o__echo", {"text": "hi"})
+            await client.get_prompt("o__greet", {"name": "Ada"})
+            await client.read_resource("mem://greeting")
+        async with ada.client(served.one("o"), client_era) as client:
+            await client.call_tool("echo", {"text": "hi"})
+        async with ada.client(f"{served.all}?tools=find", client_era) as client:
+            await client.call_tool("call_tool", {"name": "o__echo", "arguments": {"text": "hi"}})
+    asked = [one["context_extensions"] for one in service.seen]
+    assert [(one["method"], one["name"]) for one in asked] == [
+        ("tools/call", "echo"),
+        ("prompts/get", "greet"),
+        ("resources/read", "mem://greeting"),
+        ("tools/call", "echo"),
+        ("tools/call", "echo"),
+    ]
+    assert {one["server"] for one in asked} == {"o"}
+    assert {one["principal"] for one in asked} == {"local"}
+    assert len({one["argument_hash"] for one in asked if one["method"] == "tools/call"}) == 1
+
+
+async def test_a_denial_says_who_may_not_do_what_and_reaches_no_server(
+    tmp_path: Path, ada: Person, client_era: Era
+) -> None:
+    async with grpc_authorizer(tmp_path) as service, authorized(service) as (served, origin):
+        service.deny("only sre may")
+        async with ada.client(served.all, client_era) as client:
+            result = await client.call_tool("o__echo", {"text": "hi"})
+            with pytest.raises(MCPError, match="only sre may"):
+                await client.get_prompt("o__greet", {"name": "Ada"})
+    assert result.is_error
+    words = text_of(result)
+    assert "'local' was denied echo of MCP server 'o'" in words
+    assert '"only sre may"' in words
+    assert "starting up" not in words
+    assert origin.calls == []
+
+
+async def test_a_service_that_cannot_be_asked_refuses_in_words_of_its_own_and_counts_for_no_breaker(
+    tmp_path: Path, ada: Person, client_era: Era
+) -> None:
+    async with (
+        grpc_authorizer(tmp_path) as service,
+        authorized(service, within="500ms") as (served, origin),
+        ada.client(served.all, client_era) as client,
+    ):
+        service.hang()
+        slow = [text_of(await client.call_tool("o__echo", {"text": "hi"})) for _ in range(4)]
+        await service.kill()
+        dead = [text_of(await client.call_tool("o__echo", {"text": "hi"})) for _ in range(4)]
+        health = served.hub.server_health("o")
+    words = "echo of MCP server 'o' could not be authorized (timeout); not called. "
+    assert {*slow} == {f"{words}The authorization service of the hub must answer first. Each new call asks it again."}
+    assert all("could not be authorized (connection refused); not called" in words for words in dead)
+    assert not any("starting up" in words or "denied" in words for words in (*slow, *dead))
+    assert (health.status, health.failures, health.breaker) == ("available", 0, BreakerState.CLOSED)
+    assert origin.calls == []
+
+
+async def test_a_service_that_flaps_is_believed_call_by_call(tmp_path: Path, ada: Person) -> None:
+    async with (
+        grpc_authorizer(tmp_path) as service,
+        authorized(service) as (served, origin),
+        ada.client(served.all, "legacy") as client,
+    ):
+        assert not (await client.call_tool("o__echo", {"text": "1"})).is_error
+        await service.kill()
+        assert (await client.call_tool("o__echo", {"text": "2"})).is_error
+        async with service.running():
+            assert not (await client.call_tool("o__echo", {"text": "3"})).is_error
+            service.deny("no more")
+            assert (await client.call_tool("o__echo", {"text": "4"})).is_error
+    assert len(origin.calls) == 2
+
+
+async def test_the_service_of_a_new_configuration_is_asked_at_once(tmp_path: Path, ada: Person) -> None:
+    async with grpc_authorizer(tmp_path) as service, authorized(service) as (served, origin):
+        service.deny()
+        async with ada.client(served.all, "legacy") as client:
+            assert (await client.call_tool("o__echo", {"text": "1"})).is_error
+            await served.hub.apply(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}))
+            assert not (await client.call_tool("o__echo", {"text": "1"})).is_error
+
+
+# A person.
+
+
+@asynccontextmanager
+async def asking(access: dict[str, Any], era: Era = "legacy", **settings: Any) -> AsyncIterator[tuple[Served, Origin]]:
+    async with running(era) as origin, front({"o": {"url": origin.url}}, access=access, **settings) as served:
+        yield served, origin
+
+
+class Decider(Person):
+    """Answers the hub's question about a call, and nothing else."""
+
+    def __init__(self, action: Any = "accept") -> None:
+        super().__init__("ada")
+        self.action = action
+        self.questions: list[str] = []
+
+    async def elicit(self, ctx: Any, params: Any) -> types.ElicitResult:
+        self.questions.append(params.message)
+        if "Which?" in params.message:
+            return types.ElicitResult(action="accept", content={"colour": "red"})
+        if self.before_answering is not None:
+            await self.before_answering()
+        return types.ElicitResult(action=self.action, content={} if self.action == "accept" else None)
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_a_caller_approves_her_own_call_at_every_door(client_era: Era, server_era: Era) -> None:
+    ada = Decider()
+    async with asking(ASK_ALL, server_era) as (served, origin):
+        async with ada.client(served.all, client_era) as client:
+            assert text_of(await client.call_tool("o__echo", {"text": "1"})) == "1"
+        async with ada.client(served.one("o"), client_era) as client:
+            assert text_of(await client.call_tool("echo", {"text": "2"})) == "2"
+        async with ada.client(f"{served.all}?tools=find", client_era) as client:
+            found = await client.call_tool("call_tool", {"name": "o__echo", "arguments": {"text": "3"}})
+            assert text_of(found) == "3"
+    assert origin.calls == ["echo"] * 3
+    assert ada.questions == [f'Allow the call of echo of MCP server \'o\'?\n{{\n "text": "{n}"\n}}' for n in (1, 2, 3)]
+
+
+@pytest.mark.requirement("SEC-19")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_refusal_is_a_result_with_its_reason(client_era: Era, action: str) -> None:
+    ada = Decider(action)
+    async with asking(ASK_ALL) as (served, origin), ada.client(served.all, client_era) as client:
+        result = await client.call_tool("o__echo", {"text": "1"})
+    assert result.is_error
+    assert "echo of MCP server 'o' was not called: it needs an approval, and was refused by local" in text_of(result)
+    assert ("the question was closed" in text_of(result)) == (action == "cancel")
+    assert origin.calls == []
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_a_question_of_the_server_in_an_approved_call_is_not_another_call(
+    client_era: Era, server_era: Era
+) -> None:
+    ada = Decider()
+    async with asking(ASK_ALL, server_era) as (served, _), ada.client(served.all, client_era) as client:
+        result = await client.call_tool("o__ask", {"kind": "elicit"})
+    assert text_of(result).startswith("red")
+    assert [question.splitlines()[0] for question in ada.questions] == [
+        "Allow the call of ask of MCP server 'o'?",
+        "Which?",
+    ]
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_a_client_that_cannot_ask_is_told_what_to_do_and_its_approval_is_for_one_call(
+    ada: Person, client_era: Era
+) -> None:
+    async with (
+        asking(ASK_ALL) as (served, origin),
+        ada.client(served.all, client_era, answers=False) as client,
+    ):
+        questions = served.hub.call_approvals
+        first = text_of(await client.call_tool("o__echo", {"text": "1"}))
+        again = text_of(await client.call_tool("o__echo", {"text": "1"}))
+        (question,) = questions.waiting()
+        assert question.arguments == '{\n "text": "1"\n}'
+        assert first == again
+        assert f"holdfast approve --call {question.id}" in first
+        assert "Then make the same call again." in first
+        questions.decide(question.id, Verdict(True, "control"))
+        assert (await client.call_tool("o__echo", {"text": "2"})).is_error  # other arguments
+        assert (await client.call_tool("o__log", {"text": "1", "level": "info"})).is_error  # another tool
+        assert text_of(await client.call_tool("o__echo", {"text": "1"})) == "1"
+        assert (await client.call_tool("o__echo", {"text": "1"})).is_error  # it was used
+    assert origin.calls == ["echo"]
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_an_approval_is_for_the_caller_who_needs_it_and_for_the_policy_that_asked(client_era: Era) -> None:
+    tokens = TokenPolicy(tokens={"alice": "a" * 32, "bob": "b" * 32})
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}, tokens=tokens, access=ASK_ALL) as served,
+        _as("alice", served.all, client_era) as alice,
+        _as("bob", served.all, client_era) as bob,
+    ):
+        questions = served.hub.call_approvals
+        await alice.call_tool("o__echo", {"text": "1"})
+        (question,) = questions.waiting()
+        assert question.binding.principal == "alice"
+        questions.decide(question.id, Verdict(True, "control"))
+        assert (await bob.call_tool("o__echo", {"text": "1"})).is_error
+        other = {**ASK_ALL, "rules": [*ASK_ALL["rules"], {"effect": "deny", "tools": ["nothing"]}]}
+        config = config_from_mapping({"mcpServers": {"o": {"url": origin.url}}, "holdfast": {"access": other}})
+        await served.hub.apply(config)
+        assert (await alice.call_tool("o__echo", {"text": "1"})).is_error
+    assert origin.calls == []
+
+
+def _as(name: str, url: str, era: Era) -> Any:
+    http = httpx2.AsyncClient(headers={"authorization": f"Bearer {name[0] * 32}"}, trust_env=False)
+    return Client(
+        streamable_http_client(url, http_client=http), mode="legacy" if era == "legacy" else "auto", cache=None
+    )
+
+
+@pytest.mark.requirement("SEC-19")
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_call_waits_for_an_operator(client_era: Era, server_era: Era, approved: bool) -> None:
+    ada = Decider()
+    async with (
+        asking(ASK_OPERATOR, server_era, call={"timeout": "1s", "hardTimeout": "1s"}) as (served, origin),
+        ada.client(served.all, client_era) as client,
+    ):
+        questions = served.hub.call_approvals
+        results: list[types.CallToolResult] = []
+
+        async def call() -> None:
+            results.append(await client.call_tool("o__echo", {"text": "1"}))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await came_true(questions.waiting)
+            (question,) = questions.waiting()
+            questions.decide(question.id, Verdict(approved, "olga", "" if approved else "not on a Friday"))
+        assert questions.waiting() == []
+    (result,) = results
+    assert ada.questions == []
+    assert origin.calls == (["echo"] if approved else [])
+    expected = "1" if approved else "was refused by olga: not on a Friday"
+    assert expected in text_of(result)
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_the_time_of_the_call_does_not_run_while_a_person_decides(client_era: Era) -> None:
+    ada = Decider()
+    async with (
+        asking(ASK_ALL, call={"timeout": "1s", "hardTimeout": "1s"}) as (served, _),
+        ada.client(served.all, client_era) as client,
+        Person("bob").client(served.one("o"), "legacy") as other,
+    ):
+
+        async def until_another_call_ran_out_of_time() -> None:
+            ada.before_answering = None
+            result = await other.call_tool("hang", {})
+            assert "no answer within 1 s" in text_of(result)
+
+        ada.before_answering = until_another_call_ran_out_of_time
+        assert text_of(await client.call_tool("o__echo", {"text": "1"})) == "1"
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_a_call_that_no_operator_decides_says_that_it_waits_still(ada: Person) -> None:
+    access = {**ASK_OPERATOR, "approvals": {"wait": "10ms", "lifetime": "7m"}}
+    async with asking(access) as (served, origin), ada.client(served.all, "legacy") as client:
+        words = text_of(await client.call_tool("o__echo", {"text": "1"}))
+        (question,) = served.hub.call_approvals.waiting()
+    assert "needs the approval of an operator" in words
+    assert f"The approval {question.id} is open for 7 min" in words
+    assert origin.calls == []
+
+
+BINDING = CallBinding("alice", "jira", "delete", "ab", "p1")
+
+
+def _open(questions: CallApprovals, binding: CallBinding = BINDING) -> str:
+    return questions.open(binding, approver="operator", rule="rules[0]", program="", arguments="").id
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_verdict_serves_exactly_what_it_was_given_for_and_once() -> None:
+    questions = CallApprovals(ApprovalSettings)
+    questions.decide(_open(questions), Verdict(True, "olga"))
+    for name in CallBinding._fields:
+        assert questions.take(BINDING._replace(**{name: "other"})) is None
+    assert questions.take(BINDING) == Verdict(True, "olga")
+    assert questions.take(BINDING) is None
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_question_ends_with_its_time_and_so_does_a_verdict_that_was_not_used() -> None:
+    now = [0.0]
+    questions = CallApprovals(ApprovalSettings, wall=lambda: now[0])
+    first = _open(questions)
+    second = _open(questions, BINDING._replace(tool="other"))
+    questions.decide(first, Verdict(True, "olga"))
+    now[0] = 599.0
+    assert [one.id for one in questions.waiting()] == [second]
+    now[0] = 600.0
+    assert questions.take(BINDING) is None
+    with pytest.raises(UnknownQuestion):
+        questions.decide(second, Verdict(True, "olga"))
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_question_is_decided_once_and_one_caller_cannot_take_all_places() -> None:
+    questions = CallApprovals(ApprovalSettings)
+    first = _open(questions)
+    assert _open(questions) == first
+    questions.decide(first, Verdict(False, "olga"))
+    with pytest.raises(UnknownQuestion):
+        questions.decide(first, Verdict(True, "mallory"))
+    for number in range(MOST_OF_CALLER - 1):
+        _open(questions, BINDING._replace(argument_hash=str(number)))
+    with pytest.raises(NotApproved, match="too many calls wait"):
+        _open(questions, BINDING._replace(argument_hash="one more"))
+    _open(questions, BINDING._replace(principal="bob"))
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_two_equal_calls_at_a_time_need_two_verdicts() -> None:
+    questions = CallApprovals(ApprovalSettings)
+    verdicts: list[Verdict | None] = []
+
+    async def wait() -> None:
+        verdicts.append(await questions.wait(BINDING, 10))
+
+    question = _open(questions)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        tasks.start_soon(wait)
+        await anyio.lowlevel.checkpoint()
+        questions.decide(question, Verdict(True, "olga"))
+    assert sorted(verdicts, key=bool) == [None, Verdict(True, "olga")]
+
+
+@pytest.mark.requirement("SEC-19")
+async def test_the_hash_of_arguments_does_not_depend_on_how_they_are_written() -> None:
+    assert await argument_hash(b'{"a": 1, "b": [2]}') == await argument_hash(b'{"b":[2],"a":1}')
+    assert await argument_hash(b'{"a": 1}') != await argument_hash(b'{"a": "1"}')
+    large = json.dumps({"text": "x" * 200_000}).encode()
+    assert await argument_hash(large) == await argument_hash(bytes(large))
