@@ -21,6 +21,7 @@ SENT = {"CallFailed", "CallDenied", "ConnectionClosed"}
 NOT_SENT = {
     *("ServerUnavailable", "ServerDisabled", "ServerDenied", "ServerPermanentlyFailed", "BreakerOpen"),
     *("ServerNotReady", "ServerBusy", "HubClosed", "ToolHeld", "NotAudited"),
+    *("CallForbidden", "NotApproved", "NotAuthorized"),
 }
 
 

@@ -43,7 +43,8 @@ def test_beside_the_errors_there_are_at_most_twenty_public_names_in_order() -> N
 @pytest.mark.requirement("LIFE-8")
 def test_every_error_that_a_hub_or_a_load_raises_can_be_imported_from_the_package() -> None:
     """The others are of the command line, of the control API and of what a hub serves."""
-    of_commands = {"HubRefused", "LoginFailed", "NoHub", "NotAudited", "Problem", "UsageError"}
+    of_commands = {"HubRefused", "LoginFailed", "NoHub", "Problem", "UsageError"}
+    of_commands |= {"CallForbidden", "NotApproved", "NotAudited", "NotAuthorized"}  # of endpoints
     raised = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
     assert raised - {*holdfast.__all__} == of_commands
 

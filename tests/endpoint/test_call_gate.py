@@ -21,7 +21,13 @@ from holdfast.config.settings import ApprovalSettings
 from holdfast.core.breaker import BreakerState
 from holdfast.endpoint.call_gate import argument_hash
 from holdfast.errors import NotApproved
-from holdfast.hub.call_approvals import MOST_OF_CALLER, CallApprovals, CallBinding, UnknownQuestion, Verdict
+from holdfast.hub.call_approvals import (
+    MOST_OF_CALLER,
+    CallApprovals,
+    CallBinding,
+    CallVerdict,
+    UnknownQuestion,
+)
 from tests.harness.served_hub import Era, Person, Served, front, text_of
 from tests.harness.waiting import came_true
 from tests.peers.grpc_authorizer import GrpcAuthorizer, grpc_authorizer
@@ -208,7 +214,7 @@ async def test_a_client_that_cannot_ask_is_told_what_to_do_and_its_approval_is_f
         asking(ASK_ALL) as (served, origin),
         ada.client(served.all, client_era, answers=False) as client,
     ):
-        questions = served.hub.call_approvals
+        questions = served.hub.registry.call_approvals
         first = text_of(await client.call_tool("o__echo", {"text": "1"}))
         again = text_of(await client.call_tool("o__echo", {"text": "1"}))
         (question,) = questions.waiting()
@@ -216,7 +222,7 @@ async def test_a_client_that_cannot_ask_is_told_what_to_do_and_its_approval_is_f
         assert first == again
         assert f"holdfast approve --call {question.id}" in first
         assert "Then make the same call again." in first
-        questions.decide(question.id, Verdict(True, "control"))
+        questions.decide(question.id, CallVerdict(True, "control"))
         assert (await client.call_tool("o__echo", {"text": "2"})).is_error  # other arguments
         assert (await client.call_tool("o__log", {"text": "1", "level": "info"})).is_error  # another tool
         assert text_of(await client.call_tool("o__echo", {"text": "1"})) == "1"
@@ -233,11 +239,11 @@ async def test_an_approval_is_for_the_caller_who_needs_it_and_for_the_policy_tha
         _as("alice", served.all, client_era) as alice,
         _as("bob", served.all, client_era) as bob,
     ):
-        questions = served.hub.call_approvals
+        questions = served.hub.registry.call_approvals
         await alice.call_tool("o__echo", {"text": "1"})
         (question,) = questions.waiting()
         assert question.binding.principal == "alice"
-        questions.decide(question.id, Verdict(True, "control"))
+        questions.decide(question.id, CallVerdict(True, "control"))
         assert (await bob.call_tool("o__echo", {"text": "1"})).is_error
         other = {**ASK_ALL, "rules": [*ASK_ALL["rules"], {"effect": "deny", "tools": ["nothing"]}]}
         config = config_from_mapping({"mcpServers": {"o": {"url": origin.url}}, "holdfast": {"access": other}})
@@ -246,11 +252,14 @@ async def test_an_approval_is_for_the_caller_who_needs_it_and_for_the_policy_tha
     assert origin.calls == []
 
 
-def _as(name: str, url: str, era: Era) -> Any:
-    http = httpx2.AsyncClient(headers={"authorization": f"Bearer {name[0] * 32}"}, trust_env=False)
-    return Client(
-        streamable_http_client(url, http_client=http), mode="legacy" if era == "legacy" else "auto", cache=None
-    )
+@asynccontextmanager
+async def _as(name: str, url: str, era: Era) -> AsyncIterator[Client]:
+    mode: Any = "legacy" if era == "legacy" else "auto"
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {name[0] * 32}"}, trust_env=False) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode, cache=None) as client,
+    ):
+        yield client
 
 
 @pytest.mark.requirement("SEC-19")
@@ -261,7 +270,7 @@ async def test_a_call_waits_for_an_operator(client_era: Era, server_era: Era, ap
         asking(ASK_OPERATOR, server_era, call={"timeout": "1s", "hardTimeout": "1s"}) as (served, origin),
         ada.client(served.all, client_era) as client,
     ):
-        questions = served.hub.call_approvals
+        questions = served.hub.registry.call_approvals
         results: list[types.CallToolResult] = []
 
         async def call() -> None:
@@ -271,7 +280,7 @@ async def test_a_call_waits_for_an_operator(client_era: Era, server_era: Era, ap
             tasks.start_soon(call)
             await came_true(questions.waiting)
             (question,) = questions.waiting()
-            questions.decide(question.id, Verdict(approved, "olga", "" if approved else "not on a Friday"))
+            questions.decide(question.id, CallVerdict(approved, "olga", "" if approved else "not on a Friday"))
         assert questions.waiting() == []
     (result,) = results
     assert ada.questions == []
@@ -303,7 +312,7 @@ async def test_a_call_that_no_operator_decides_says_that_it_waits_still(ada: Per
     access = {**ASK_OPERATOR, "approvals": {"wait": "10ms", "lifetime": "7m"}}
     async with asking(access) as (served, origin), ada.client(served.all, "legacy") as client:
         words = text_of(await client.call_tool("o__echo", {"text": "1"}))
-        (question,) = served.hub.call_approvals.waiting()
+        (question,) = served.hub.registry.call_approvals.waiting()
     assert "needs the approval of an operator" in words
     assert f"The approval {question.id} is open for 7 min" in words
     assert origin.calls == []
@@ -319,10 +328,10 @@ def _open(questions: CallApprovals, binding: CallBinding = BINDING) -> str:
 @pytest.mark.requirement("SEC-19")
 def test_a_verdict_serves_exactly_what_it_was_given_for_and_once() -> None:
     questions = CallApprovals(ApprovalSettings)
-    questions.decide(_open(questions), Verdict(True, "olga"))
+    questions.decide(_open(questions), CallVerdict(True, "olga"))
     for name in CallBinding._fields:
         assert questions.take(BINDING._replace(**{name: "other"})) is None
-    assert questions.take(BINDING) == Verdict(True, "olga")
+    assert questions.take(BINDING) == CallVerdict(True, "olga")
     assert questions.take(BINDING) is None
 
 
@@ -332,13 +341,13 @@ def test_a_question_ends_with_its_time_and_so_does_a_verdict_that_was_not_used()
     questions = CallApprovals(ApprovalSettings, wall=lambda: now[0])
     first = _open(questions)
     second = _open(questions, BINDING._replace(tool="other"))
-    questions.decide(first, Verdict(True, "olga"))
+    questions.decide(first, CallVerdict(True, "olga"))
     now[0] = 599.0
     assert [one.id for one in questions.waiting()] == [second]
     now[0] = 600.0
     assert questions.take(BINDING) is None
     with pytest.raises(UnknownQuestion):
-        questions.decide(second, Verdict(True, "olga"))
+        questions.decide(second, CallVerdict(True, "olga"))
 
 
 @pytest.mark.requirement("SEC-19")
@@ -346,9 +355,9 @@ def test_a_question_is_decided_once_and_one_caller_cannot_take_all_places() -> N
     questions = CallApprovals(ApprovalSettings)
     first = _open(questions)
     assert _open(questions) == first
-    questions.decide(first, Verdict(False, "olga"))
+    questions.decide(first, CallVerdict(False, "olga"))
     with pytest.raises(UnknownQuestion):
-        questions.decide(first, Verdict(True, "mallory"))
+        questions.decide(first, CallVerdict(True, "mallory"))
     for number in range(MOST_OF_CALLER - 1):
         _open(questions, BINDING._replace(argument_hash=str(number)))
     with pytest.raises(NotApproved, match="too many calls wait"):
@@ -359,7 +368,7 @@ def test_a_question_is_decided_once_and_one_caller_cannot_take_all_places() -> N
 @pytest.mark.requirement("SEC-19")
 async def test_two_equal_calls_at_a_time_need_two_verdicts() -> None:
     questions = CallApprovals(ApprovalSettings)
-    verdicts: list[Verdict | None] = []
+    verdicts: list[CallVerdict | None] = []
 
     async def wait() -> None:
         verdicts.append(await questions.wait(BINDING, 10))
@@ -369,8 +378,8 @@ async def test_two_equal_calls_at_a_time_need_two_verdicts() -> None:
         tasks.start_soon(wait)
         tasks.start_soon(wait)
         await anyio.lowlevel.checkpoint()
-        questions.decide(question, Verdict(True, "olga"))
-    assert sorted(verdicts, key=bool) == [None, Verdict(True, "olga")]
+        questions.decide(question, CallVerdict(True, "olga"))
+    assert sorted(verdicts, key=bool) == [None, CallVerdict(True, "olga")]
 
 
 @pytest.mark.requirement("SEC-19")

@@ -264,12 +264,17 @@ def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:
 
 
 _LEFT_OUT = {
+    "address": "none",
     "approvals": "warn; hold beyond loopback",
+    "ca": "the authorities of this machine",
+    "certificate": "none",
     "default": "allow without rules, deny with rules",
     "enabled": "beyond loopback, or with audit.path",
+    "key": "in the certificate's file",
     "key_file": "audit.key in the state folder",
     "path": "audit in the state folder",
     "syslog": "/dev/log, where there is one",
+    "tls": "yes, unless it is on this machine",
 }
 """What it means that a setting is left out, where that is more than `off`."""
 

@@ -45,7 +45,7 @@ from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
 from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
-from holdfast.hub import CallBinding, Hub, Verdict
+from holdfast.hub import CallBinding, CallVerdict, Hub
 from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, loads, text_of
 
 __all__ = ["CallGate", "Judgement", "argument_hash"]
@@ -149,7 +149,7 @@ class CallGate:
 
     def close(self) -> None:
         """The hub ends: calls that wait are told so, and the connection to the service is closed."""
-        self._hub.call_approvals.close()
+        self._hub.registry.call_approvals.close()
         if self._service is not None:
             self._service.close()
 
@@ -170,7 +170,7 @@ class CallGate:
         if self._is_next_round(call, binding):
             judged.approval = "approved with the round before"
             return
-        verdict = self._hub.call_approvals.take(binding)
+        verdict = self._hub.registry.call_approvals.take(binding)
         if verdict is None:
             asks = self.asks_client(call, judged)
             verdict = await (self._ask_client(call, judged) if asks else self._ask_elsewhere(call, judged, binding))
@@ -190,7 +190,7 @@ class CallGate:
         key = binding, hashlib.sha256(state).digest()
         return self._rounds.pop(key, self) is None
 
-    async def _ask_client(self, call: Call, judged: Judgement) -> Verdict:
+    async def _ask_client(self, call: Call, judged: Judgement) -> CallVerdict:
         """Ask the person at the caller's own client."""
         question = {
             "message": f"Allow the call of {judged.what}?{_shown(self._redactor(call), judged.arguments)}",
@@ -212,13 +212,13 @@ class CallGate:
                 hint="Make the call again to be asked again.",
             )
         action = answer.get("action")
-        return Verdict(
+        return CallVerdict(
             action == "accept", judged.principal.name, "the question was closed" if action == "cancel" else ""
         )
 
-    async def _ask_elsewhere(self, call: Call, judged: Judgement, binding: CallBinding) -> Verdict:
+    async def _ask_elsewhere(self, call: Call, judged: Judgement, binding: CallBinding) -> CallVerdict:
         """Let the call wait for a person who decides on the page or by a command."""
-        questions, settings = self._hub.call_approvals, self._hub.registry.config.settings.access.approvals
+        questions, settings = self._hub.registry.call_approvals, self._hub.registry.config.settings.access.approvals
         there = questions.elsewhere(binding)
         if there and self._homes is not None and (home := await self._homes.replica_of(there)) is not None:
             raise LivesElsewhere(home, QUESTION_LOST)

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
         CallApprovals as CallApprovals,
         CallBinding as CallBinding,
         CallQuestion as CallQuestion,
+        CallVerdict as CallVerdict,
         QuestionSharing as QuestionSharing,
         UnknownQuestion as UnknownQuestion,
-        Verdict as Verdict,
+        find_question as find_question,
     )
     from holdfast.hub.hub import Hub as Hub, denying as denying
     from holdfast.hub.hub_clock import (

@@ -1,6 +1,6 @@
 """Approval of calls: a rule says ``ask``, and a person decides about one call before it is made (SEC-19).
 
-Theory of operation. A *question* is about one call: who calls, which tool of which server, the hash of the arguments,
+Theory of operation. A *question* is about one call: who calls, which tool of a server, the hash of the arguments,
 and the version of the policy that asks. It has an id, an end, and at most one *verdict*. A call that needs one waits
 for it here, or comes back for it: a client that gave up makes the same call again.
 
@@ -35,7 +35,15 @@ import anyio
 from holdfast.config import ApprovalSettings
 from holdfast.errors import HoldfastError, NotApproved
 
-__all__ = ["CallApprovals", "CallBinding", "CallQuestion", "QuestionSharing", "UnknownQuestion", "Verdict"]
+__all__ = [
+    "CallApprovals",
+    "CallBinding",
+    "CallQuestion",
+    "CallVerdict",
+    "QuestionSharing",
+    "UnknownQuestion",
+    "find_question",
+]
 
 MOST_QUESTIONS: Final = 1_000
 """Of one replica. A person cannot decide more, and each holds some of the arguments."""
@@ -56,7 +64,7 @@ class CallBinding(NamedTuple):
     policy: str
 
 
-class Verdict(NamedTuple):
+class CallVerdict(NamedTuple):
     """What a person decided."""
 
     approved: bool
@@ -107,12 +115,12 @@ class CallApprovals:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self._sharing = sharing
+        self._sharing = sharing if sharing is not None else _AloneHub()
         self._wall = wall
-        self._home = sharing.home if sharing is not None else ""
+        self._home = self._sharing.home
         self._own: dict[str, CallQuestion] = {}
         self._by_binding: dict[CallBinding, str] = {}
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts: dict[str, CallVerdict] = {}
         self._elsewhere: dict[str, CallQuestion] = {}
         self._changed = anyio.Event()
         self._closed = False
@@ -154,11 +162,11 @@ class CallApprovals:
         )
         self._own[made.id] = made
         self._by_binding[binding] = made.id
-        self._tell(made.id, asdict(made), made.expires)
+        self._sharing.note_question(made.id, asdict(made), made.expires)
         self._wake()
         return made
 
-    def take(self, binding: CallBinding) -> Verdict | None:
+    def take(self, binding: CallBinding) -> CallVerdict | None:
         """The verdict about a call, which is used up by that; None if there is none."""
         self._sweep()
         question = self._by_binding.get(binding, "")
@@ -169,7 +177,7 @@ class CallApprovals:
         self._wake()
         return verdict
 
-    async def wait(self, binding: CallBinding, within: float) -> Verdict | None:
+    async def wait(self, binding: CallBinding, within: float) -> CallVerdict | None:
         """Wait for a verdict and use it up; None if none came in time."""
         with anyio.move_on_after(within):
             while (verdict := self.take(binding)) is None:
@@ -193,27 +201,16 @@ class CallApprovals:
         own = [one for one in self._own.values() if one.id not in self._verdicts]
         return sorted([*own, *self._elsewhere.values()], key=lambda one: one.asked)
 
-    def find(self, question: str) -> CallQuestion:
-        """A question that waits; raises ``UnknownQuestion``."""
-        found = next((one for one in self.waiting() if one.id == question), None)
-        if found is None:
-            raise UnknownQuestion(
-                f"no call with the id `{question[:80]}` waits for an approval",
-                hint="it was decided already, its time is over, or the id is another one",
-            )
-        return found
-
-    def decide(self, question: str, verdict: Verdict) -> CallQuestion:
+    def decide(self, question: str, verdict: CallVerdict) -> CallQuestion:
         """Decide about a call; raises ``UnknownQuestion``."""
-        found = self.find(question)
+        found = find_question(self, question)
         verdict = verdict._replace(reason=verdict.reason[:LONGEST_REASON])
         if question in self._own:
-            self._take_verdict(question, verdict)
+            self._verdicts[question] = verdict
         else:
             del self._elsewhere[question]
-            if self._sharing is not None:
-                self._sharing.note_verdict(question, verdict._asdict(), found.expires)
-            self._wake()
+            self._sharing.note_verdict(question, verdict._asdict(), found.expires)
+        self._wake()
         return found
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -242,8 +239,9 @@ class CallApprovals:
         self._sweep()
         if question in self._own and question not in self._verdicts:
             approved = value.get("approved") is True
-            verdict = Verdict(approved, str(value.get("by", "")), str(value.get("reason", ""))[:LONGEST_REASON])
-            self._take_verdict(question, verdict)
+            verdict = CallVerdict(approved, str(value.get("by", "")), str(value.get("reason", ""))[:LONGEST_REASON])
+            self._verdicts[question] = verdict
+            self._wake()
         self._elsewhere.pop(question, None)
 
     # Their ends.
@@ -251,10 +249,6 @@ class CallApprovals:
     def close(self) -> None:
         """The hub ends: calls that wait are told so."""
         self._closed = True
-        self._wake()
-
-    def _take_verdict(self, question: str, verdict: Verdict) -> None:
-        self._verdicts[question] = verdict
         self._wake()
 
     def _wake(self) -> None:
@@ -267,7 +261,7 @@ class CallApprovals:
         one = self._own.pop(question)
         del self._by_binding[one.binding]
         self._verdicts.pop(question, None)
-        self._tell(question, None, one.expires)
+        self._sharing.note_question(question, None, one.expires)
 
     def _sweep(self) -> None:
         """Remove the questions whose time is over. It is the first step of each operation."""
@@ -279,12 +273,31 @@ class CallApprovals:
         if over:
             self._wake()
 
-    def _tell(self, question: str, value: Mapping[str, Any] | None, until: float) -> None:
-        if self._sharing is not None:
-            self._sharing.note_question(question, value, until)
-
     def __repr__(self) -> str:
         return f"<CallApprovals {len(self._own)} here, {len(self._elsewhere)} elsewhere, {len(self._verdicts)} decided>"
+
+
+def find_question(questions: CallApprovals, question: str) -> CallQuestion:
+    """A question that waits; raises ``UnknownQuestion``."""
+    found = next((one for one in questions.waiting() if one.id == question), None)
+    if found is None:
+        raise UnknownQuestion(
+            f"no call with the id `{question[:80]}` waits for an approval",
+            hint="it was decided already, its time is over, or the id is another one",
+        )
+    return found
+
+
+class _AloneHub:
+    """``QuestionSharing`` of a hub that is alone."""
+
+    home = ""
+
+    def note_question(self, question: str, value: Mapping[str, Any] | None, until: float) -> None:
+        """Tell no one."""
+
+    def note_verdict(self, question: str, value: Mapping[str, Any], until: float) -> None:
+        """Tell no one."""
 
 
 class UnknownQuestion(HoldfastError):

@@ -19,7 +19,6 @@ from holdfast.config import ApprovalMode, Config
 from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
 from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
-from holdfast.hub.call_approvals import CallApprovals
 from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
@@ -309,11 +308,6 @@ class Hub(Operations, HubCalls):
     def approvals(self) -> Approvals:
         """The tools that changed since they were first seen."""
         return self.registry.approvals
-
-    @property
-    def call_approvals(self) -> CallApprovals:
-        """The calls that wait for a person, for Holdfast's own packages."""
-        return self.registry.call_approvals
 
     async def ready(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - part of the public interface
         """Wait until every server has an outcome, which may be a failure; False if the time ran out."""

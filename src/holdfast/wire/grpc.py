@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core import NetworkFailure, NetworkFault, TlsFailure, TlsFault, quoted_line
-from holdfast.wire.http.evidence import evidence_of
+from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.http.pool import dial, dial_unix
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class GrpcChannel:
         return f"<GrpcChannel to {self._target.path or self._target.authority} {state}>"
 
 
-class _Stream:
+class _GrpcCall:
     """One call on the connection, and what came for it."""
 
     __slots__ = ("answer", "body", "headers", "sent_at")
@@ -205,12 +205,10 @@ class _H2Connection(asyncio.Protocol):
         self._scheme, self._authority = b"https" if target.tls is not None else b"http", target.authority.encode()
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _GrpcCall] = {}
         self._room = asyncio.Event()
         """Set when the peer may allow more streams or more bytes."""
         self._heard_at = self._loop.time()
-        self._writable = asyncio.Event()
-        self._writable.set()
         self.is_usable = False
         self.alpn: str | None = None
 
@@ -242,14 +240,6 @@ class _H2Connection(asyncio.Protocol):
         """It is gone, and with it each call that has no answer."""
         self._lose(_ConnectionLost(CLOSED))
 
-    def pause_writing(self) -> None:
-        """The peer does not read."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """The peer reads again."""
-        self._writable.set()
-
     def abort(self) -> None:
         """Close it at once."""
         self._lose(_ConnectionLost(CLOSED))
@@ -260,7 +250,6 @@ class _H2Connection(asyncio.Protocol):
             stream.fail(failure)
         self._streams.clear()
         self._room.set()
-        self._writable.set()
         if self._transport is not None:
             self._transport.abort()
 
@@ -275,11 +264,10 @@ class _H2Connection(asyncio.Protocol):
         from h2.exceptions import H2Error  # noqa: PLC0415 - an extra
 
         number = 0
-        stream = _Stream(self._loop.create_future(), self._loop.time())
+        stream = _GrpcCall(self._loop.create_future(), self._loop.time())
         try:
-            while self.is_usable and self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams:
+            while self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams:
                 await self._more_room()
-            self._check()
             number = self._h2.get_next_available_stream_id()
             self._streams[number] = stream
             self._h2.send_headers(number, self._request_headers(path, until))
@@ -309,10 +297,9 @@ class _H2Connection(asyncio.Protocol):
             (b"grpc-timeout", b"%dm" % min(left, 99_999_999)),
         )
 
-    async def _send(self, number: int, stream: _Stream, content: bytes) -> None:
+    async def _send(self, number: int, stream: _GrpcCall, content: bytes) -> None:
         """Send a message in as many frames as the peer allows; it may answer before it has all of it."""
         while not stream.answer.done():
-            self._check()
             size = min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size, len(content))
             if size:
                 piece, content = content[:size], content[size:]
@@ -323,17 +310,15 @@ class _H2Connection(asyncio.Protocol):
             else:
                 self._flush()
                 await self._more_room()
-            await self._writable.wait()
 
     async def _more_room(self) -> None:
+        """Wait until the peer allows more. What is not sent yet is bounded by what the peer allows."""
         self._room.clear()
         await self._room.wait()
-
-    def _check(self) -> None:
         if not self.is_usable:
             raise _ConnectionLost(CLOSED)
 
-    def _give_up(self, number: int, stream: _Stream) -> None:
+    def _give_up(self, number: int, stream: _GrpcCall) -> None:
         """The answer is not wanted any more, or did not come in time."""
         if not self.is_usable or number not in self._streams:
             return

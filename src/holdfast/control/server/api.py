@@ -68,7 +68,7 @@ from holdfast.errors import (
     UnknownServer,
     UnknownTool,
 )
-from holdfast.hub import Hub, UnknownQuestion, Verdict
+from holdfast.hub import CallVerdict, Hub, UnknownQuestion, find_question
 
 __all__ = ["HANDLERS", "HEADERS", "ApiContext", "ApiRefused", "ApiRequest", "ControlApi", "FrameStream", "Handler"]
 
@@ -518,14 +518,14 @@ def _decides_for_others(access: ApiAccess) -> bool:
 
 async def decide_call(api: ApiContext, request: ApiRequest) -> WaitingCall:
     assert isinstance(request.body, DecideCall)  # noqa: S101 - the table says so
-    questions, access = api.hub.call_approvals, request.access
-    found = questions.find(request.call)
+    questions, access = api.hub.registry.call_approvals, request.access
+    found = find_question(questions, request.call)
     is_own = access.principal is not None and found.binding.principal == access.principal.name
     if is_own and found.approver == "operator":
         raise ApiRefused(403, "another person has to decide about this call", hint="its rule asks an operator")
     if not is_own and not _decides_for_others(access):
         raise ApiRefused(403, "this needs the role `approve`, or a call of your own", hint="`access.roles` gives roles")
-    questions.decide(request.call, Verdict(request.body.approve, access.operator, request.body.reason))
+    questions.decide(request.call, CallVerdict(request.body.approve, access.operator, request.body.reason))
     return waiting_call(found)
 
 

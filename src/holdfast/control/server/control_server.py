@@ -75,7 +75,7 @@ class ControlServer:
         self._probers_told: dict[str, str] = {}
         if fleet is not None:
             fleet.presence.watch(self._fleet_changed)
-        hub.call_approvals.watch(self.events.hub_changed)
+        hub.registry.call_approvals.watch(self.events.hub_changed)
         hub.registry.journal.add_sink(self._happened, calls=self._called)
         hub.registry.journal.add_stderr_reader(self.logs.add_stderr)
 

@@ -174,7 +174,7 @@ class Views:
             catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
-            calls_waiting=len(hub.call_approvals.waiting()),
+            calls_waiting=len(hub.registry.call_approvals.waiting()),
             clients=(*shown_clients(about), *about.clients_elsewhere),
             loop_lag=self._loop_lag(),
             fleet=self._fleet(),
@@ -182,7 +182,7 @@ class Views:
 
     def calls(self, principal: str | None) -> WaitingCalls:
         """Return the calls that wait for a person; those of one principal, if it is named."""
-        waiting = self._hub.call_approvals.waiting()
+        waiting = self._hub.registry.call_approvals.waiting()
         mine = [one for one in waiting if principal is None or one.binding.principal == principal]
         return WaitingCalls(now=self._wall(), calls=tuple(map(waiting_call, mine)))
 
