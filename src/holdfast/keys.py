@@ -84,6 +84,11 @@ class KeyRing:
                 continue
         return None
 
+    @property
+    def newest(self) -> KeyRing:
+        """The ring of the first secret alone: what it does not open was made with an older one."""
+        return KeyRing(self._secrets[:1])
+
     def sign(self, content: bytes, *, purpose: str, size: int = SIGNATURE_BYTES) -> bytes:
         """The signature of a content (HMAC with SHA-256, its first ``size`` bytes)."""
         return _signature(self.derived(purpose)[0], content, size)

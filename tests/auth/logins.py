@@ -9,7 +9,7 @@ import anyio
 
 from holdfast.auth.grant import Grant
 from holdfast.auth.person_login import LoginMethod, log_in
-from holdfast.auth.token_store import TokenStore
+from holdfast.auth.token_store import GrantStore, TokenStore
 from holdfast.config.spec import ServerSpec
 from tests.peers.browser import Browser
 
@@ -20,7 +20,7 @@ PATIENCE = 20.0
 
 
 async def logged_in(
-    spec: ServerSpec, store: TokenStore, *, how: LoginMethod = "browser", scope: tuple[str, ...] = ()
+    spec: ServerSpec, store: GrantStore, *, how: LoginMethod = "browser", scope: tuple[str, ...] = ()
 ) -> tuple[Grant, Browser]:
     """A person logs in; their browser records what it saw."""
     async with Browser(elsewhere=how == "paste") as browser:

@@ -284,7 +284,7 @@ async def test_logging_out_takes_back_what_a_renewal_under_way_brought(
         waits.set()
         return renewing(folder, key)
 
-    monkeypatch.setattr("holdfast.auth.person_login.renewing", noted)
+    monkeypatch.setattr("holdfast.auth.token_store.renewing", noted)
 
     async def out() -> None:
         gone.append(await log_out(peer.spec(), store=store))

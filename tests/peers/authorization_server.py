@@ -86,6 +86,8 @@ class Behaviour:
     """Registers no redirect URI with the number of an address."""
     denial: str = "access_denied"
     """What it says when it denies."""
+    person: str = ""
+    """Who logs in at its page, unless the browser says so (``X-Person``). The MCP server has a tool for each person."""
     needs: str = "files:read"
     """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
 
@@ -114,7 +116,7 @@ class World:
     def note(self, what: str, **more: Any) -> None:
         self.log.append({"what": what, **more})
 
-    def issue(self, scope: str, client: str, resource: str, *, family: str = "") -> dict[str, Any]:
+    def issue(self, scope: str, client: str, resource: str, *, family: str = "", person: str = "") -> dict[str, Any]:
         """Tokens for a client that may have them."""
         how, family = self.behaviour, family or secrets.token_hex(4)
         access = PLANTED + secrets.token_hex(12)
@@ -125,13 +127,18 @@ class World:
             )
             access = f"{head}.{claims}.{PLANTED}{secrets.token_hex(8)}x"  # its signature is 28 characters of base64
         ends = time.time() + how.expires_in if how.expires_in is not None else None
-        self.tokens[access] = {"scope": scope, "ends": ends, "resource": resource, "family": family}
+        self.tokens[access] = {"scope": scope, "ends": ends, "resource": resource, "family": family, "person": person}
         given: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "scope": scope}
         if how.expires_in is not None:
             given["expires_in"] = how.expires_in
         if how.gives_refresh:
             given["refresh_token"] = PLANTED + "refresh-" + secrets.token_hex(12)
-            self.refreshes[given["refresh_token"]] = {"scope": scope, "client": client, "family": family}
+            self.refreshes[given["refresh_token"]] = {
+                "scope": scope,
+                "client": client,
+                "family": family,
+                "person": person,
+            }
         return given
 
     def revoke(self, family: str | None = None) -> None:
@@ -204,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         if how.denies:
             return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'error': how.denial})}")
         code = secrets.token_hex(8)
-        WORLD.codes[code] = query
+        WORLD.codes[code] = {**query, "person": self.headers.get("x-person") or how.person}
         return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'code': code})}")
 
     def _post(self, path: str, body: bytes) -> None:
@@ -284,7 +291,7 @@ class Handler(BaseHTTPRequestHandler):
         digest = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest()).decode()
         if asked is None or asked["code_challenge"] != digest.rstrip("=") or asked["client_id"] != client:
             return self._answer(400, {"error": "invalid_grant"})
-        given = WORLD.issue(asked.get("scope", ""), client, asked.get("resource", ""))
+        given = WORLD.issue(asked.get("scope", ""), client, asked.get("resource", ""), person=asked["person"])
         return self._reply(200, {**given, **WORLD.behaviour.answers})
 
     def _by_refresh(self, form: dict[str, str], client: str) -> None:
@@ -295,7 +302,9 @@ class Handler(BaseHTTPRequestHandler):
                 WORLD.note("reuse")
                 WORLD.revoke(WORLD.used[token])
             return self._answer(400, {"error": "invalid_grant", "error_description": f"{token} is not known"})
-        given = WORLD.issue(held["scope"], client, form.get("resource", ""), family=held["family"])
+        given = WORLD.issue(
+            held["scope"], client, form.get("resource", ""), family=held["family"], person=held["person"]
+        )
         if how.rotates and not how.omits_refresh_on_renewal:
             WORLD.used[token] = held["family"]
             del WORLD.refreshes[token]
@@ -342,7 +351,8 @@ class Handler(BaseHTTPRequestHandler):
         bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
         held = WORLD.tokens.get(bearer)
         good = held is not None and (held["ends"] is None or time.time() < held["ends"])
-        WORLD.note("mcp", method=method, token=bool(bearer), good=good)
+        person = held["person"] if held is not None else ""
+        WORLD.note("mcp", method=method, token=bool(bearer), good=good, person=person)
         return held if good else None
 
     def _mcp(self, message: dict[str, Any], *, aside: bool = False) -> None:
@@ -357,7 +367,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(403, "insufficient_scope", " ".join(sorted(missing)))
         if "id" not in message:
             return self._answer(202, None)
-        answer = {"jsonrpc": "2.0", "id": message["id"], **_result(method, message)}
+        answer = {"jsonrpc": "2.0", "id": message["id"], **_result(method, message, held.get("person", ""))}
         if aside:
             WORLD.aside.put(answer)
             return self._answer(202, None)
@@ -432,16 +442,18 @@ def _tool(message: dict[str, Any]) -> str:
     return str((message.get("params") or {}).get("name", "")) if message.get("method") == "tools/call" else ""
 
 
-def _result(method: str, message: dict[str, Any]) -> dict[str, Any]:
+def _result(method: str, message: dict[str, Any], person: str) -> dict[str, Any]:
     schema = {"type": "object", "properties": {}}
     match method:
         case "initialize":
             about = {"name": "guarded", "version": "1"}
             return {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}}
         case "tools/list":
-            return {"result": {"tools": [{"name": name, "inputSchema": schema} for name in ("read", "write")]}}
+            names = ("read", "write", *([f"of_{person}"] if person else []))
+            return {"result": {"tools": [{"name": name, "inputSchema": schema} for name in names]}}
         case "tools/call":
-            return {"result": {"content": [{"type": "text", "text": f"{_tool(message)} done"}]}}
+            done = f"{_tool(message)} done{f' for {person}' if person else ''}"
+            return {"result": {"content": [{"type": "text", "text": done}]}}
         case "ping":
             return {"result": {}}
         case _:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from holdfast.auth.registration import known_client as known_client
     from holdfast.auth.sign_in import PendingSignIn as PendingSignIn, SignInClient as SignInClient
-    from holdfast.auth.token_store import TokenStore as TokenStore
+    from holdfast.auth.token_store import GrantStore as GrantStore, TokenStore as TokenStore
+    from holdfast.auth.user_tokens import UserGrants as UserGrants, UserLogin as UserLogin, UserTokens as UserTokens
 
 __getattr__, __dir__ = lazy_exports(__name__)

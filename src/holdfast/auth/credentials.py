@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey, Source, canonical
 from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
-from holdfast.auth.token_store import StoreReader, StoreUnusable, TokenStore, renewing
+from holdfast.auth.token_store import GrantStore, StoreReader, StoreUnusable, TokenStore
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line, delay
 from holdfast.errors import ServerFailure
@@ -92,7 +92,7 @@ class Refreshed:
     """Its state now."""
 
 
-def status_of(spec: ServerSpec, store: TokenStore) -> LoginStatus:
+def status_of(spec: ServerSpec, store: GrantStore) -> LoginStatus:
     """The state of a server's credentials. Reads the store and nothing else."""
     kind = _without_store(spec)
     grant = store.of(canonical(spec.url)) if kind is None else None
@@ -101,7 +101,7 @@ def status_of(spec: ServerSpec, store: TokenStore) -> LoginStatus:
     return _of_grant(spec, grant, store)
 
 
-async def refresh_now(spec: ServerSpec, store: TokenStore, *, renewer: Renewer | None = None) -> Refreshed:
+async def refresh_now(spec: ServerSpec, store: GrantStore, *, renewer: Renewer | None = None) -> Refreshed:
     """Renew a server's login, expired or not. A failure is a result, not an exception."""
     grant = store.of(canonical(spec.url)) if takes_login(spec) else None
     if grant is None:
@@ -147,7 +147,7 @@ def _refusal(code: str) -> str:
     return f"the authorization server no longer renews it ({code or 'it was removed'})"
 
 
-def _of_grant(spec: ServerSpec, grant: Grant, store: TokenStore) -> LoginStatus:
+def _of_grant(spec: ServerSpec, grant: Grant, store: GrantStore) -> LoginStatus:
     return LoginStatus(
         server_id=spec.id,
         kind="login",
@@ -173,22 +173,30 @@ SETTLED = 30.0
 class Logins:
     """The logins of one process: the token store and its renewer."""
 
-    def __init__(self, store: TokenStore | None = None, *, now: Callable[[], float] = time.time) -> None:
-        self.store = store if store is not None else TokenStore()
+    def __init__(
+        self,
+        store: GrantStore | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        command: Callable[[str], str] | None = None,
+    ) -> None:
+        """``command`` gives the command that logs in to a server."""
+        self.store: GrantStore = store if store is not None else TokenStore()
+        self._command = command or login_command
         self.renewer = Renewer(self.store, now=now)
         self.reading = self.renewer.reading
 
     def authorize(self, spec: ServerSpec) -> Bearer | None:
         """The authorizer of a server; None where its definition has credentials of its own or takes no login."""
-        return Bearer(spec, self.renewer) if takes_login(spec) else None
+        return Bearer(spec, self.renewer, self._command(spec.id)) if takes_login(spec) else None
 
 
 class Bearer:
     """The login of one server (the ``Authorizer`` of the wire)."""
 
-    def __init__(self, spec: ServerSpec, renewer: Renewer) -> None:
+    def __init__(self, spec: ServerSpec, renewer: Renewer, command: str) -> None:
         self._server = canonical(spec.url)
-        self._command = login_command(spec.id)
+        self._command = command
         self._plain_http = spec.allow_plain_http
         self._renewer = renewer
         self._given: tuple[str, float] = ("", 0.0)
@@ -285,7 +293,7 @@ class Renewer:
 
     def __init__(
         self,
-        store: TokenStore,
+        store: GrantStore,
         *,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
@@ -315,7 +323,7 @@ class Renewer:
         """
         async with self._turns.setdefault(key, anyio.Lock()):
             try:
-                async with renewing(self.store.folder, key):
+                async with self.store.renewing(key):
                     return await self._renew(key, instead_of, allow_plain_http)
             except (OSError, StoreUnusable) as exc:
                 why = exc.message if isinstance(exc, StoreUnusable) else exc.strerror or str(exc)

@@ -45,7 +45,7 @@ from holdfast.auth.token_endpoint import (
     request_tokens,
     revoke,
 )
-from holdfast.auth.token_store import TokenStore, renewing
+from holdfast.auth.token_store import GrantStore
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import (
     Challenge,
@@ -111,7 +111,7 @@ class _Login:
     """The inputs of one login."""
 
     spec: ServerSpec
-    store: TokenStore
+    store: GrantStore
     person: LoginPrompt
     how: LoginMethod
     now: Callable[[], float]
@@ -120,7 +120,7 @@ class _Login:
 async def log_in(
     spec: ServerSpec,
     *,
-    store: TokenStore,
+    store: GrantStore,
     person: LoginPrompt,
     how: LoginMethod = "browser",
     scope: tuple[str, ...] = (),
@@ -152,16 +152,16 @@ async def log_in(
         check_audience(given.access_token, named)
     grant = _grant(login, found, client, given, wanted)
     # A renewal of the old login that is under way must not overwrite the new one.
-    async with renewing(store.folder, key):
+    async with store.renewing(key):
         return await anyio.to_thread.run_sync(store.put, grant)
 
 
-async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
+async def log_out(spec: ServerSpec, *, store: GrantStore) -> LoggedOut | None:
     """Remove a server's login, and revoke it where that is possible; None if there was none."""
     seen = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
     if seen is None:
         return None
-    async with renewing(store.folder, seen.key):
+    async with store.renewing(seen.key):
         # It may have been renewed while we waited: revoke the current token.
         grant = await anyio.to_thread.run_sync(store.get, seen.key) or seen
         await anyio.to_thread.run_sync(store.remove, grant.key)
@@ -304,7 +304,7 @@ async def _forget_client(login: _Login, client: OAuthClient) -> None:
     """
     store, ended = login.store, replace(client, expires_at=login.now())
     for key in [grant.key for grant in await anyio.to_thread.run_sync(store.grants) if grant.client == client]:
-        async with renewing(store.folder, key):
+        async with store.renewing(key):
             grant = await anyio.to_thread.run_sync(store.get, key)
             if grant is not None and grant.client == client:
                 await anyio.to_thread.run_sync(store.put, replace(grant, client=ended))

@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHOICE",
+    "SERVICE",
+    "GrantStore",
     "KeyringStorage",
     "SecretStorage",
     "SecretStorageClosed",
@@ -42,6 +44,7 @@ __all__ = [
     "StoreReader",
     "StoreUnusable",
     "TokenStore",
+    "find_keyring",
     "find_secret_storage",
     "renewing",
 ]
@@ -106,13 +109,14 @@ def find_secret_storage(environ: Mapping[str, str] = os.environ) -> SecretStorag
     choice = environ.get(CHOICE, "")
     if choice == "file":
         return None
-    backend = _backend()
+    backend = find_keyring()
     if backend is None and choice == "keyring":
         log.warning("%s=keyring, but there is no keyring here: tokens are kept in a file", CHOICE)
     return KeyringStorage(backend) if backend is not None else None
 
 
-def _backend() -> KeyringBackend | None:
+def find_keyring() -> KeyringBackend | None:
+    """The keyring of this machine and user; None where there is none."""
     try:
         import keyring  # noqa: PLC0415 - an extra, and slow to import
         from keyring.backends import fail, null  # noqa: PLC0415
@@ -155,6 +159,40 @@ class _Read(NamedTuple):
     grants: tuple[Grant, ...] = ()
     until: float = math.inf
     """When to read again though the file has not changed; never after a complete read."""
+
+
+class GrantStore(Protocol):
+    """The grants of one person, or of the hub itself. All methods but ``renewing`` block."""
+
+    @property
+    def file(self) -> Path:
+        """Where they are kept."""
+
+    @property
+    def current(self) -> bool:
+        """Whether the last read is up to date. It costs little."""
+
+    @property
+    def known(self) -> tuple[Grant, ...]:
+        """The grants of the last read."""
+
+    def grants(self) -> tuple[Grant, ...]:
+        """All grants; reads them again if they changed."""
+
+    def get(self, key: GrantKey) -> Grant | None:
+        """One grant."""
+
+    def of(self, server: str) -> Grant | None:
+        """The grant of the login to this address."""
+
+    def put(self, grant: Grant) -> Grant:
+        """Keep a grant in place of the one with its key; an address belongs to one grant only."""
+
+    def remove(self, key: GrantKey) -> bool:
+        """Forget a grant; False if there was none."""
+
+    def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of one grant: one process asks the authorization server, the others find the result."""
 
 
 class TokenStore:
@@ -202,7 +240,7 @@ class TokenStore:
                 # One reader at a time: a slow one could otherwise replace newer content with older.
                 if not self.current:
                     stamp, self._file.missed = self._file.stamp(), False
-                    found = tuple(self._with_secrets(self._file.entries()))
+                    found = tuple(_with_secrets(self._file.entries(), self._from_vault))
                     until = self._clock() + PAUSE if self._file.missed else math.inf
                     self._read = _Read(stamp, found, until)
             finally:
@@ -239,20 +277,16 @@ class TokenStore:
         self.grants()
         return gone is not None
 
+    def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of one grant."""
+        return renewing(self.folder, key)
+
     @property
     def _vault(self) -> SecretStorage | None:
         """The keyring, found at the first use, since that takes a while."""
         if not self._vaults:
             self._vaults.append(self._find_vault())
         return self._vaults[0]
-
-    def _with_secrets(self, entries: Entries) -> Iterator[Grant]:
-        for key, entry in entries.items():
-            grant = read_entry(entry)
-            if grant.source == "file":
-                yield grant
-            elif (secrets := self._from_vault(key)) is not None:
-                yield with_secrets(grant, secrets)
 
     def _from_vault(self, key: GrantKey) -> Mapping[str, str] | None:
         try:
@@ -284,6 +318,16 @@ class TokenStore:
 
     def __repr__(self) -> str:
         return f"<TokenStore {self.file}>"
+
+
+def _with_secrets(entries: Entries, from_vault: Callable[[GrantKey], Mapping[str, str] | None]) -> Iterator[Grant]:
+    """The grants; one whose secrets the keyring does not give is left out."""
+    for key, entry in entries.items():
+        grant = read_entry(entry)
+        if grant.source == "file":
+            yield grant
+        elif (secrets := from_vault(key)) is not None:
+            yield with_secrets(grant, secrets)
 
 
 class _StoreFile:
@@ -399,7 +443,7 @@ LOOK_SECONDS = 0.1
 class StoreReader:
     """The reads of one store, one at a time, outside the shared thread pool."""
 
-    def __init__(self, store: TokenStore, *, seconds: float = READ_SECONDS) -> None:
+    def __init__(self, store: GrantStore, *, seconds: float = READ_SECONDS) -> None:
         self.seconds = seconds
         self._store = store
         self._turn = anyio.CapacityLimiter(1)
@@ -443,9 +487,13 @@ LOCK_PAUSE = 0.05
 
 
 @asynccontextmanager
-async def renewing(folder: Path, key: GrantKey) -> AsyncIterator[None]:
-    """Hold the lock of one grant: one process asks the authorization server, the others find the result."""
-    which = hashlib.blake2s("\n".join(key).encode(), digest_size=8).hexdigest()
+async def renewing(folder: Path, key: GrantKey, principal: str = "") -> AsyncIterator[None]:
+    """Hold the lock of one grant: one process asks the authorization server, the others find the result.
+
+    ``principal`` is the user whose grant it is; empty for the hub's own.
+    """
+    named = (*key, principal) if principal else key
+    which = hashlib.blake2s("\n".join(named).encode(), digest_size=8).hexdigest()
     lock = FileLock(private_folder(folder) / f"auth-{which}.lock")
     try:
         while not lock.try_acquire():  # noqa: ASYNC110 - the lock belongs to another process

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from holdfast.cli.login import store_of
 from holdfast.cli.output import data_console, print_json, side_console, until
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
-from holdfast.core import command_line
+from holdfast.core import command_line, plain
 
 if TYPE_CHECKING:
     from holdfast.auth import LoginStatus
@@ -35,6 +37,13 @@ def auth() -> None:
 
 @app.command()
 def status(
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="USER", help="Show the logins of this user of the hub, to servers that are per user"
+        ),
+    ] = None,
+    users: Annotated[bool, typer.Option("--users", help="Show which users of the hub have logins")] = False,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
 ) -> None:
@@ -43,9 +52,12 @@ def status(
     No server is contacted.
     Exit code 0: every login is valid. 1: at least one has ended, and you have to log in again.
     """
+    if users:
+        _show_users(as_json=as_json)
+        return
     found = load_trusted(config)
     now = time.time()
-    statuses = _statuses(found)
+    statuses = _statuses(found, user)
     if as_json:
         print_json({"servers": [_as_json(one, now) for one in statuses]})
     else:
@@ -53,11 +65,32 @@ def status(
     raise typer.Exit(0 if all(one.kind != "login" or _is_valid(one, now) for one in statuses) else 1)
 
 
-def _statuses(config: Config) -> list[LoginStatus]:
-    from holdfast.auth import TokenStore, status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
+def _statuses(config: Config, user: str | None) -> list[LoginStatus]:
+    from holdfast.auth import status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
 
-    store = TokenStore()
-    return [status_of(server, store) for server in config.servers.values() if not server.problems]
+    store = store_of(user)
+    servers = [one for one in config.servers.values() if user is None or one.sharing == "per-user"]
+    return [status_of(server, store) for server in servers if not server.problems]
+
+
+def _show_users(*, as_json: bool) -> None:
+    """Show all users' logins, as an operator may see them."""
+    from holdfast.auth import UserTokens  # noqa: PLC0415 - see above
+
+    logins, now = UserTokens().all(), time.time()
+    if as_json:
+        print_json({"version": 1, "logins": [asdict(one) for one in logins]})
+        return
+    console = data_console()
+    for one in logins:
+        words = "no key opens it: the user has to log in again"
+        if one.readable:
+            ends = f"; its token ends {until(one.expires_at, now)}" if one.expires_at is not None else ""
+            renewed = " and is renewed" if one.refreshable and ends else ""
+            words = f"was refused ({one.refused})" if one.refused else f"logged in{ends}{renewed}"
+        console.print(Text.assemble((plain(one.principal), "bold"), f"  {one.resource}  {words}"), soft_wrap=True)
+    if not logins:
+        side_console().print("no user of the hub has a login")
 
 
 def _as_json(status: LoginStatus, now: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from holdfast.core import plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.auth import DeviceCode, Grant, LoginMethod
+    from holdfast.auth import DeviceCode, Grant, GrantStore, LoginMethod
     from holdfast.types import MCPServerLoadOutcome
 
 __all__ = ["TerminalLogin", "chosen_server", "has_browser", "refuse_useless_login"]
@@ -46,6 +46,14 @@ def login(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the login")
     ] = 300.0,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            metavar="USER",
+            help='Log in for this user of the hub, at a server with `"sharing": "per-user"`: the name of her principal',
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
 ) -> None:
     """Log in to a server that requires it. A running hub uses the login at once.
@@ -60,11 +68,12 @@ def login(
     found = load_trusted(config)
     spec = chosen_server(found, server, "log in to")
     refuse_useless_login(spec)
+    require_per_user(spec, user)
     how: LoginMethod = "device" if device else "paste" if paste else "browser"
     more = scopes_in(" ".join(scope or ()))
-    grant = anyio.run(_log_in, spec, how, browser, more, timeout)
-    _show(server, grant)
-    raise typer.Exit(anyio.run(_try_out, found, server))
+    grant = anyio.run(_log_in, spec, how, browser, more, timeout, user)
+    _show(server, grant, user)
+    raise typer.Exit(anyio.run(_try_out, found, server, user))
 
 
 def log_in_to(config: Config, server: str, within: float = 300.0) -> None:
@@ -74,17 +83,42 @@ def log_in_to(config: Config, server: str, within: float = 300.0) -> None:
     _show(server, anyio.run(_log_in, spec, "browser", True, (), within))
 
 
-async def _log_in(spec: ServerSpec, how: LoginMethod, browser: bool, more: tuple[str, ...], timeout: float) -> Grant:  # noqa: ASYNC109 - handed on
-    from holdfast.auth import TokenStore, log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+async def _log_in(
+    spec: ServerSpec,
+    how: LoginMethod,
+    browser: bool,
+    more: tuple[str, ...],
+    timeout: float,  # noqa: ASYNC109 - handed on
+    user: str | None = None,
+) -> Grant:
+    from holdfast.auth import log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     typed = how == "paste" or (how == "browser" and sys.stdin.isatty())
     opens = browser and how == "browser" and has_browser()
     person = TerminalLogin(spec.id, opens=opens, pastes=typed, within=timeout)
-    return await log_in(spec, store=TokenStore(), person=person, how=how, scope=more, within=timeout)
+    return await log_in(spec, store=store_of(user), person=person, how=how, scope=more, within=timeout)
 
 
-def _show(server: str, grant: Grant) -> None:
+def store_of(user: str | None) -> GrantStore:
+    """The logins of a user of the hub; the hub's own without one."""
+    from holdfast.auth import TokenStore, UserTokens  # noqa: PLC0415 - see above
+
+    return UserTokens().of(user) if user is not None else TokenStore()
+
+
+def require_per_user(server: ServerSpec, user: str | None) -> None:
+    """Refuse a user's login to a server that would never use it."""
+    if user is not None and server.sharing != "per-user":
+        raise HoldfastError(
+            f"all users of `{server.id}` share one login, so a login of `{plain(user)}` has no effect",
+            hint='write `"sharing": "per-user"` into its definition, or log in without --user',
+        )
+
+
+def _show(server: str, grant: Grant, user: str | None = None) -> None:
     where = "the OS keyring" if grant.source == "keyring" else "a file that only you can read"
+    if user is not None:
+        where = f"the hub's file of users' logins, encrypted, for {plain(user)}"
     lasts = f" It expires {until(grant.expires_at)}" if grant.expires_at is not None else ""
     if grant.refresh_token:
         lasts += " and is renewed automatically" if lasts else " It is renewed automatically"
@@ -95,12 +129,13 @@ def _show(server: str, grant: Grant) -> None:
     data_console().print(Text(text), soft_wrap=True)
 
 
-async def _try_out(config: Config, server: str) -> int:
+async def _try_out(config: Config, server: str, user: str | None = None) -> int:
     """Connect once, to prove that the server accepts the login."""
+    from holdfast.auth import Logins  # noqa: PLC0415 - see above
     from holdfast.hub import Loader  # noqa: PLC0415 - see above
 
     with working(f"connecting to {server}"):
-        outcome = (await Loader(config).load([server])).outcomes[0]
+        outcome = (await Loader(config, logins=Logins(store_of(user))).load([server])).outcomes[0]
     return _tell(outcome)
 
 

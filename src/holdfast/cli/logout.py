@@ -9,10 +9,11 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.login import chosen_server
+from holdfast.cli.login import chosen_server, require_per_user, store_of
 from holdfast.cli.output import data_console, side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, ServerSpec
+from holdfast.core import plain
 
 if TYPE_CHECKING:
     from holdfast.auth import LoggedOut
@@ -23,6 +24,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def logout(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="Remove the login of this user of the hub")
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
 ) -> None:
     """Remove the login of a server. Its tokens are revoked too, if the authorization server supports that.
@@ -30,20 +34,23 @@ def logout(
     Exit code 0: the server has no login any more.
     """
     found = load_trusted(config)
-    gone = anyio.run(_log_out, chosen_server(found, server, "log out of"))
+    spec = chosen_server(found, server, "log out of")
+    require_per_user(spec, user)
+    gone = anyio.run(_log_out, spec, user)
+    whose = f" of {plain(user)}" if user is not None else ""
     if gone is None:
-        side_console().print(Text(f"There was no login for {server}."), soft_wrap=True)
+        side_console().print(Text(f"There was no login{whose} for {server}."), soft_wrap=True)
         return
     revoked = f", and revoked by {gone.grant.issuer}" if gone.revoked else ""
-    data_console().print(Text(f"Logged out of {server}: its tokens are removed{revoked}."), soft_wrap=True)
+    data_console().print(Text(f"Logged out of {server}: the tokens{whose} are removed{revoked}."), soft_wrap=True)
     if others := _others(found, gone, server):
         side_console().print(Text(f"These servers used the same login: {', '.join(others)}."), soft_wrap=True)
 
 
-async def _log_out(spec: ServerSpec) -> LoggedOut | None:
-    from holdfast.auth import TokenStore, log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+async def _log_out(spec: ServerSpec, user: str | None) -> LoggedOut | None:
+    from holdfast.auth import log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
-    return await log_out(spec, store=TokenStore())
+    return await log_out(spec, store=store_of(user))
 
 
 def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:

@@ -387,6 +387,8 @@ def _contradictions(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
     if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
         yield _DefinitionFault(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
     yield from _identity_faults(given)
+    if given.get("sharing") == "per-user":
+        yield from _per_user_faults(given)
     tools = given.get("tools")
     if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
         message = "`includeTools` and `tools` both say which tools to show"
@@ -409,6 +411,19 @@ def _identity_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
     for name in [name for name in written if str(name).lower() in ours] if isinstance(written, dict) else []:
         hint = "remove it from `headers`: the hub writes it for each request"
         yield _DefinitionFault(("headers", str(name)), f"`identity` writes the header `{name}`", hint, at_key=True)
+
+
+def _per_user_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+    """What cannot be said of a server where each user acts as herself."""
+    headers = given.get("headers")
+    for name in headers if isinstance(headers, Mapping) else ():
+        if str(name).lower() == "authorization":
+            message = "a server that is `per-user` has an `Authorization` header, which would be the same for all users"
+            yield _DefinitionFault(("headers", str(name)), message, "remove the header: each user logs in", at_key=True)
+    for key, value in (("hub", None), ("scope", "project")):
+        if key in given and value in (None, given[key]):
+            message = f"`per-user` does not go together with `{key}`"
+            yield _DefinitionFault(("sharing",), message, f"remove `{key}`, or let its users share the server")
 
 
 def _transport_faults(given: Mapping[str, object], urls: list[str]) -> Iterator[_DefinitionFault]:

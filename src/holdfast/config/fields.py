@@ -187,7 +187,7 @@ TRANSPORTS = {
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
 
-SHARINGS = ("shared", "per-client")
+SHARINGS = ("shared", "per-client", "per-user")
 IDENTITIES = ("none", "header", "signed")
 SERVER_SCOPES = ("shared", "project")
 PLACEMENTS = ("each",)
@@ -611,7 +611,10 @@ ServerScopeName: TypeAlias = Annotated[
 ]
 SharingName: TypeAlias = Annotated[
     str,
-    _one_of(SHARINGS, 'write "per-client" to give each client a connection of its own'),
+    _one_of(
+        SHARINGS,
+        'write "per-client" for a connection of each client, "per-user" for one of each user with her own login',
+    ),
     _schema({"enum": list(SHARINGS)}, _EXPANDS),
 ]
 IdentityName: TypeAlias = Annotated[

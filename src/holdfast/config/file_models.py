@@ -305,8 +305,9 @@ class ServerFile(_FileModel):
     )
     sharing: SharingName = Field(
         default="shared",
-        description="Whether all clients of the hub share one connection, or each client has its own (`per-client`): "
-        "for browsers, shells and other servers that keep state.",
+        description="Whether all clients of the hub share one connection, each client has its own (`per-client`: for "
+        "browsers, shells and other servers that keep state), or each user has her own with her own login "
+        "(`per-user`: for servers where each person must act as herself).",
     )
     identity: IdentityName = Field(
         default="none",

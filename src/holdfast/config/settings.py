@@ -29,6 +29,7 @@ __all__ = [
     "Limits",
     "LoadPolicy",
     "PerClientSettings",
+    "PerUserSettings",
     "QuotaSettings",
     "ReconnectSettings",
     "RoleHolders",
@@ -241,6 +242,30 @@ class PerClientSettings:
         metadata=in_file(
             "Timeout",
             "How long such a connection may be idle if its client has no session (2026-07-28 over HTTP).",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerUserSettings:
+    """Connections of a server with `sharing: per-user`: one for each user of the hub, with her own login."""
+
+    connections: int = field(
+        default=256,
+        metadata=in_file(
+            "Count",
+            "How many users may be connected to the same server at the same time, at each worker and each replica.",
+        ),
+    )
+    processes: int = field(
+        default=16,
+        metadata=in_file("Count", "The same for a server that is a command: each user has a process of her own."),
+    )
+    idle: float = field(
+        default=600.0,
+        metadata=in_file(
+            "Timeout",
+            "How long a user's connection may be idle before it is closed; her next call opens it again.",
         ),
     )
 
@@ -531,6 +556,7 @@ class Settings:
     breaker: BreakerSettings = BreakerSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     per_client: PerClientSettings = PerClientSettings()
+    per_user: PerUserSettings = PerUserSettings()
     quotas: QuotaSettings = QuotaSettings()
     large_results: LargeResultSettings = LargeResultSettings()
     audit: AuditSettings = AuditSettings()

@@ -40,7 +40,7 @@ UNIX = "unix:"
 """What the address of a hub on a Unix socket begins with."""
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
-Sharing: TypeAlias = Literal["shared", "per-client"]
+Sharing: TypeAlias = Literal["shared", "per-client", "per-user"]
 
 Identity: TypeAlias = Literal["none", "header", "signed"]
 """What a server is told about who calls it."""
@@ -137,7 +137,7 @@ class ServerSpec:
     approvals: ApprovalMode | None = None
     """What happens when it changes what a model reads; None for the setting of all servers."""
     sharing: Sharing = "shared"
-    """Whether all clients share one connection, or each has its own."""
+    """Whether all clients share one connection, or each client or each user has its own."""
     identity: Identity = "none"
     """Whether each request to it says who calls: by name in a header, or by an assertion that the hub signs."""
     scope: ServerScope = "shared"

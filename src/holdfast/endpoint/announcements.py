@@ -26,10 +26,11 @@ from mcp.shared.subscriptions import (
 )
 from mcp_types import INTERNAL_ERROR
 
-from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, RetryPlanned, Transition
+from holdfast.access import LOCAL
+from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, RetryPlanned, State, Transition
 from holdfast.endpoint.clients import Client, Outlet
-from holdfast.endpoint.view import View, lists_tools_of
-from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, Published
+from holdfast.endpoint.view import View, lists_tools_of, view_for
+from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, OneClientRecord, Published
 
 __all__ = ["Announcer", "Listeners"]
 
@@ -62,6 +63,8 @@ class Announcer:
     def handle(self, record: HubRecord) -> None:
         """A record of the hub."""
         match record:
+            case OneClientRecord(principal=principal) if principal:
+                self._changed_for(principal, record)
             case Published():
                 if record.version == self._hub.catalog.version:
                     self._told = self._hub.catalog
@@ -80,10 +83,10 @@ class Announcer:
             case _:
                 pass
 
-    def updated(self, server: str, uri: str) -> None:
-        """A resource of a shared server changed."""
-        self._post_updated(server, uri)
-        self._tell_subscribed(server, uri)
+    def updated(self, server: str, uri: str, *, principal: str | None = None) -> None:
+        """A resource changed: of a shared server, or of a user's own."""
+        self._post_updated(server, uri, principal=principal)
+        self._tell_subscribed(server, uri, principal=principal)
 
     def updated_for(self, client: Client, server: str, uri: str) -> None:
         """A resource changed on a connection that belongs to one client."""
@@ -98,9 +101,30 @@ class Announcer:
         for server, uri in list(client.subscribed):
             client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)}, everywhere=True)
 
-    def _changed(self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...]) -> None:
-        """Tell each client of a view in which a list of the server looks different; ``own_kinds`` for its own names."""
-        for view, tell in self._readers():
+    def _changed_for(self, principal: str, about: OneClientRecord) -> None:
+        """Something changed that belongs to one user."""
+        server, record = about.server, about.record
+        if isinstance(record, Published):
+            self._changed(server, record.kinds, record.own_kinds, principal=principal)
+        elif isinstance(record, Transition):
+            if State.DENIED in (record.old, record.new):  # `holdfast_login` comes or goes
+                self._changed(server, (Kind.TOOL.value,), (), principal=principal)
+            for each in self.listeners:
+                if each.view.covers(server):
+                    each.post(ResourceUpdated(STATUS_URI), principal=principal)
+            self._tell_subscribed("", STATUS_URI, about=server, principal=principal)
+
+    def _changed(
+        self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...], *, principal: str | None = None
+    ) -> None:
+        """Tell each client of a view in which a list of the server looks different; ``own_kinds`` for its own names.
+
+        With ``principal``, it looks different for one user alone. A listing of the shared connection to a per-user
+        server is that of ``local``.
+        """
+        if principal is None and server in self._hub.registry.users.servers:
+            principal = LOCAL.name
+        for view, tell in self._readers(principal):
             if view.covers(server):
                 seen = kinds if view.server is None else own_kinds
                 shown = {kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)}
@@ -115,22 +139,29 @@ class Announcer:
                 elif view.tools == "find" or "holdfast.large_results" in record.settings:  # `read_result` comes or goes
                     tell({_CHANGED[Kind.TOOL.value]})
 
-    def _readers(self) -> Iterator[tuple[View, Callable[[Collection[tuple[str, ServerEvent]]], None]]]:
-        """Each view that someone reads, and what tells its readers of changes."""
+    def _readers(
+        self, principal: str | None = None
+    ) -> Iterator[tuple[View, Callable[[Collection[tuple[str, ServerEvent]]], None]]]:
+        """Each view that someone reads, and what tells its readers of changes; all, or those of one user."""
         for each in self.listeners:
-            yield each.view, partial(_post, each)
+            yield each.view, partial(_post, each, principal)
         for client in list(self._clients.values()):
-            if not client.modern:
+            if not client.modern and principal in (None, client.principal):
                 yield client.view, partial(_tell, client)
 
-    def _post_updated(self, server: str, uri: str, *, only: Hashable = None) -> None:
+    def _post_updated(self, server: str, uri: str, *, only: Hashable = None, principal: str | None = None) -> None:
         for each in self.listeners:
             if each.view.covers(server):
-                each.post(ResourceUpdated(each.view.shown_uri(server, uri)), only=only)
+                view = each.view if principal is None else view_for(each.view, principal)
+                each.post(ResourceUpdated(view.shown_uri(server, uri)), only=only, principal=principal)
 
-    def _tell_subscribed(self, server: str, uri: str, *, about: str = "") -> None:
+    def _tell_subscribed(self, server: str, uri: str, *, about: str = "", principal: str | None = None) -> None:
         """Tell legacy clients that a resource changed; ``about`` is the server that the hub's own status concerns."""
+        if principal is None and server in self._hub.registry.users.servers:
+            principal = LOCAL.name
         for client in self._clients.values():
+            if principal not in (None, client.principal):
+                continue
             if not client.modern and (server, uri) in client.subscribed and client.view.covers(about or server):
                 # Each replica with this session has the subscription, and a connection to a shared server.
                 client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)}, everywhere=True)
@@ -139,9 +170,9 @@ class Announcer:
         return f"<Announcer to {len(self._clients)} clients and {len(self.listeners)} endpoints>"
 
 
-def _post(listeners: Listeners, changes: Collection[tuple[str, ServerEvent]]) -> None:
+def _post(listeners: Listeners, principal: str | None, changes: Collection[tuple[str, ServerEvent]]) -> None:
     for _, event in changes:
-        listeners.post(event)
+        listeners.post(event, principal=principal)
 
 
 def _tell(client: Client, changes: Collection[tuple[str, ServerEvent]]) -> None:
@@ -157,8 +188,9 @@ MAX_SUBSCRIPTIONS = 1024
 class _SubscriptionStream:
     """One client that listens; events go out as they come."""
 
-    def __init__(self, owner: Hashable, outlet: Outlet, wanted: types.SubscriptionFilter, meta: dict[str, Any]) -> None:
-        self.owner = owner
+    def __init__(self, client: Client, outlet: Outlet, wanted: types.SubscriptionFilter, meta: dict[str, Any]) -> None:
+        self.owner = client.owner
+        self.principal = client.principal
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outlet = outlet
         self._wanted = wanted
@@ -182,14 +214,14 @@ class Listeners:
         self.view = view
         self._listeners: set[_SubscriptionStream] = set()
 
-    def post(self, event: ServerEvent, *, only: Hashable = None) -> None:
-        """Send an event to every listener, or to those of one client."""
+    def post(self, event: ServerEvent, *, only: Hashable = None, principal: str | None = None) -> None:
+        """Send an event to every listener, or to those of one client or one user."""
         for listener in list(self._listeners):
-            if only is None or listener.owner == only:
+            if only in (None, listener.owner) and principal in (None, listener.principal):
                 listener.take(event)
 
     async def listen(
-        self, owner: Hashable, outlet: Outlet, subscription: object, wanted: types.SubscriptionFilter
+        self, client: Client, outlet: Outlet, subscription: object, wanted: types.SubscriptionFilter
     ) -> dict[str, Any]:
         """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
         if len(self._listeners) >= MAX_SUBSCRIPTIONS:
@@ -198,7 +230,7 @@ class Listeners:
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: subscription}
         told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
         outlet.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
-        listener = _SubscriptionStream(owner, outlet, honored, meta)
+        listener = _SubscriptionStream(client, outlet, honored, meta)
         self._listeners.add(listener)
         try:
             await listener.ended

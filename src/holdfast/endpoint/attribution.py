@@ -13,7 +13,7 @@ for a call of the one before; it keeps its principals.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from holdfast.endpoint.clients import Call, Client, require_capability
 from holdfast.hub import Hub, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
-__all__ = ["Attribution", "ClientRelay", "notify"]
+__all__ = ["Attribution", "ClientRelay", "UserRelay", "notify"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -98,13 +98,16 @@ class Attribution(Relay):
     def begin(self, call: Call) -> Served:
         """A call goes to its server; ``end`` gets what this returns."""
         served = self.served_by(call.server)
-        served.principals.add(call.client.principal)
+        if self._shares(call.principal, call.server):
+            served.principals.add(call.principal)
         self.calls[call] = None
         return served
 
     def end(self, call: Call, served: Served) -> None:
         """A call is over."""
-        if served.lease is None:  # it waited for its connection, and the connection may stand now
+        if served.lease is None and self._shares(
+            call.principal, call.server
+        ):  # it waited for its connection, and the connection may stand now
             self.served_by(call.server).principals.add(call.client.principal)
         self.calls.pop(call, None)
 
@@ -114,11 +117,16 @@ class Attribution(Relay):
         lease = slot.lease if slot is not None else None
         served = self._served.get(server)
         if served is None or served.lease is not lease:
-            here = {call.client.principal for call in self.calls if call.server == server}
+            using = (call.principal for call in self.calls if call.server == server)
+            here = {one for one in using if self._shares(one, server)}
             if served is not None and slot is not None and slot.spec.transport != "stdio":
                 here |= served.principals
             served = self._served[server] = Served(lease, here)
         return served
+
+    def _shares(self, principal: str, server: str) -> bool:
+        """Whether a principal's calls use the shared connection of a server."""
+        return not self._registry.users.has_own(principal, server)
 
     # Requests and notifications of servers (the ``Relay`` of the wire).
 
@@ -131,7 +139,7 @@ class Attribution(Relay):
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
         """Send a server's request to the client whose call it belongs to, or to the only client."""
-        whose = caller or self._only_caller(server)
+        whose = caller or only_caller(*self._candidates(server))
         if method == "roots/list" and caller is None:
             self._roots_of[server] = self._only_client(server)
         if whose is None:
@@ -146,7 +154,7 @@ class Attribution(Relay):
         if method == "notifications/resources/updated":
             if isinstance(uri, str):
                 self._announcer.updated(server, uri)
-        elif method in CALL_NOTIFICATIONS and (whose := self._only_caller(server)) is not None:
+        elif method in CALL_NOTIFICATIONS and (whose := only_caller(*self._candidates(server))) is not None:
             whose.tell(method, params)
 
     def caller_of(self, client: Client, server: str) -> Caller:
@@ -166,13 +174,6 @@ class Attribution(Relay):
                 found.append(self._registry.slot(server))
         return found
 
-    def _only_caller(self, server: str) -> Caller | None:
-        """The only possible caller; None if there is none, or more than one."""
-        calls, clients = self._candidates(server)
-        if len({call.client.owner for call in calls} or {client.owner for client in clients}) != 1:
-            return None
-        return calls[-1] if calls else IdleCaller(clients[0])
-
     def _only_client(self, server: str) -> Client | None:
         """The only client of a server; None if there is none, or more than one."""
         clients = self._candidates(server)[1]
@@ -183,9 +184,14 @@ class Attribution(Relay):
         principals = self.served_by(server).principals
         if len(principals) > 1:
             return [], []
-        clients = [client for client in self._clients.values() if client.view.covers(server) and client.is_present()]
-        calls = [call for call in self.calls if call.server == server]
+        calls, clients = self.candidates(server, lambda principal: self._shares(principal, server))
         return calls, [client for client in clients if not principals or client.principal in principals]
+
+    def candidates(self, server: str, uses: Callable[[str], bool]) -> tuple[list[Call], list[Client]]:
+        """The calls and the clients of those principals that use a connection of a server."""
+        clients = [client for client in self._clients.values() if client.view.covers(server) and client.is_present()]
+        calls = [call for call in self.calls if call.server == server and uses(call.principal)]
+        return calls, [client for client in clients if uses(client.principal)]
 
     def _unattributed(self, server: str, method: str) -> MCPError:
         """The refusal of a server's request; what the operator should change becomes a finding."""
@@ -247,6 +253,48 @@ class ClientRelay(Relay):
     def _current(self) -> Client:
         """The client itself, or the session that was rebuilt for it."""
         return self._clients.get(self._client.owner, self._client)
+
+
+class UserRelay(Relay):
+    """The relay of a connection that belongs to one user: everything goes to one of her clients, or to none."""
+
+    def __init__(self, attribution: Attribution, announcer: Announcer, principal: str) -> None:
+        self._attribution = attribution
+        self._announcer = announcer
+        self._principal = principal
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the hub declares: her clients may come and go."""
+        return SHARED_CAPABILITIES
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """Send a server's request to the client whose call it belongs to, or to the only client of this user."""
+        whose = caller or self._only(server)
+        if whose is None:
+            raise MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one client of this user")
+        return await whose.ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """Forward a server's notification to the clients of this user that it concerns."""
+        uri = (params or {}).get("uri")
+        if method == "notifications/resources/updated":
+            if isinstance(uri, str):
+                self._announcer.updated(server, uri, principal=self._principal)
+        elif method in CALL_NOTIFICATIONS and (whose := self._only(server)) is not None:
+            whose.tell(method, params)
+
+    def _only(self, server: str) -> Caller | None:
+        return only_caller(*self._attribution.candidates(server, lambda principal: principal == self._principal))
+
+
+def only_caller(calls: Sequence[Call], clients: Sequence[Client]) -> Caller | None:
+    """The only possible caller; None if there is none, or more than one."""
+    if len({call.client.owner for call in calls} or {client.owner for client in clients}) != 1:
+        return None
+    return calls[-1] if calls else IdleCaller(clients[0])
 
 
 async def notify(slot: Slot, method: str, params: Mapping[str, Any] | None) -> None:

@@ -33,9 +33,9 @@ from mcp_types import INVALID_REQUEST
 
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL, AuditTrail
 from holdfast.config import CallPolicy
-from holdfast.core import Catalog, State
+from holdfast.core import Catalog, State, events as on
 from holdfast.endpoint.announcements import Announcer
-from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, notify
+from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, UserRelay, notify
 from holdfast.endpoint.call_audit import CallAudit
 from holdfast.endpoint.call_gate import CallGate
 from holdfast.endpoint.clients import Call, Client
@@ -44,7 +44,7 @@ from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
 from holdfast.endpoint.input_required import PendingCalls
 from holdfast.endpoint.tasks import TaskIds
 from holdfast.endpoint.view import View
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ServerBusy
 from holdfast.hub import Hub, Slot
 from holdfast.keys import KeyRing
 from holdfast.wire import Relay
@@ -83,6 +83,7 @@ class Broker:
             self.attribution,
             self.findings,
             relay_of=partial(ClientRelay, self.attribution, self.announcer, self._clients),
+            user_relay_of=partial(UserRelay, self.attribution, self.announcer),
             start=self.start,
         )
         self._quiet = anyio.Event()
@@ -156,13 +157,18 @@ class Broker:
         if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         call.client.calls += 1
-        return self.attribution.begin(call), self.hub.registry.clients.use(call.client.owner, call.server)
+        registry = self.hub.registry
+        if registry.users.has_own(call.principal, call.server):
+            return self.attribution.begin(call), registry.users.slots.use(call.principal, call.server)
+        return self.attribution.begin(call), registry.clients.use(call.client.owner, call.server)
 
     def end(self, call: Call, begun: tuple[Served, object]) -> None:
         """The call is over."""
         served, use = begun
+        registry = self.hub.registry
         self.attribution.end(call, served)
-        self.hub.registry.clients.unuse(use)
+        owned = registry.users.slots if registry.users.has_own(call.principal, call.server) else registry.clients
+        owned.unuse(use)
         call.client.calls -= 1
         if call.client.modern:
             self.release(call.client)  # a modern client without a key ends with its call
@@ -194,15 +200,20 @@ class ClientServers:
         findings: dict[str, str],
         *,
         relay_of: Callable[[Client], Relay],
+        user_relay_of: Callable[[str], Relay],
         start: Callable[..., None],
     ) -> None:
-        """``relay_of`` makes the relay of a client's own connection; ``start`` runs a task in the background."""
+        """``relay_of`` makes the relay of a client's own connection, ``user_relay_of`` that of a user's.
+
+        ``start`` runs a task in the background.
+        """
         self._hub = hub
         self._registry = hub.registry
         self._homes = homes
         self._attribution = attribution
         self._findings = findings
         self._relay_of = relay_of
+        self._user_relay_of = user_relay_of
         self._start = start
         self._all_listed: Catalog | None = None
         """The catalog in which every server is known to have a listing: it need not be looked through again."""
@@ -213,10 +224,12 @@ class ClientServers:
         """The slot that a client uses: the shared one, or its own, which starts now if needed."""
         shared = self._registry.slots.get(server) or self._registry.slot(server)
         spec = shared.spec
+        if spec.sharing == "per-user":
+            return self.user_slot(client.principal, server)
         if spec.sharing != "per-client" or not self.is_per_client(server):
             return shared
         if self.is_stateless(client, server):
-            self._report_stateless(server)
+            _report_stateless(self._findings, server)
         if self._registry.clients.find(client.owner, server) is None:
             lost = self._homes.lost_connection(client) if self._homes is not None else client.rebuilt
             client.restarted |= {server} if lost else set()
@@ -224,8 +237,22 @@ class ClientServers:
         relay = self._relay_of(client)
         return self._registry.clients.of(client.owner, spec, lambda: relay, expires=client.expires, principal=principal)
 
+    def user_slot(self, principal: str, server: str) -> Slot:
+        """The slot that a user uses for a per-user server, which starts now if needed; that of ``local`` is shared.
+
+        Raises ``ServerBusy`` if too many users are connected.
+        """
+        shared, users = self._registry.slot(server), self._registry.users
+        off = not shared.spec.enabled or shared.state in (State.DISABLING, State.DISABLED)
+        if off or not users.has_own(principal, server):
+            return shared
+        relay = self._user_relay_of(principal)
+        return users.of(principal, shared.spec, lambda: relay)
+
     def existing_slot(self, client: Client, server: str) -> Slot | None:
-        """The slot that a client uses; None if it is the client's own and was not started."""
+        """The slot that a client uses; None if it is the client's own, or its user's, and was not started."""
+        if self._registry.users.has_own(client.principal, server):
+            return self._registry.users.slots.find(client.principal, server)
         if self.is_per_client(server):
             return self._registry.clients.find(client.owner, server)
         return self._registry.slot(server)
@@ -255,33 +282,25 @@ class ClientServers:
         ``asker`` is a client that asks for the tools: for its first list it waits for as long as it bears
         (``first_list``), because many clients list only once. A shorter ``readyTimeout`` counts for that list too.
         """
-        catalog = self._hub.catalog
+        catalog = view.user.catalog
         if self._all_listed is catalog:
             return
         if all(source.listing is not None for source in catalog.servers.values()):
             self._all_listed = catalog
             return
+        _start_own(self, view)
         clock, within = self._registry.clock, self._hub.config.settings.call.ready_timeout
         first = asker is not None and not asker.rebuilt and "tools/list" not in (asker.listed or {})
         if asker is not None and first and within >= DEFAULT_READY:
             within = max(within, first_list_seconds(asker.program))
         until = clock.now() + (within if at_most is None else at_most)
         for server in view.servers:
-            source = self._hub.catalog.servers.get(server)
+            source = view.user.catalog.servers.get(server)
             if source is not None and source.listing is None:
-                slot = self._registry.slot(server)
+                slot = view.user.slot(server)
                 # A modern client over HTTP is not known from its last request: each of its lists is a first one.
                 known = at_most is not None or (asker is not None and first and not asker.modern)
                 await clock.wait(slot.has_outcome, until if known else min(until, slot.begun + within))
-
-    def _report_stateless(self, server: str) -> None:
-        text = (
-            "a client of protocol 2026-07-28 over HTTP sends no client key: each of its calls gets a new connection, "
-            f"and the server keeps no state for it between calls. {HOW_TO_BE_KNOWN}"
-        )
-        if server not in self._findings:
-            log.warning("%s: %s", server, text)
-        self._findings[server] = text
 
     # Subscriptions and log levels.
 
@@ -301,7 +320,10 @@ class ClientServers:
                 client.subscribed.discard((server, uri))
                 slot.desired_state.unwatch(uri)
                 raise
-        self._registry.clients.use(client.owner, server)
+        if self._registry.users.has_own(client.principal, server):
+            self._registry.users.slots.use(client.principal, server)
+        else:
+            self._registry.clients.use(client.owner, server)
 
     def unsubscribe(self, client: Client, server: str, uri: str) -> None:
         """Stop notifying a client about a resource."""
@@ -313,7 +335,10 @@ class ClientServers:
             return
         if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
             self._start(self._request_quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
-        self._registry.clients.leave(client.owner, server)
+        if self._registry.users.has_own(client.principal, server):
+            self._registry.users.slots.leave(client.principal, server)
+        else:
+            self._registry.clients.leave(client.owner, server)
 
     def follow_subscriptions(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
         """A session has these subscriptions: it was rebuilt, or another replica changed them."""
@@ -352,6 +377,30 @@ class ClientServers:
     async def _request_quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
         with suppress(HoldfastError):
             await self._registry.request(server, method, params, repeatable=True, slot=slot)
+
+
+def _start_own(servers: ClientServers, view: View) -> None:
+    """Start the slots of a user's own servers that she has not used yet: until then nothing of them is listed."""
+    registry = view.hub.registry
+    for server in view.servers if registry.users.servers else ():
+        slot = registry.slots.get(server)
+        if slot is None or slot.spec.sharing != "per-user":
+            continue
+        if registry.users.has_own(view.principal, server):
+            with suppress(ServerBusy):  # her calls say it
+                servers.user_slot(view.principal, server)
+        elif slot.state is State.IDLE and not slot.spec.lazy:
+            slot.handle(on.CallWaiting())  # `local` is here, and was not expected
+
+
+def _report_stateless(findings: dict[str, str], server: str) -> None:
+    text = (
+        "a client of protocol 2026-07-28 over HTTP sends no client key: each of its calls gets a new connection, "
+        f"and the server keeps no state for it between calls. {HOW_TO_BE_KNOWN}"
+    )
+    if server not in findings:
+        log.warning("%s: %s", server, text)
+    findings[server] = text
 
 
 def _era(slot: Slot) -> str | None:

@@ -76,7 +76,7 @@ def discover(view: View, stateless: Sequence[str]) -> RawObject:
 
 def own_capabilities(view: View) -> Mapping[str, Any] | None:
     """What the one server of an endpoint declared; None for many servers, and while it is not connected."""
-    lease = view.hub.registry.slot(view.server).lease if view.server is not None else None
+    lease = view.user.slot(view.server).lease if view.server is not None else None
     return lease.connection.capabilities if lease is not None and lease.connection is not None else None
 
 
@@ -99,7 +99,7 @@ def _capabilities(view: View, *, modern: bool) -> dict[str, Any]:
             full["tasks"] = {name: own["tasks"][name] for name in ("cancel", "requests") if name in own["tasks"]}
     # A hub behind this one announced itself to this hub, not to its clients.
     hub: dict[str, Any] = {"version": HUB_VERSION}
-    if view.server is not None and warnings_of([view.hub.server_health(view.server)]).for_model:
+    if view.server is not None and warnings_of([view.user.health(view.server)]).for_model:
         hub["warns"] = True  # its instructions begin with words of this hub: a hub in front does not approve those
     full["experimental"] = {**full.get("experimental", {}), HUB_CAPABILITY: hub}
     can = types.ServerCapabilities.model_validate(full)

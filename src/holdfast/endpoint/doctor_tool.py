@@ -72,7 +72,7 @@ def doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _diagnosis(view: View, name: str, health: Health) -> dict[str, Any]:
-    slot = view.hub.registry.slots[name]
+    slot = view.user.slot(name)
     remedy = remedy_for(slot)
     held = view.hub.approvals.held(name)
     words = text_for(health, Facts(held=len(held), hint=remedy.hint, login=remedy.login))

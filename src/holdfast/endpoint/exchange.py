@@ -134,6 +134,11 @@ class Exchange:
         """What the client calls itself; empty until it has said so."""
         self._attached = False
 
+    @property
+    def server(self) -> McpServer:
+        """The endpoint, as the principal of this client has it."""
+        return self._server.of(self.principal.name)
+
     async def handle(
         self,
         message: Message,
@@ -151,7 +156,7 @@ class Exchange:
             await self._take(message)
             return
         if message.key in self.calls:
-            self._refuse_second(message.key, reply)
+            _refuse_second(message.key, reply)
             return
         if message.method == "initialize" and self._era != "modern":
             self._initialize(message, reply)
@@ -160,7 +165,7 @@ class Exchange:
         try:
             call = self.calls[message.key] = self._accepted(message, reply, headers)
             call.sent_before = sent_before
-            server = self._server if self.roots is None else await self._at_roots(self.roots, call)
+            server = self.server if self.roots is None else await self._at_roots(self.roots, call)
             result = await server.answer(call)
             if message.method in _KEPT and not call.client.modern:
                 await self._keep(message.method)
@@ -205,7 +210,7 @@ class Exchange:
         assert message.id is not None  # noqa: S101 - it is a request
         self._era = "legacy"
         try:
-            settled = initialize(self._server.view, message.values())
+            settled = initialize(self.server.view, message.values())
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             reply.error(message.id, error_of(exc))
             return
@@ -226,7 +231,7 @@ class Exchange:
 
     def _new_client(self, outlet: Outlet, capabilities: Mapping[str, Any], *, rebuilt: bool = False) -> Client:
         return Client(
-            view=self._server.view,
+            view=self.server.view,
             outlet=outlet,
             capabilities=capabilities,
             modern=False,
@@ -268,17 +273,13 @@ class Exchange:
         client = call.client
         server = await roots.server_for(call) if not client.modern else None
         if server is not None:
-            self._server, client.view = server, server.view
+            self._server = server
+            client.view = self.server.view
             if client.listed:
-                server.broker.start(server.own.tell_missed, client, dict(client.listed))
-        return self._server
+                server.broker.start(self.server.own.tell_missed, client, dict(client.listed))
+        return self.server
 
     # A request.
-
-    def _refuse_second(self, key: str | int, reply: MessageReply) -> None:
-        log.warning("the client sent a request with an id that is in flight already: %r", key)
-        text = f"the id {json.dumps(key)} is in flight already"
-        reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
 
     def _accepted(self, message: Message, reply: MessageReply, headers: Mapping[str, str]) -> Call:
         """The call of a request, for the client that its era gives it; raises ``MCPError``."""
@@ -298,6 +299,7 @@ class Exchange:
         if self.client is None and message.method != "ping":
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         legacy = self.client or self._new_client(self._outlet, {})
+        legacy.view = self.server.view  # a server may have become one that is per user
         return Call(message, legacy, reply, version=self.version, headers=headers)
 
     def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
@@ -317,7 +319,7 @@ class Exchange:
         level = route.meta.get(LOG_LEVEL_META_KEY)
         self.program = program_in(route.meta.get(CLIENT_INFO_META_KEY))
         return Client(
-            view=self._server.view,
+            view=self.server.view,
             outlet=reply,
             capabilities=route.capabilities,
             modern=True,
@@ -334,6 +336,12 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange {self._era or 'no era yet'} {self.principal.name} calls={list(self.calls)} {self.questions}>"
+
+
+def _refuse_second(key: str | int, reply: MessageReply) -> None:
+    log.warning("the client sent a request with an id that is in flight already: %r", key)
+    text = f"the id {json.dumps(key)} is in flight already"
+    reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
 
 
 def _key_of(owner: Hashable) -> str | None:

@@ -30,7 +30,7 @@ from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import LARGEST_READ
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
-from holdfast.hub import READ_RESULT, Hub, denying, found_tool, read_result_tool, shown
+from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of, tool_info
 
@@ -150,18 +150,19 @@ class FindTools:
         if server is not None and not view.has(server):
             near = nearest(server, view.servers) or view.servers
             return _mistake(f"There is no server {quoted_name(server)} here. Servers: {_names(near)}")
-        denied = denying(hub.registry)
+        denied = frozenset(name for name in view.servers if view.user.health(name).status == "denied")
         found = await hub.tool_index.search(
-            hub.catalog,
+            view.user.catalog,
             query,
             limit=min(max(limit, 1), MOST_HITS),
             allowed=lambda entry: (
                 server in (None, entry.server) and entry.server not in denied and self._may_call(entry)
             ),
         )
-        servers = hub.servers
         hits = [
-            found_tool(entry, view.name_of(entry), servers[entry.server]) for entry in found if entry.server in servers
+            found_tool(entry, view.name_of(entry), view.user.health(entry.server))
+            for entry in found
+            if view.has(entry.server)
         ]
         if not hits:
             near = nearest(query[:80], view.servers) or view.servers
@@ -222,7 +223,7 @@ class FindTools:
 
     def _entry(self, key: object) -> CatalogEntry | None:
         """The listed tool that this is, if it may be called."""
-        catalog = self._view.hub.catalog
+        catalog = self._view.user.catalog
         listed = catalog.names.get(key) if isinstance(key, NameKey) else None
         entry = catalog.entry(listed) if listed is not None else None
         return entry if entry is not None and self._may_call(entry) else None

@@ -40,11 +40,12 @@ from holdfast.errors import (
     ServerUnavailable,
     explain,
 )
-from holdfast.hub import Hub, record_of, warnings_of
+from holdfast.hub import record_of, warnings_of
 from holdfast.wire import FAILURE_KEY, Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
 __all__ = [
     "IDENTITY",
+    "LOGIN_TOOL",
     "STATELESS",
     "STATUS_TOOL",
     "STATUS_URI",
@@ -69,6 +70,8 @@ RESTARTED = "holdfast/restarted"
 
 RESOURCE_NOT_FOUND = -32002
 """The legacy era's own code; the modern era uses "invalid params"."""
+
+LOGIN_TOOL = "holdfast_login"
 
 IDENTITY = "Holdfast acts as one identity: every call uses the credentials of Holdfast's configuration."
 
@@ -176,25 +179,36 @@ def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
     return MCPError(INTERNAL_ERROR, explain(error), {FAILURE_KEY: _mark(error)})
 
 
+def identity(view: View) -> str:
+    """Return whose credentials calls use."""
+    own = sorted(name for name in view.hub.registry.users.servers if view.covers(name))
+    if not own:
+        return IDENTITY
+    return (
+        "At these MCP servers every user acts as herself, with her own login: "
+        f"{', '.join(own)}. Calls to all others use the credentials of Holdfast's configuration. "
+        f"If a login is missing, the tool `{LOGIN_TOOL}` says how to log in."
+    )
+
+
 def instructions(view: View) -> str:
     """Return the instructions that a client reads once: how to use the servers, and which are unavailable."""
-    hub = view.hub
     if view.server is not None and view.tools == "all":
-        warning = warnings_of([hub.server_health(view.server)]).for_model
-        said_by = _instructions_of(hub, view.server)
+        warning = warnings_of([view.user.health(view.server)]).for_model
+        said_by = _instructions_of(view, view.server)
         # Its own instructions pass as they are, unless words of the hub stand beside them.
         return f"{warning}\n\n{_section(view.server, said_by)}".rstrip() if warning else said_by
     if view.tools == "find":
         # The servers' own instructions would cost more than the list that this mode saves.
-        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, _warnings(view), IDENTITY)))
+        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, _warnings(view), identity(view))))
     names = ", ".join(view.servers) or "none"
     parts = [
         f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",
         _warnings(view),
         f"The tool `{STATUS_TOOL}` shows which servers are unavailable, why, and when to try again.",
-        IDENTITY,
+        identity(view),
     ]
-    said = {server: _instructions_of(hub, server) for server in view.servers}
+    said = {server: _instructions_of(view, server) for server in view.servers}
     parts += [_section(server, words) for server, words in said.items()]
     return "\n\n".join(filter(None, parts))
 
@@ -205,11 +219,11 @@ def _section(server: str, words: str) -> str:
     return f"## {server}\nThe instructions of this server, in its own words:\n{block}" if block else ""
 
 
-def _instructions_of(hub: Hub, server: str) -> str:
+def _instructions_of(view: View, server: str) -> str:
     """The instructions of a server that is connected, as they may be shown."""
-    lease = hub.registry.slot(server).lease
+    lease = view.user.slot(server).lease
     connection = lease.connection if lease is not None else None
-    return hub.approvals.instructions(server, connection.instructions) if connection is not None else ""
+    return view.hub.approvals.instructions(server, connection.instructions) if connection is not None else ""
 
 
 STATUS_TOOL = "holdfast_status"
@@ -257,22 +271,20 @@ def status_result(view: View, arguments: Mapping[str, Any], findings: Mapping[st
 
 def status_contents(view: View, findings: Mapping[str, str]) -> dict[str, Any]:
     """Return the contents of the resource: for people, and with a record of each server for another hub."""
-    slots = view.hub.registry.slots
     servers = _servers(view, findings)
-    told = {name: {**record_of(slots[name]).written(), **one} for name, one in servers.items() if name in slots}
-    body = {"version": HUB_VERSION, "servers": told, "identity": IDENTITY, "collisions": _collisions(view)}
+    told = {name: {**record_of(view.user.slot(name)).written(), **one} for name, one in servers.items()}
+    body = {"version": HUB_VERSION, "servers": told, "identity": identity(view), "collisions": _collisions(view)}
     text = json.dumps(body, ensure_ascii=False, indent=1)
     return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}
 
 
 def _warnings(view: View) -> str:
     """What is unavailable at an endpoint, for a model."""
-    return warnings_of(one for name, one in view.hub.servers.items() if view.covers(name)).for_model
+    return warnings_of(view.user.health(name) for name in view.servers if view.has(name)).for_model
 
 
 def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    hub, tools = view.hub, dict[str, int]()
-    all_changed = hub.approvals.changed
+    tools = dict[str, int]()
     for entry in view.all_entries(Kind.TOOL):
         tools[entry.server] = tools.get(entry.server, 0) + 1
     return {
@@ -285,10 +297,17 @@ def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any
             "tools": tools.get(name, 0),
         }
         | ({"finding": findings[name]} if name in findings else {})
-        | ({"changedTools": sorted(changed)} if (changed := all_changed.get(name)) else {})
-        for name, health in hub.servers.items()
-        if view.covers(name)
+        | ({"changedTools": sorted(changed)} if (changed := _changed(view, name)) else {})
+        for name, health in ((name, view.user.health(name)) for name in view.servers if view.has(name))
     }
+
+
+def _changed(view: View, server: str) -> frozenset[str]:
+    """The tools of a server that changed; of a per-user server those that this user has."""
+    changed = view.hub.approvals.changed.get(server, frozenset())
+    if not changed or not view.hub.registry.users.has_own(view.principal, server):
+        return changed
+    return changed & {entry.original for entry in view.user.catalog.tools if entry.server == server}
 
 
 def _line(name: str, one: Mapping[str, Any]) -> str:
@@ -303,6 +322,6 @@ def _line(name: str, one: Mapping[str, Any]) -> str:
 def _collisions(view: View) -> list[dict[str, str]]:
     return [
         {"server": one.key.server, "name": one.key.original, "wanted": one.wanted, "given": one.given}
-        for one in view.hub.catalog.collisions
+        for one in view.user.catalog.collisions
         if view.covers(one.key.server)
     ]

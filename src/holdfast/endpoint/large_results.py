@@ -33,7 +33,7 @@ def keeps_results(view: View) -> bool:
     if not view.hub.registry.config.settings.large_results.over:
         return False
     own = NameKey(Kind.TOOL, view.server, READ_RESULT) if view.server is not None and view.tools == "all" else None
-    return own is None or own not in view.hub.catalog.names
+    return own is None or own not in view.user.catalog.names
 
 
 class LargeResults:
@@ -51,7 +51,7 @@ class LargeResults:
         itself.
         """
         view, homes = self._view, self._homes
-        if via_in(call.headers) or has_output_schema(view.hub.catalog, route.key):
+        if via_in(call.headers) or has_output_schema(view.user.catalog, route.key):
             return result
         return await self._kept.shortened(
             result,

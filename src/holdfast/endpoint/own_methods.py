@@ -30,6 +30,7 @@ from holdfast.endpoint.eras import tool_for_client
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
 from holdfast.endpoint.instructions import status_resource, status_tool, unknown_name
 from holdfast.endpoint.large_results import keeps_results
+from holdfast.endpoint.user_login import lacking_login, login_tool
 from holdfast.endpoint.view import LIST_METHODS, View
 from holdfast.hub import read_result_tool
 from holdfast.turns import Turns
@@ -125,7 +126,7 @@ class OwnMethods:
             found = self._view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):
                 await self._broker.servers.subscribe(call.client, found.server, found.original)
-        result = await self._listeners.listen(call.client.owner, call.reply, call.message.key, params.notifications)
+        result = await self._listeners.listen(call.client, call.reply, call.message.key, params.notifications)
         return RawObject.of(result)
 
 
@@ -171,7 +172,7 @@ class Lists:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._pages: dict[tuple[str, bool, int], tuple[Catalog, Config, RawObject, bytes]] = {}
+        self._pages: dict[tuple[str, bool, int, tuple[str, ...]], tuple[Catalog, Config, RawObject, bytes]] = {}
 
     async def page(self, method: str, cursor: object, *, modern: bool) -> tuple[RawObject, int, bytes]:
         """One page, where it begins, and its digest; raises ``MCPError`` if the cursor is of no page."""
@@ -190,14 +191,15 @@ class Lists:
         return given != seen
 
     async def _page(self, method: str, start: int, *, modern: bool) -> tuple[RawObject, int, bytes]:
-        catalog, config = self._view.hub.catalog, self._view.hub.config
-        made = self._pages.get((method, modern, start))
+        catalog, config = self._view.user.catalog, self._view.hub.config
+        lacking = lacking_login(self._view) if method == "tools/list" else ()
+        made = self._pages.get((method, modern, start, lacking))
         if made is not None and made[0] is catalog and made[1] is config:
             return made[2], start, made[3]
         kind, key = LIST_METHODS[method]
         entries = self._view.entries(kind)
         # The hub's own items count as one: they are on the page of the last item, or on one of their own.
-        own = self._own_items(kind)
+        own = self._own_items(kind, lacking)
         units = len(entries) + bool(own)
         if start and start >= units:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
@@ -222,13 +224,14 @@ class Lists:
         members: Fields = {key: join_items([*page]), **more}
         digest.update(more.get("nextCursor", b""))
         written = RawObject(members, join_fields(members))
-        if self._view.hub.catalog is catalog:
-            self._pages[method, modern, start] = catalog, config, written, digest.digest()
+        if self._view.user.catalog is catalog:
+            self._pages[method, modern, start, lacking] = catalog, config, written, digest.digest()
         return written, start, digest.digest()
 
-    def _own_items(self, kind: Kind) -> list[dict[str, Any]]:
-        """The items of the hub itself."""
+    def _own_items(self, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
+        """The items of the hub itself; ``lacking`` are the servers that lack the login of this user."""
         reads_on = [read_result_tool()] if kind is Kind.TOOL and keeps_results(self._view) else []
+        reads_on += [login_tool(lacking)] if lacking else []
         explains = [doctor_tool()] if kind is Kind.TOOL and offers_doctor(self._view) else []
         if kind is Kind.TOOL and self._view.tools == "find":
             own = (*find_definitions(self._view.servers), status_tool(), *explains, *reads_on)

@@ -9,28 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import TYPE_CHECKING
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.core import Kind, NameKey, Unknown, is_own_uri, uri_lead
-from holdfast.hub import Hub
+
+if TYPE_CHECKING:
+    from holdfast.endpoint.view import View
 
 __all__ = ["ResourceUris"]
 
 
 class ResourceUris:
-    """Finds the server of a URI, and the URI of a server's resource; ``server`` is None for all of them."""
+    """Finds the server of a URI, and the URI of a server's resource, for one view."""
 
-    def __init__(self, hub: Hub, server: str | None) -> None:
-        self._registry = hub.registry
-        self._server = server
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._registry = view.hub.registry
+        self._server = view.server
 
     def find(self, uri: str) -> NameKey | Unknown:
         """The owner of a resource: by the list, a template, the server prefix, or because one server has them all."""
         if self._server is not None:
             found: NameKey | Unknown = NameKey(Kind.RESOURCE, self._server, uri)
         else:
-            found = self._owner_of(uri) or self._registry.catalog.resolve(uri, Kind.RESOURCE)
+            found = self._owner_of(uri) or self._view.user.catalog.resolve(uri, Kind.RESOURCE)
         own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
         return Unknown(uri, ()) if own else found
 
@@ -39,7 +43,7 @@ class ResourceUris:
         if self._server is not None or not server:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
-        known = self._registry.catalog.names.get(key)
+        known = self._view.user.catalog.names.get(key)
         if known is not None:
             return known
         named = self._prefixes()[server] + uri
@@ -48,7 +52,7 @@ class ResourceUris:
     def _owner_of(self, uri: str) -> NameKey | None:
         if is_own_uri(uri):
             return None
-        catalog = self._registry.catalog
+        catalog = self._view.user.catalog
         listed = catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed
@@ -63,7 +67,7 @@ class ResourceUris:
         return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else None
 
     def _by_own_templates(self, key: NameKey) -> Iterator[str]:
-        for entry in self._registry.catalog.templates:
+        for entry in self._view.user.catalog.templates:
             if entry.server == key.server and _fits(entry.original, key.original):
                 yield entry.name.removesuffix(entry.original) + key.original
 

@@ -12,6 +12,7 @@ itself are in ``own_methods``; here are those that go to a server, and how they 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from holdfast.endpoint.first_list import LONGEST_WAIT
 from holdfast.endpoint.inbound import Message
 from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, is_input_required, next_round
 from holdfast.endpoint.instructions import (
+    LOGIN_TOOL,
     RESTARTED,
     STATELESS,
     STATUS_TOOL,
@@ -56,7 +58,8 @@ from holdfast.endpoint.instructions import (
 from holdfast.endpoint.large_results import LargeResults, keeps_results
 from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, find_item, unknown_method
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
-from holdfast.endpoint.view import ToolRoute, View
+from holdfast.endpoint.user_login import login_result, offers_login
+from holdfast.endpoint.view import ToolRoute, View, view_for
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.hub import READ_RESULT, RESULTS_URI, Slot, findings, read_result
 from holdfast.turns import Turns
@@ -80,6 +83,9 @@ __all__ = ["McpServer"]
 
 DEFAULT_LOG_LEVEL = "info"
 
+MOST_USERS = 1_024
+"""Users whose view of one endpoint is kept; it holds nothing but what is looked up again."""
+
 _PARAMS = KeyNames(
     *("_meta", "name", "arguments", "uri", "ref", "argument", "context", "task", "taskId"),
     *("requestState", "inputResponses", "cursor", "level", "notifications", "type"),
@@ -90,10 +96,12 @@ _PARAMS = KeyNames(
 class McpServer:
     """All servers, or one, as an MCP server."""
 
-    def __init__(self, broker: Broker, view: View) -> None:
+    def __init__(self, broker: Broker, view: View, *, listeners: Listeners | None = None) -> None:
+        """``listeners`` are those of the endpoint; a user's part of it shares them."""
         self.broker = broker
         self.view = view
-        self.listeners = Listeners(view)
+        self.listeners = listeners or Listeners(view)
+        self._users: OrderedDict[str, McpServer] = OrderedDict()
         self.own = OwnMethods(broker, view, self.listeners)
         self._finder = FindTools(view) if view.tools == "find" else None
         self._large = LargeResults(view, broker.homes)
@@ -105,6 +113,20 @@ class McpServer:
             "completion/complete": self._complete,
             **dict.fromkeys(TASK_METHODS, self._task),
         }
+
+    def of(self, principal: str) -> McpServer:
+        """The endpoint as this user has it: itself, unless servers are per user."""
+        if principal == self.view.principal or not self.view.hub.registry.users.servers:
+            return self
+        known = self._users.get(principal)
+        if known is None:
+            known = self._users[principal] = McpServer(
+                self.broker, view_for(self.view, principal), listeners=self.listeners
+            )
+            while len(self._users) > MOST_USERS:
+                self._users.popitem(last=False)
+        self._users.move_to_end(principal)
+        return known
 
     async def answer(self, call: Call) -> RawObject:
         """The result of a request, as the client's era writes it; raises ``MCPError``."""
@@ -149,9 +171,11 @@ class McpServer:
         if name == READ_RESULT and keeps_results(self.view):
             return await self._large.read_on(call, own_arguments(arguments))
         if name == STATUS_TOOL and (self.view.server is None or self._finder is not None):
-            return RawObject.of(status_result(self.view, own_arguments(arguments), _findings(self.broker)))
+            return RawObject.of(status_result(self.view, own_arguments(arguments), _findings(self.broker, self.view)))
         if name == DOCTOR_TOOL and offers_doctor(self.view):
             return RawObject.of(doctor_result(self.view, own_arguments(arguments)))
+        if name == LOGIN_TOOL and offers_login(self.view):
+            return RawObject.of(login_result(self.view, own_arguments(arguments)))
         if call.sent_before:  # whether it may be made again is known when its tool is listed
             await self.broker.servers.wait_for_first_listing(self.view, at_most=LONGEST_WAIT)
         route = self.view.tool(name)
@@ -203,7 +227,7 @@ class McpServer:
     async def _read(self, call: Call) -> RawObject:
         uri = str(checked_values(call)["uri"])
         if uri == STATUS_URI:
-            return RawObject.of(status_contents(self.view, _findings(self.broker)))
+            return RawObject.of(status_contents(self.view, _findings(self.broker, self.view)))
         if uri.startswith(RESULTS_URI) and (kept := await self._large.contents(call, uri)) is not None:
             return kept
         key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call.client)
@@ -254,7 +278,7 @@ class McpServer:
                 if broker.homes is not None:
                     await servers.check_home(client, server)
                 slot = servers.slot(client, server)
-                wanted = self._for_server(call, slot, params, state)
+                wanted = _for_server(broker, call, slot, params, state)
                 asks = judged is not None and broker.gate.asks_client(call, judged)
                 if client.modern and (asks or not _speaks_modern(slot)) and call.method in INPUT_REQUIRED_METHODS:
                     work = partial(self._send, call, slot, wanted, repeatable=repeatable)
@@ -273,23 +297,6 @@ class McpServer:
         if result.is_large:
             await Turns().give()
         return _linked(self.view, server, result)
-
-    def _for_server(self, call: Call, slot: Slot, params: Fields, state: str | None) -> Fields:
-        """The parameters without what the server, or its era, must not have."""
-        client, modern_server = call.client, _speaks_modern(slot)
-        if state is not None and not modern_server and self.broker.pending.is_of_a_hub(state):
-            raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
-        if client.log_level is not None:
-            self.broker.servers.ask_for_logs(client, call.server)
-        if "task" in params and not _takes_task(client, slot):
-            params = {key: value for key, value in params.items() if key != "task"}
-        return params_for_server(
-            params,
-            meta=call.message.meta,
-            escapes=call.message.escapes,
-            headers=call.headers,
-            log_level=_log_level_for(client) if modern_server else None,
-        )
 
     async def _send(self, call: Call, slot: Slot, params: Fields, *, repeatable: bool) -> RawObject:
         """Make the call, if it may be made; the requests of a modern server go to a legacy client meanwhile."""
@@ -315,6 +322,24 @@ class McpServer:
         return f"<McpServer of {self.view!r}>"
 
 
+def _for_server(broker: Broker, call: Call, slot: Slot, params: Fields, state: str | None) -> Fields:
+    """The parameters without what the server, or its era, must not have."""
+    client, modern_server = call.client, _speaks_modern(slot)
+    if state is not None and not modern_server and broker.pending.is_of_a_hub(state):
+        raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
+    if client.log_level is not None:
+        broker.servers.ask_for_logs(client, call.server)
+    if "task" in params and not _takes_task(client, slot):
+        params = {key: value for key, value in params.items() if key != "task"}
+    return params_for_server(
+        params,
+        meta=call.message.meta,
+        escapes=call.message.escapes,
+        headers=call.headers,
+        log_level=_log_level_for(client) if modern_server else None,
+    )
+
+
 def _noticed(servers: ClientServers, call: Call, result: RawObject) -> RawObject:
     """The result with what its client should know about its connection to the server."""
     client, server, tool = call.client, call.server, call.method == "tools/call"
@@ -333,9 +358,9 @@ def _linked(view: View, server: str, result: RawObject) -> RawObject:
     return relinked(result, partial(view.shown_uri, server))
 
 
-def _findings(broker: Broker) -> Mapping[str, str]:
+def _findings(broker: Broker, view: View) -> Mapping[str, str]:
     """What is wrong with each server, of its lists and of its requests."""
-    listed, asked = findings(broker.hub.registry.catalog), broker.findings
+    listed, asked = findings(view.user.catalog), broker.findings
     return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
 
 

@@ -1,7 +1,8 @@
 """What one endpoint shows: all servers under the catalog's names, or one server under its own names.
 
-The address of an endpoint decides it, and nothing else: the server, whether tools are listed or found, and a profile,
-which is a named part of the servers and tools. A profile narrows what there is and grants nothing.
+The address of an endpoint decides it: the server, whether tools are listed or found, and a profile, which is a named
+part of the servers and tools. A profile narrows what there is and grants nothing. Where servers are per user, the
+principal decides it too: each user has a view of her own, with her own catalog.
 
 Every question reads the current catalog, so an endpoint is never behind the hub. Nothing here does I/O.
 """
@@ -15,10 +16,12 @@ from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
 
+from holdfast.access import LOCAL
 from holdfast.config import Config, ToolsMode
 from holdfast.core import (
     Catalog,
     CatalogEntry,
+    Health,
     Kind,
     NameKey,
     Unknown,
@@ -28,10 +31,10 @@ from holdfast.core import (
     unmarked,
 )
 from holdfast.endpoint.resource_uris import ResourceUris
-from holdfast.hub import Hub, SlotKey, is_shown, shown
+from holdfast.hub import Hub, Slot, SlotKey, is_shown, shown
 from holdfast.wire import dumps
 
-__all__ = ["LIST_METHODS", "TOOLS_MODES", "EndpointAddress", "ToolRoute", "View", "lists_tools_of"]
+__all__ = ["LIST_METHODS", "TOOLS_MODES", "EndpointAddress", "ToolRoute", "View", "lists_tools_of", "view_for"]
 
 LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
     "tools/list": (Kind.TOOL, "tools"),
@@ -96,14 +99,19 @@ class View:
         tools: ToolsMode = "all",
         profile: str | None = None,
         folder: str | None = None,
+        principal: str = LOCAL.name,
     ) -> None:
         self.hub = hub
+        self.principal = principal
+        """Whose view it is, where servers are per user; else that of everyone, which is the one of ``local``."""
+        self.user = UserServers(hub, principal)
+        """The servers as this user has them."""
         self.server = server
         self.tools = tools
         self.profile = profile
         self.folder = folder
         self._own_names = FolderNames(self)
-        self._uris = ResourceUris(hub, server)
+        self._uris = ResourceUris(self)
         self._listed: dict[Kind, tuple[Catalog, Config, list[CatalogEntry]]] = {}
         self._routes: dict[str, ToolRoute] = {}
         self._routes_of: tuple[Catalog, Config] | None = None
@@ -131,7 +139,7 @@ class View:
 
     def all_entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint has, also those that must be found."""
-        catalog, config = self.hub.registry.catalog, self.hub.registry.config
+        catalog, config = self.user.catalog, self.hub.registry.config
         if self.server is None and self.profile is None and not config.scoped:
             return catalog.of(kind)
         known = self._listed.get(kind)
@@ -170,7 +178,7 @@ class View:
             found = self._uris.find(name)
         elif self.server is None:
             own = self._own_names.find(kind, name) if self.folder is not None else None
-            found = own or self.hub.registry.find(name, kind)
+            found = own or self.hub.registry.find(name, kind, principal=self.principal)
         else:
             found = NameKey(kind, self.server, name)
         if isinstance(found, NameKey) and self.covers(found.server) and _shows(self, found):
@@ -182,8 +190,7 @@ class View:
 
     def tool(self, name: str) -> ToolRoute | Unknown:
         """What a call of a tool needs to know; a listed tool is looked up once, while nothing changes."""
-        registry = self.hub.registry
-        catalog, config = registry.catalog, registry.config
+        catalog, config = self.user.catalog, self.hub.registry.config
         if self._routes_of is None or self._routes_of[0] is not catalog or self._routes_of[1] is not config:
             self._routes, self._routes_of = {}, (catalog, config)
         route = self._routes.get(name)
@@ -205,7 +212,7 @@ class View:
 
     def input_schema(self, tool: str) -> Mapping[str, Any] | None:
         """Return the input schema of a listed tool."""
-        found, catalog = self.find(Kind.TOOL, tool), self.hub.registry.catalog
+        found, catalog = self.find(Kind.TOOL, tool), self.user.catalog
         name = catalog.names.get(found) if isinstance(found, NameKey) else None
         entry = catalog.entry(name, Kind.TOOL) if name is not None else None
         schema = entry.item.raw.get("inputSchema") if entry is not None else None
@@ -214,7 +221,37 @@ class View:
     def __repr__(self) -> str:
         mode = "" if self.tools == "all" else f", tools={self.tools}"
         mode += f", profile={self.profile}" if self.profile is not None else ""
+        mode += f", user={self.principal}" if self.principal != LOCAL.name else ""
         return f"<View of {self.server or 'all servers'}{mode}>"
+
+
+class UserServers:
+    """The servers of a hub as one user has them: with her own slots and listings where they are per user."""
+
+    def __init__(self, hub: Hub, principal: str) -> None:
+        self._users = hub.registry.users
+        self._principal = principal
+
+    @property
+    def catalog(self) -> Catalog:
+        """What they offer to this user now."""
+        return self._users.catalogs.of(self._principal)
+
+    def slot(self, server: str) -> Slot:
+        """The slot that this user's calls go to."""
+        return self._users.slot(self._principal, server)
+
+    def health(self, server: str) -> Health:
+        """The health of a server, as this user has it."""
+        return self.slot(server).health()
+
+    def __repr__(self) -> str:
+        return f"<UserServers of {self._principal}>"
+
+
+def view_for(view: View, principal: str) -> View:
+    """The same view for another user."""
+    return View(view.hub, view.server, tools=view.tools, profile=view.profile, folder=view.folder, principal=principal)
 
 
 class FolderNames:
@@ -242,8 +279,7 @@ class FolderNames:
         return self._keys.get((kind, name))
 
     def _follow(self) -> None:
-        registry = self._view.hub.registry
-        catalog, config = registry.catalog, registry.config
+        catalog, config = self._view.user.catalog, self._view.hub.registry.config
         if self._of is not None and self._of[0] is catalog and self._of[1] is config:
             return
         names: dict[NameKey, str] = {}

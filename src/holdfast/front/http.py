@@ -219,7 +219,7 @@ class HttpEndpoint:
         assert message.id is not None  # noqa: S101 - it is a request
         try:
             params = message.values()
-            settled = initialize(self.server.view, params)
+            settled = initialize(self.server.of(principal.name).view, params)
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return

@@ -88,7 +88,7 @@ class StreamOpener:
         client = session.client
         # Another worker may have given out a list: the file has what all of them gave out.
         listed = client.listed if self._peers is None else await self._ids.listed(session.ticket)
-        await self._server.own.tell_missed(client, listed)
+        await self._server.of(client.principal).own.tell_missed(client, listed)
 
     async def _resume_lost(self, session: HttpSession, lost: LostEvent, reply: Reply) -> None:
         """Send what followed in the stream of a request on another replica; or that its answer is lost."""

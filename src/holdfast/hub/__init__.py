@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         UnknownQuestion as UnknownQuestion,
         find_question as find_question,
     )
-    from holdfast.hub.hub import Hub as Hub, denying as denying
+    from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.hub_clock import (
         Clock as Clock,
         next_poll as next_poll,

@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from holdfast.access import LOCAL
-from holdfast.auth import Logins
+from holdfast.auth import Logins, UserTokens
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
 from holdfast.errors import UnknownTool
@@ -229,12 +229,16 @@ class Hub(Operations, HubCalls):
         hub_tls: HubTls | None = None,
         sign: SignAssertion | None = None,
         is_local: bool = False,
+        has_local: bool = True,
+        user_tokens: UserTokens | None = None,
     ) -> None:
         """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says.
 
         ``hub_tls`` gives the certificates for servers that another hub of the same key has. ``sign`` makes the
         assertions about callers for servers with ``identity: signed``. ``is_local`` says that
         only this machine can reach the hub: then it tells its clients why a server fails (``holdfast_doctor``).
+        ``has_local`` says whether there are callers without an identity: for them a per-user server is started at
+        once. ``user_tokens`` are the logins of all other users.
         """
         if not isinstance(config, Config):
             raise TypeError(f"Hub takes a Config, not {type(config).__name__}: use Hub.from_config(…) for a file")
@@ -248,6 +252,8 @@ class Hub(Operations, HubCalls):
             fleet=fleet,
             hub_tls=hub_tls,
             sign=sign,
+            has_local=has_local,
+            user_tokens=user_tokens,
         )
         super().__init__(registry)
         self.is_local = is_local

@@ -43,6 +43,7 @@ from holdfast.hub.limits import DialLimit
 from holdfast.wire import (
     LIST_CHANGED,
     Attempt,
+    Authorize,
     Caller,
     Connection,
     DesiredState,
@@ -131,9 +132,18 @@ def _no_relay() -> None:
 class Lease:
     """One connection, from dial to close."""
 
-    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, desired: DesiredState | None = None) -> None:
+    def __init__(
+        self,
+        generation: int,
+        *,
+        relay: FindRelay = _no_relay,
+        authorize: Authorize | None = None,
+        desired: DesiredState | None = None,
+    ) -> None:
         self.generation = generation
         self.relay = relay
+        self.authorize = authorize
+        """Whose logins it uses; None for those of the hub."""
         self.desired_state = desired or DesiredState()
         self.scope = anyio.CancelScope()
         """Cancelled to end the lease, during the dial or later."""
@@ -277,13 +287,14 @@ class Leases:
     and ends them; everything that they find out comes back to it as an event with their generation.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what its connections are made with
         self,
         machine: Machine,
         *,
         connector: Connector,
         tasks: anyio.abc.TaskGroup,
         relay: FindRelay,
+        authorize: Authorize | None,
         desired: DesiredState,
         handle: Callable[[on.Event], object],
         told: Callable[[int, ServerRecord | None], object],
@@ -293,6 +304,7 @@ class Leases:
         self._connector = connector
         self._tasks = tasks
         self._relay = relay
+        self._authorize = authorize
         self._desired = desired
         self._handle = handle
         self.by_generation: dict[int, Lease] = {}
@@ -315,7 +327,9 @@ class Leases:
 
     def dial(self, spec: ServerSpec, generation: int) -> None:
         """Begin a new connection."""
-        lease = self.by_generation[generation] = Lease(generation, relay=self._relay, desired=self._desired)
+        lease = self.by_generation[generation] = Lease(
+            generation, relay=self._relay, authorize=self._authorize, desired=self._desired
+        )
         self._tasks.start_soon(self._live, spec, lease, name=f"{spec.id} connection {generation}")
 
     def close(self, generation: int, cut: str | None) -> None:
@@ -525,7 +539,7 @@ class Connector:
             era=known.era,
         )
         async with attempt.connected(
-            self._dialer, self._dial_limit, on_connected=stood, on_notice=noticed, relay=lease.relay()
+            self._dialer_for(lease), self._dial_limit, on_connected=stood, on_notice=noticed, relay=lease.relay()
         ) as connection:
             assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
             lease.listing = attempt.listing
@@ -548,11 +562,15 @@ class Connector:
                         await connection.drain()
                     beside.cancel_scope.cancel()
 
+    def _dialer_for(self, lease: Lease) -> Dialer:
+        """The dialer with the logins of the lease's owner."""
+        return self._dialer if lease.authorize is None else self._dialer.with_logins(lease.authorize)
+
     def _legacy(
         self, spec: ServerSpec, lease: Lease, noticed: Callable[[str], None]
     ) -> AbstractAsyncContextManager[Connection]:
         """Dial the server again, in the legacy era alone."""
-        return self._dialer.connect(
+        return self._dialer_for(lease).connect(
             replace(spec, era="legacy"),
             within=self._policy.attempt_timeout,
             start_within=spec.start_timeout,

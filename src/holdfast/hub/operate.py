@@ -132,7 +132,7 @@ def follow_approvals(registry: SlotRegistry) -> None:
 
 
 def _use_login(registry: SlotRegistry, server: str) -> None:
-    for slot in registry.all_slots():
+    for slot in [*registry.slots.values(), *registry.clients.all()]:
         if slot.id == server:
             slot.handle(on.LoginSucceeded())
 

@@ -30,7 +30,7 @@ from holdfast.hub.replica_link import ListingSharing
 from holdfast.hub.state_store import written_prefixes
 from holdfast.wire import Fields, dumps, text_of
 
-__all__ = ["NAMED_CALLS", "Publisher", "finding", "findings"]
+__all__ = ["NAMED_CALLS", "Publisher", "finding", "findings", "prepared"]
 
 NAMED_CALLS = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
 """The requests that name an item with a prefix, and its kind."""
@@ -44,7 +44,8 @@ ARRANGE_TRIES = 3
 class Publisher:
     """The catalog of one hub. It is the ``SlotHost`` of the shared slots.
 
-    ``on_change`` is called after each change that the state file keeps; ``on_withdraw`` with each server that goes.
+    ``on_change`` is called after each change that the state file keeps, ``on_withdraw`` with each server that goes,
+    ``on_review`` with each server that may show other content now.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Publisher:
         listings: ListingSharing | None,
         on_change: Callable[[], None],
         on_withdraw: Callable[[str], None],
+        on_review: Callable[[str], None],
     ) -> None:
         self.catalog = Catalog()
         """What is published now."""
@@ -63,6 +65,7 @@ class Publisher:
         self._shared_listings = listings
         self._on_change = on_change
         self._on_withdraw = on_withdraw
+        self._on_review = on_review
         self._waiting: dict[str, Listing] = {}
         """Listings that wait to be published, because the catalog is large."""
         self._wanted = anyio.Event()
@@ -108,20 +111,13 @@ class Publisher:
 
         Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
         """
-        kind = NAMED_CALLS.get(method)
-        if kind is None or not (late or self._approvals.pins.changed.get(server)):
-            return params
-        name = text_of(params.get("name")) or ""
-        if late:
-            listed = self.catalog.listed_name(NameKey(kind, server, name))
-            params, name = {**params, "name": dumps(listed)}, listed
-        self._approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
-        return params
+        return prepared(self.catalog, self._approvals, server, method, params, late=late)
 
     # For operators, other hubs and the configuration.
 
     def publish_again(self, server: str) -> None:
         """Review and publish the latest listing again: what is approved has changed."""
+        self._on_review(server)
         listing = self._approvals.listings.latest.get(server)
         source = self.catalog.servers.get(server)
         if listing is not None and source is not None and not source.withdrawn:
@@ -196,6 +192,19 @@ class Publisher:
             if known is None or known.failed.get(kind) != reason:
                 at = self._journal.clock.now()
                 self._journal.write(ListFailed(server=listing.server, kind=kind.value, reason=reason, at=at))
+
+
+def prepared(catalog: Catalog, approvals: Approvals, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+    """The parameters of a call to send now, by this catalog; see ``SlotHost``. Raises ``ToolHeld``."""
+    kind = NAMED_CALLS.get(method)
+    if kind is None or not (late or approvals.pins.changed.get(server)):
+        return params
+    name = text_of(params.get("name")) or ""
+    if late:
+        listed = catalog.listed_name(NameKey(kind, server, name))
+        params, name = {**params, "name": dumps(listed)}, listed
+    approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
+    return params
 
 
 def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, ChangedKinds]]:

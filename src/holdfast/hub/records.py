@@ -198,10 +198,12 @@ class ConfigRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneClientRecord:
-    """A record of a connection that belongs to one client; it says nothing about the server's state for others."""
+    """A record of a connection that belongs to one client or one user; it says nothing about the server for others."""
 
     server: str
-    record: Record
+    record: Record | Published
+    principal: str = ""
+    """The user; empty for a client."""
 
 
 HubRecord: TypeAlias = (
@@ -261,7 +263,8 @@ def as_fields(record: HubRecord) -> dict[str, Any]:
     """A record as JSON fields; ``event`` is its name. ``at`` is left out: the hub's clock has no meaning outside."""
     match record:
         case OneClientRecord():
-            return {**as_fields(record.record), "one_client": True}
+            user = {"user": record.principal} if record.principal else {}
+            return {**as_fields(record.record), "one_client": True, **user}
         case BreakerChanged(change=change):
             opened = isinstance(change, Tripped)
             return {"event": event_name(BreakerChanged), "server": record.server, "open": opened, **_plain(change)}

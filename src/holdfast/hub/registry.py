@@ -2,7 +2,7 @@
 
 ``Hub`` is what programs use; Holdfast's own packages use this. The registry makes the parts of a hub and ends them:
 
-* ``slots``: every configured server has one, always (LIFE-1); ``clients`` are those of single clients.
+* ``slots``: every configured server has one, always (LIFE-1); ``clients`` and ``users`` have those of single owners.
 * ``publisher``: the catalog (publisher.py). ``approvals``: what changed and what is held (approvals.py).
 * ``journal``: all records. ``writer``: the state file (state_store.py).
 * ``apply`` changes the configuration (``apply_config``); operate.py has the commands of operators.
@@ -35,19 +35,19 @@ import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 
-from holdfast.access import Policy
-from holdfast.auth import Logins
+from holdfast.access import LOCAL, Policy
+from holdfast.auth import Logins, UserTokens
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
 from holdfast.hub.call_approvals import CallApprovals
-from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.operate import current_logins, follow_approvals, follow_switch, watch_logins
+from holdfast.hub.owned_slots import ClientOwners, OwnedSlots
 from holdfast.hub.publisher import NAMED_CALLS, Publisher
 from holdfast.hub.records import ConfigApplied, config_applied
 from holdfast.hub.replica_link import RegistryHost, Replicas
@@ -55,6 +55,7 @@ from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store
+from holdfast.hub.user_slots import UserSlots
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, SignAssertion, Warden, keep_reaping, until_cancelled
 
@@ -82,10 +83,14 @@ class SlotRegistry:
         fleet: Replicas | None = None,
         hub_tls: HubTls | None = None,
         sign: SignAssertion | None = None,
+        user_tokens: UserTokens | None = None,
+        has_local: bool = True,
     ) -> None:
+        """``has_local``: there are callers without an identity, as in a program that uses the hub as a library."""
         self.config = config
         self.policy = Policy(config.settings.access)
         """Who may see and call what, by the configuration in force."""
+        self.has_local = has_local
         self.fleet = fleet
         """The other replicas of this hub, if it has any."""
         self.logins = logins
@@ -103,7 +108,7 @@ class SlotRegistry:
             lambda: self.config.settings.access.approvals, fleet.questions if fleet is not None else None
         )
         """The calls that wait for a person."""
-        self.clients = ClientSlots()
+        self.clients = OwnedSlots(ClientOwners())
         """The slots that belong to one client each."""
         self.slots: dict[str, Slot] = {}
         """The shared slots, by the names of their servers."""
@@ -114,8 +119,18 @@ class SlotRegistry:
             self.journal,
             listings=fleet.listings if fleet is not None else None,
             on_change=self.writer.changed,
-            on_withdraw=self.clients.end,
+            on_withdraw=partial(_withdrawn, self),
+            on_review=partial(_reviewed, self),
         )
+        self.users = UserSlots(
+            config=lambda: self.config,
+            catalog=lambda: self.publisher.catalog,
+            approvals=self.approvals,
+            journal=self.journal,
+            tokens=user_tokens or UserTokens(keeps=True),
+            shared=self.slot,
+        )
+        """The slots that belong to one user each."""
         self.relay: Relay | None = None
         """Gets the requests of servers that belong to no call."""
         self.context: SlotContext | None = None
@@ -167,14 +182,18 @@ class SlotRegistry:
 
     def all_slots(self) -> list[Slot]:
         """Every slot, also those of single clients."""
-        return [*self.slots.values(), *self.clients.all()]
+        return [*self.slots.values(), *self.clients.all(), *self.users.slots.all()]
 
-    def find(self, name: str, kind: Kind) -> NameKey | Unknown:
-        """The owner of an item: by what was ever listed, else by the prefix of a server that is not connected."""
-        found = self.catalog.resolve(name, kind)
+    def find(self, name: str, kind: Kind, *, principal: str = LOCAL.name) -> NameKey | Unknown:
+        """The owner of an item: by what was ever listed, else by the prefix of a server that is not connected.
+
+        ``principal`` is the user who asks; it makes a difference for servers that are per user.
+        """
+        catalog = self.users.catalogs.of(principal)
+        found = catalog.resolve(name, kind)
         if isinstance(found, NameKey) or kind not in NAMED_CALLS.values():
             return found
-        return next((key for key in self.catalog.possible_owners(name, kind) if _may_own(self, key)), found)
+        return next((key for key in catalog.possible_owners(name, kind) if _may_own(self, key, principal)), found)
 
     async def request(  # noqa: PLR0913 - what a request is, and what limits it
         self,
@@ -243,6 +262,7 @@ class SlotRegistry:
             self.fleet.open(RegistryHost(self), self.clock)
             tasks.start_soon(self.fleet.run, name="fleet")
         self.clients.open(context)
+        self.users.slots.open(context)
         for name, spec in self.config.servers.items():
             self.slots[name] = Slot(spec, context, listed=self.catalog.servers[name].listing is not None)
         for slot in list(self.slots.values()):
@@ -254,6 +274,7 @@ class SlotRegistry:
         tasks.start_soon(until_cancelled, self._warden.keep, name="warden keeper")
         tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(watch_logins, self, logins, name="login watch")
+        tasks.start_soon(self.users.watch_logins, name="login watch of users")
 
     async def apply(self, config: Config) -> ConfigApplied | None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
@@ -290,6 +311,15 @@ class SlotRegistry:
             await self._warden.__aexit__(None, None, None)
 
 
+def _withdrawn(registry: SlotRegistry, server: str) -> None:
+    registry.clients.end(server)
+    registry.users.withdrawn(server)
+
+
+def _reviewed(registry: SlotRegistry, server: str) -> None:
+    registry.users.catalogs.publish_again(server)
+
+
 async def _finish(registry: SlotRegistry, last: HubState) -> None:
     """Wait until everything is closed; in a task of its own, because the caller of ``close`` may be cancelled."""
     with anyio.move_on_after(CLOSE_SECONDS):
@@ -306,9 +336,9 @@ def _state(registry: SlotRegistry) -> HubState:
     return registry.config, registry.catalog, off
 
 
-def _may_own(registry: SlotRegistry, key: NameKey) -> bool:
+def _may_own(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
     """Whether a call can tell more than "unknown": a connected server has listed all that it has."""
-    slot = registry.slots.get(key.server)
+    slot = registry.users.slot(principal, key.server) if key.server in registry.slots else None
     if registry.approvals.is_held(key.server, key.original, "tool" if key.kind is Kind.TOOL else "prompt"):
         return True  # it is hidden, and the refusal says why
     if slot is None or (slot.lease is not None and slot.machine.told is None):
@@ -353,6 +383,7 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
         context.connector.adopt(config.settings)
         context = registry.context = replace(context, settings=config.settings)
         registry.clients.adopt(config.settings)
+        registry.users.slots.adopt(config.settings)
         adopting = [slot for slot in registry.all_slots() if slot.id not in applied.added]
     await _tell(registry, context, applied, adopting, gone)
     registry.journal.write(applied)
@@ -399,7 +430,12 @@ def start_slot(registry: SlotRegistry, slot: Slot, tasks: anyio.abc.TaskGroup) -
         return  # the hub was closed while its slots were started
     lock = registry.approvals.lock
     disabled = registry.catalog.servers[slot.id].withdrawn or (lock is not None and slot.id in lock.disabled)
-    slot.handle(on.StartRequested() if slot.spec.enabled and not disabled else on.DisableRequested())
+    if not slot.spec.enabled or disabled:
+        slot.handle(on.DisableRequested())
+    elif slot.spec.sharing == "per-user" and not registry.has_local and not slot.spec.problems:
+        slot.handle(on.WentIdle())  # it is the slot of `local`, who is not expected here
+    else:
+        slot.handle(on.StartRequested())
 
 
 def _change(registry: SlotRegistry, slot: Slot, spec: ServerSpec) -> None:

@@ -364,9 +364,12 @@ class ListingReview:
     def __repr__(self) -> str:
         return f"<ListingReview of {len(self.latest)} listings, {len(self._waiting)} waiting for the fleet>"
 
-    def review(self, listing: Listing) -> Listing:
-        """Compare a new listing with the pins; returns it as it may be published."""
-        steps = self._steps(listing)
+    def review(self, listing: Listing, *, of_one: bool = False) -> Listing:
+        """Compare a new listing with the pins; returns it as it may be published.
+
+        ``of_one``: it is what one user of many has. What others have of the server stays as it is.
+        """
+        steps = self._steps(listing, of_one=of_one)
         while True:
             try:
                 next(steps)
@@ -385,22 +388,33 @@ class ListingReview:
                 return reviewed
             await turns.offer()
 
-    def _steps(self, listing: Listing) -> Generator[None, None, Listing]:
+    def as_shown(self, listing: Listing) -> Listing:
+        """A listing that was reviewed before, as it may be shown now."""
+        if self._mode(listing.server) != "hold":
+            return listing
+        watched, pinned = _watched(listing), self._pins.of(listing.server)
+        return self._held_back(listing, {key: text for key, text in watched.items() if text != pinned.get(key)})
+
+    def _steps(self, listing: Listing, *, of_one: bool = False) -> Generator[None, None, Listing]:
         """Compare a new listing with the pins, in steps; returns it as it may be published."""
-        self.latest[listing.server] = listing
+        if not of_one:
+            self.latest[listing.server] = listing
         if self._pins.unread:
             self._pins.load()
         watched: ToolTexts = {}
         for part in _parts(listing):
             watched |= _watched(part)
             yield
-        self._pin_new(listing, watched)
+        self._pin_new(listing, watched, of_one=of_one)
         changed, keys = ToolTexts(), [*watched] if self._mode(listing.server) != "off" else []
         for start in range(0, len(keys), COMPARED_AT_ONCE):
             pinned = self._pins.of(listing.server)
             some = keys[start : start + COMPARED_AT_ONCE]
             changed |= {key: watched[key] for key in some if watched[key] != pinned.get(key)}
             yield
+        if of_one:  # what another user's listing changed is still changed, until it is approved
+            pinned, before = self._pins.of(listing.server), self._pins.changed.get(listing.server, {})
+            changed = {key: text for key, text in before.items() if text != pinned.get(key)} | changed
         return self._reviewed(listing, changed)
 
     def tell_held(self) -> None:
@@ -415,7 +429,7 @@ class ListingReview:
         self._untold.pop(server, None)
         self.latest.pop(server, None)
 
-    def _pin_new(self, listing: Listing, watched: ToolTexts) -> None:
+    def _pin_new(self, listing: Listing, watched: ToolTexts, *, of_one: bool) -> None:
         """Pin what is seen for the first time: all at the first listing, later only kinds that were not watched yet."""
         pins, server, mode = self._pins, listing.server, self._mode(listing.server)
         first = not pins.of(server) if server in self._waiting else server not in pins.seen
@@ -437,7 +451,7 @@ class ListingReview:
                 pins.pin(server, key, text, approved=True)  # an earlier version of Holdfast did not pin icons
         if prompts:
             self._pin(server, LISTED_PROMPTS, {})
-        if mode != "hold":
+        if mode != "hold" and not of_one:
             unlisted = [key for key in seen if key not in watched and not key.startswith("\0")]
             pins.drop(server, unlisted[:-REMEMBERED])
 
@@ -464,8 +478,13 @@ class ListingReview:
                 untold.discard(key)
                 self._report(server, key)
         self._pins.note_changes(server, changed)
-        if not changed or not holds:
+        return self._held_back(listing, changed) if holds else listing
+
+    def _held_back(self, listing: Listing, changed: ToolTexts) -> Listing:
+        """The listing with what is held as it was first seen."""
+        if not changed:
             return listing
+        seen = self._pins.of(listing.server)
         return replace(
             listing,
             tools=self._shown("tool", listing.tools, changed, seen),

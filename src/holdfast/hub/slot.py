@@ -60,7 +60,7 @@ from holdfast.hub.limits import Bulkhead
 from holdfast.hub.records import OneClientRecord
 from holdfast.hub.slot_call import CallAttempt, SlotCall
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, DesiredState, Fields, RawObject
+from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject
 
 if TYPE_CHECKING:
     from holdfast.hub.replica_link import EvidenceSharing
@@ -117,7 +117,11 @@ class SlotContext:
     journal: Journal
     relay: FindRelay
     one_client: bool = False
-    """Whether its slots belong to one client each."""
+    """Whether its slots belong to one client or one user each."""
+    principal: str = ""
+    """The user that its slots belong to; empty for the slots of the hub and of clients."""
+    authorize: Authorize | None = None
+    """Whose logins its connections use; None for those of the hub."""
     fleet: EvidenceSharing | None = None
 
 
@@ -142,6 +146,7 @@ class Slot:
             connector=context.connector,
             tasks=context.tasks,
             relay=context.relay,
+            authorize=context.authorize,
             desired=self.desired_state,
             handle=self.handle,
             told=lambda generation, record: self._perform(self.machine.mirror(record, generation, context.clock.now())),
@@ -339,8 +344,8 @@ class Slot:
                     self._addresses.stop(number)
                 case do.Emit(record=record):
                     # What one client's connection does says nothing about the server's state for others.
-                    own = context.one_client
-                    context.journal.write(OneClientRecord(server=self.id, record=record) if own else record)
+                    own = OneClientRecord(server=self.id, record=record, principal=context.principal)
+                    context.journal.write(own if context.one_client else record)
                 case do.ClaimProbe(at=at, round=number) if fleet is not None:
                     fleet.claim(self.id, at, number)
                 case do.ReleaseProbe(delay=delay) if fleet is not None:

@@ -29,7 +29,7 @@ import anyio.abc
 
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
-from holdfast.auth import SignInClient
+from holdfast.auth import SignInClient, UserTokens
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
 from holdfast.control import BrowserIdentity, BrowserSessions, ControlServer, HubInfo, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
@@ -117,6 +117,8 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
             hub_tls=identity.client,
             sign=assertions,
             is_local=is_loopback(serving.host),
+            has_local=not serving.can_verify,
+            user_tokens=_user_tokens(serving, config),
         )
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
@@ -179,6 +181,20 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
                         tasks.start_soon(_let_join, joined, place, server, front)
                     await server.serve([serving.listener] if serving.listener is not None else [])
             tasks.cancel_scope.cancel()
+
+
+def _user_tokens(serving: Serving, config: Config) -> UserTokens:
+    """The logins of users. Where servers are per user, an unusable key ends the start."""
+    tokens = UserTokens(keeps=True)
+    own = [spec for spec in config.servers.values() if spec.sharing == "per-user"]
+    if own and serving.options.fleet is not None:
+        raise UsageError(
+            f'`{own[0].id}` has `"sharing": "per-user"`, and the replicas of --fleet do not share users\' logins',
+            hint="serve it by one hub, without --fleet",
+        )
+    if own:
+        tokens.keys  # noqa: B018 - it raises what is wrong with them
+    return tokens
 
 
 def _shared_place(serving: Serving) -> SharedPlace | None:

@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -184,6 +185,12 @@ class Dialer:
         self._limits = limits
         self._authorize = authorize
         self._on_stderr = on_stderr
+
+    def with_logins(self, authorize: Authorize) -> Dialer:
+        """The same dialer, with the logins of one user."""
+        other = copy(self)
+        other._authorize = authorize  # noqa: SLF001 - of the same class
+        return other
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds for new connections."""

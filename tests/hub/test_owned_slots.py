@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core import events as on
-from holdfast.hub.client_slots import ClientSlots, _Own
+from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, _Own
 from holdfast.hub.slot_key import SlotKey
 
 
@@ -38,8 +38,8 @@ class StubSlot:
         self.events.append(event)
 
 
-def _of(owners: list[Owner]) -> tuple[ClientSlots, dict[tuple[str, str], Any]]:
-    slots, stubs = ClientSlots(), {}
+def _of(owners: list[Owner]) -> tuple[OwnedSlots, dict[tuple[str, str], Any]]:
+    slots, stubs = OwnedSlots(ClientOwners()), {}
     for owner in owners:
         for server in ("a", "b"):
             stub: Any = StubSlot()

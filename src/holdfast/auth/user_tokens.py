@@ -1,0 +1,472 @@
+"""The logins of the hub's users: one encrypted row for each principal, issuer and resource (AUTH-8).
+
+Theory of operation. A hub that many people use keeps a login of each of them for each server. Their tokens are never in
+the keyring or the file of the hub's own logins. They are in one SQLite file:
+
+    grants    principal, issuer, resource -> the grant, sealed
+    lock      one row, sealed with the key in force: tells whether a key opens this file
+
+A row is sealed with AES-256-GCM (``keys.py``). Its principal, issuer and resource are authenticated with it, so a row
+that someone copies to another principal does not open there. The key comes from ``HOLDFAST_USER_KEY``, from the file
+that ``HOLDFAST_USER_KEY_FILE`` names, from the keyring with ``HOLDFAST_USER_KEY_FILE=keyring``, or is made once in the
+state folder. One key a line: the first seals, all of them open. The hub seals all rows again with the first one when it
+starts, so the old key can then be removed.
+
+What must never happen:
+
+* A token is lost because a key is: a hub whose keys do not open the file sets it aside (``NAME.corrupt-N``) and begins
+  another one. With the old key the old file can be put back. A command never sets it aside: its key may be the wrong
+  one.
+* Two processes use one refresh token: the authorization server would revoke the login. ``renewing`` holds the lease of
+  one grant; the kernel takes it from a process that ends.
+* A row that does not open is taken for no login and overwritten silently: it is logged, and the others stay usable.
+
+``UserTokens.of`` gives the logins of one principal the form of a ``GrantStore``, so renewals and logins work with them
+as with the hub's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.auth.credentials import Logins, LoginStatus, status_of, takes_login
+from holdfast.auth.grant import Grant, GrantKey, canonical, key_of, read_entry, write_entry
+from holdfast.auth.token_store import SERVICE, StoreUnusable, find_keyring, renewing
+from holdfast.config import ServerSpec, state_folder
+from holdfast.core import command_line
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.files import (
+    FileStamp,
+    NotPrivate,
+    file_stamp,
+    locked,
+    private_folder,
+    read_private,
+    replace_file,
+    set_aside,
+)
+from holdfast.keys import SHORTEST_SECRET, KeyRing
+
+__all__ = ["KEY_FILE_VARIABLE", "KEY_VARIABLE", "UserGrants", "UserLogin", "UserTokens", "find_user_keys"]
+
+log = logging.getLogger("holdfast.auth")
+
+KEY_VARIABLE = "HOLDFAST_USER_KEY"
+KEY_FILE_VARIABLE = "HOLDFAST_USER_KEY_FILE"
+KEYRING = "keyring"
+KEYRING_ENTRY = "user tokens"
+
+FILE_NAME = "user-tokens.sqlite"
+OWN_KEY_NAME = "user-tokens.key"
+
+PURPOSE = "user tokens"
+LOCK_TEXT = b"holdfast user tokens 1"
+
+BUSY_SECONDS = 5.0
+"""How long a write waits for the write of another process."""
+
+MOST_KNOWN = 2_048
+"""Users whose logins this process has in memory; the least recently used give way and are read again."""
+
+_MAKE = "make a key: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS grants (
+    principal TEXT NOT NULL, issuer TEXT NOT NULL, resource TEXT NOT NULL, sealed BLOB NOT NULL,
+    PRIMARY KEY (principal, issuer, resource)
+) STRICT;
+CREATE TABLE IF NOT EXISTS lock (id INTEGER PRIMARY KEY CHECK (id = 0), sealed BLOB NOT NULL) STRICT;
+"""
+
+
+# Keys.
+
+
+def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyRing:
+    """The keys that seal users' tokens. Raises ``HoldfastError`` if what the operator gave has no usable key."""
+    given, named = environ.get(KEY_VARIABLE, ""), environ.get(KEY_FILE_VARIABLE, "")
+    if given and named:
+        raise UsageError(f"{KEY_VARIABLE} and {KEY_FILE_VARIABLE} exclude each other", hint="set one of them")
+    if given:
+        return _ring(given.encode("utf-8", "surrogateescape"), KEY_VARIABLE)
+    if named == KEYRING:
+        return _ring(_from_keyring().encode(), "the keyring")
+    file = Path(named) if named else folder / OWN_KEY_NAME
+    if not named:
+        _make_own_key(folder, file)
+    try:
+        return _ring(read_private(file), f"the file {file}")
+    except NotPrivate as exc:
+        raise HoldfastError(f"the key of users' tokens is not private: {exc}", hint=f"run: {exc.command}") from exc
+    except OSError as exc:
+        raise HoldfastError(
+            f"the key of users' tokens in {file} cannot be read: {exc.strerror}", hint=f"check {KEY_FILE_VARIABLE}"
+        ) from exc
+
+
+def _make_own_key(folder: Path, file: Path) -> None:
+    try:
+        private_folder(folder)
+        with locked(folder / f"{OWN_KEY_NAME}.lock"):
+            if not file.exists():
+                replace_file(file, secrets.token_urlsafe(48) + "\n")
+    except OSError as exc:
+        if not file.exists():
+            raise HoldfastError(
+                f"no key for users' tokens can be kept in {folder}: {exc.strerror}", hint=f"set {KEY_VARIABLE}"
+            ) from exc
+
+
+def _from_keyring() -> str:
+    keyring = find_keyring()
+    if keyring is None:
+        raise HoldfastError(f"{KEY_FILE_VARIABLE}=keyring, but there is no keyring here", hint=f"set {KEY_VARIABLE}")
+    try:
+        found = keyring.get_password(SERVICE, KEYRING_ENTRY)
+        if not found:
+            found = secrets.token_urlsafe(48)
+            keyring.set_password(SERVICE, KEYRING_ENTRY, found)
+    except Exception as exc:  # every backend has errors of its own
+        raise HoldfastError(
+            f"the keyring did not give the key of users' tokens ({type(exc).__name__})", hint="unlock it"
+        ) from exc
+    return found
+
+
+def _ring(content: bytes, where: str) -> KeyRing:
+    keys = [line.strip() for line in content.splitlines() if line.strip()]
+    if not keys or any(len(key) < SHORTEST_SECRET for key in keys):
+        raise UsageError(f"{where} needs keys of at least {SHORTEST_SECRET} bytes, one a line", hint=_MAKE)
+    return KeyRing(keys)
+
+
+# The file.
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserLogin:
+    """One user's login, as an operator may see it: no secret is in it."""
+
+    principal: str
+    issuer: str
+    resource: str
+    readable: bool
+    """Whether a key in force opens it."""
+    scope: str = ""
+    expires_at: float | None = None
+    refreshable: bool = False
+    refused: str = ""
+
+
+class _ReadGrants(NamedTuple):
+    """What was read of one user."""
+
+    stamp: FileStamp = None
+    grants: tuple[Grant, ...] = ()
+
+
+class UserTokens:
+    """The logins of all users. Its methods block: call them in a thread where that matters.
+
+    ``keeps``: this is the hub, which seals rows again and sets a file aside that its keys do not open.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, *, keys: KeyRing | None = None, keeps: bool = False, path: Path | None = None
+    ) -> None:
+        self.folder = folder or state_folder(os.environ)
+        self.file = path or self.folder / FILE_NAME
+        self._given = keys
+        self._keeps = keeps
+        self._opened: KeyRing | None = None
+        self._turn = threading.Lock()
+        self._users: OrderedDict[str, UserGrants] = OrderedDict()
+
+    def of(self, principal: str) -> UserGrants:
+        """The logins of one user."""
+        known = self._users.get(principal)
+        if known is None:
+            known = self._users[principal] = UserGrants(self, principal)
+        self._users.move_to_end(principal)
+        while len(self._users) > MOST_KNOWN:
+            self._users.popitem(last=False)
+        return known
+
+    def stamp(self) -> FileStamp:
+        """Changes when a login of any user does."""
+        return file_stamp(self.file)
+
+    def all(self) -> list[UserLogin]:
+        """All logins of all users, without their secrets."""
+        found: list[UserLogin] = []
+        for principal, key, grant in self._rows(None):
+            if grant is None:
+                found.append(UserLogin(principal=principal, issuer=key.issuer, resource=key.resource, readable=False))
+                continue
+            found.append(
+                UserLogin(
+                    principal=principal,
+                    issuer=key.issuer,
+                    resource=key.resource,
+                    readable=True,
+                    scope=grant.scope,
+                    expires_at=grant.expires_at,
+                    refreshable=grant.refreshable,
+                    refused=grant.refused,
+                )
+            )
+        return found
+
+    def read(self, principal: str) -> tuple[Grant, ...]:
+        """The grants of one user. One that does not open is left out and logged."""
+        found = list(self._rows(principal))
+        for _, key, grant in found:
+            if grant is None:
+                log.warning("a login to %s does not open: its user has to log in again", key.resource)
+        return tuple(grant for _, _, grant in found if grant is not None)
+
+    @contextmanager
+    def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
+        """Change the grants of one user in one transaction. Raises ``StoreUnusable``."""
+        keys = self.keys
+        try:
+            private_folder(self.folder)
+            with closing(self._open()) as database, database:
+                database.execute("BEGIN IMMEDIATE")
+                before = {key: grant for _, key, grant in self._opened_rows(database, keys, principal)}
+                after = {key: grant for key, grant in before.items() if grant is not None}
+                known = dict(after)
+                yield after
+                for key in known.keys() - after.keys():
+                    where = (principal, *key)
+                    database.execute("DELETE FROM grants WHERE principal = ? AND issuer = ? AND resource = ?", where)
+                for key, grant in after.items():
+                    if known.get(key) != grant:
+                        sealed = _sealed(keys, principal, grant)
+                        database.execute("INSERT OR REPLACE INTO grants VALUES (?, ?, ?, ?)", (principal, *key, sealed))
+        except (sqlite3.Error, OSError) as exc:
+            raise self._unusable(exc) from exc
+
+    @property
+    def keys(self) -> KeyRing:
+        """The keys in force, checked against the file once. Raises ``HoldfastError``."""
+        with self._turn:
+            if self._opened is None:
+                keys = self._given or find_user_keys(self.folder)
+                self._check(keys)
+                self._opened = keys
+            return self._opened
+
+    def _check(self, keys: KeyRing) -> None:
+        """See that the keys open the file. The hub sets one aside that they do not open, and seals rows again."""
+        if not self.file.exists():
+            return
+        try:
+            with locked(self.folder / f"{FILE_NAME}.lock"):
+                with closing(self._open()) as database:
+                    row = database.execute("SELECT sealed FROM lock").fetchone()
+                    ours = row is None or keys.open(row[0], purpose=PURPOSE) == LOCK_TEXT
+                    is_old = row is None or keys.newest.open(row[0], purpose=PURPOSE) is None
+                    if ours and is_old and self._keeps:
+                        self._seal_again(database, keys)
+                if ours:
+                    return
+                if not self._keeps:
+                    raise StoreUnusable(
+                        f"the key of this command does not open {self.file}",
+                        hint=f"set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} as the hub has it",
+                    )
+                aside = set_aside(self.file)
+                log.error(
+                    "no key in force opens the users' tokens: they are set aside as %s, and users have to log in "
+                    "again. Put the old key back to use them: see %s",
+                    aside.name,
+                    KEY_FILE_VARIABLE,
+                )
+        except sqlite3.DatabaseError as exc:
+            if not self._keeps or exc.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise self._unusable(exc) from exc
+            log.error("the users' tokens are damaged and set aside as %s: %s", set_aside(self.file).name, exc)  # noqa: TRY400 - a traceback adds nothing
+        except OSError as exc:
+            raise self._unusable(exc) from exc
+
+    def _seal_again(self, database: sqlite3.Connection, keys: KeyRing) -> None:
+        """Seal every row with the first key, so that an older one can be removed."""
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            rows = database.execute("SELECT principal, issuer, resource, sealed FROM grants").fetchall()
+            for principal, issuer, resource, sealed in rows:
+                about = _about(principal, GrantKey(issuer, resource))
+                content = keys.open(sealed, purpose=PURPOSE, about=about)
+                if content is not None:
+                    again = keys.seal(content, purpose=PURPOSE, about=about)
+                    where = (again, principal, issuer, resource)
+                    database.execute(
+                        "UPDATE grants SET sealed = ? WHERE principal = ? AND issuer = ? AND resource = ?", where
+                    )
+            database.execute("INSERT OR REPLACE INTO lock VALUES (0, ?)", (keys.seal(LOCK_TEXT, purpose=PURPOSE),))
+
+    def _rows(self, principal: str | None) -> list[tuple[str, GrantKey, Grant | None]]:
+        """The rows of a user, or of all; a grant is None where no key in force opens it."""
+        keys = self.keys
+        if not self.file.exists():
+            return []
+        try:
+            with closing(self._open()) as database:
+                return self._opened_rows(database, keys, principal)
+        except (sqlite3.Error, OSError) as exc:
+            raise self._unusable(exc) from exc
+
+    def _opened_rows(
+        self, database: sqlite3.Connection, keys: KeyRing, principal: str | None
+    ) -> list[tuple[str, GrantKey, Grant | None]]:
+        of_one = "" if principal is None else " WHERE principal = ?"
+        query = f"SELECT principal, issuer, resource, sealed FROM grants{of_one} ORDER BY 1, 2, 3"  # noqa: S608 - fixed texts
+        rows = database.execute(query, () if principal is None else (principal,)).fetchall()
+        return [
+            (owner, key := GrantKey(issuer, resource), _grant_in(keys, owner, key, sealed))
+            for owner, issuer, resource, sealed in rows
+        ]
+
+    def _open(self) -> sqlite3.Connection:
+        new = not self.file.exists()
+        database = sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            if new:
+                self.file.chmod(0o600)
+            if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'lock'").fetchone() == (0,):
+                database.executescript(_SCHEMA)
+                keys = self._given or find_user_keys(self.folder)
+                database.execute("INSERT OR IGNORE INTO lock VALUES (0, ?)", (keys.seal(LOCK_TEXT, purpose=PURPOSE),))
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _unusable(self, exc: Exception) -> StoreUnusable:
+        return StoreUnusable(
+            f"the users' tokens in {self.file} cannot be used: {getattr(exc, 'strerror', None) or exc}",
+            hint="correct the owner and mode of its folder, or set XDG_STATE_HOME to another one",
+        )
+
+    def __repr__(self) -> str:
+        return f"<UserTokens {self.file}, {len(self._users)} users in memory>"
+
+
+def _about(principal: str, key: GrantKey) -> bytes:
+    """What a row is bound to. The lengths make it unambiguous."""
+    return json.dumps([principal, *key]).encode()
+
+
+def _sealed(keys: KeyRing, principal: str, grant: Grant) -> bytes:
+    content = json.dumps(write_entry(replace(grant, source="file"))).encode()
+    return keys.seal(content, purpose=PURPOSE, about=_about(principal, grant.key))
+
+
+def _grant_in(keys: KeyRing, principal: str, key: GrantKey, sealed: bytes) -> Grant | None:
+    content = keys.open(sealed, purpose=PURPOSE, about=_about(principal, key))
+    if content is None:
+        return None
+    try:
+        entry: dict[str, Any] = json.loads(content)
+        return read_entry(entry) if key_of(entry) == key else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # a newer version wrote it
+
+
+class UserGrants:
+    """The logins of one user (a ``GrantStore``)."""
+
+    def __init__(self, tokens: UserTokens, principal: str) -> None:
+        self._tokens = tokens
+        self.principal = principal
+        self._read = _ReadGrants()
+        self._reading = threading.Lock()
+        self.logins = Logins(self, command=self._command)
+        """What renews them; one for each user, so that one process asks once."""
+
+    @property
+    def file(self) -> Path:
+        """Where they are kept."""
+        return self._tokens.file
+
+    @property
+    def current(self) -> bool:
+        """Whether the last read is up to date."""
+        return self._read.stamp == self._tokens.stamp()
+
+    @property
+    def known(self) -> tuple[Grant, ...]:
+        """The grants of the last read, without a look at the file."""
+        return self._read.grants
+
+    def grants(self) -> tuple[Grant, ...]:
+        """All grants of this user; reads the file again if it changed."""
+        with self._reading:
+            if not self.current:
+                _ = self._tokens.keys  # the first look may seal the rows again
+                stamp = self._tokens.stamp()
+                self._read = _ReadGrants(stamp, self._tokens.read(self.principal))
+        return self._read.grants
+
+    def get(self, key: GrantKey) -> Grant | None:
+        """One grant."""
+        return next((grant for grant in self.grants() if grant.key == key), None)
+
+    def of(self, server: str) -> Grant | None:
+        """The grant of the login to this address."""
+        return next((grant for grant in self.grants() if server in grant.servers), None)
+
+    def put(self, grant: Grant) -> Grant:
+        """Keep a grant in place of the one with its key; an address belongs to one grant of this user only."""
+        with self._tokens.changing(self.principal) as grants:
+            before = grants.pop(grant.key, None)
+            servers = {*grant.servers, *(before.servers if before is not None else ())}
+            for key, other in list(grants.items()):
+                grants[key] = replace(other, servers=tuple(one for one in other.servers if one not in servers))
+            kept = grants[grant.key] = replace(grant, servers=tuple(sorted(servers)), source="file")
+        self.grants()
+        return kept
+
+    def remove(self, key: GrantKey) -> bool:
+        """Forget a grant; False if there was none."""
+        with self._tokens.changing(self.principal) as grants:
+            gone = grants.pop(key, None)
+        self.grants()
+        return gone is not None
+
+    @asynccontextmanager
+    async def renewing(self, key: GrantKey) -> AsyncIterator[None]:
+        """Hold the lease of one grant."""
+        async with renewing(self._tokens.folder, key, self.principal):
+            yield
+
+    def status(self, spec: ServerSpec) -> LoginStatus:
+        """The state of this user's login to a server. Reads the store and nothing else."""
+        return status_of(spec, self)
+
+    def address_of(self, spec: ServerSpec) -> str:
+        """The address by which a login to a server is found; empty for a server that takes none."""
+        return canonical(spec.url) if takes_login(spec) else ""
+
+    def lacks_login(self, spec: ServerSpec) -> bool:
+        """Whether a server takes a login, and this user has none that is still accepted; without a read."""
+        server = self.address_of(spec)
+        return bool(server) and not any(server in one.servers and not one.refused for one in self.known)
+
+    def _command(self, server: str) -> str:
+        return command_line("login", server=server, options=("--user", self.principal))
+
+    def __repr__(self) -> str:
+        return f"<UserGrants of {self.principal}: {len(self._read.grants)}>"

@@ -1,0 +1,414 @@
+"""Users with connections of their own: the slots, the catalogs and the logins of ``sharing: per-user`` (SEC-13).
+
+Theory of operation. A user is a verified principal. For each ``per-user`` server she has a slot: her own connection, or
+her own process, with her own login. What it lists is her part of the catalog:
+
+    shared catalog, without the listings of per-user servers      the same for all users (``_base``)
+    + the listings of her own slots                               her catalog (``UserCatalogs.of``)
+
+``local`` is a user too: the one of a hub that asks for no credentials, and of a program that uses the hub as a library.
+The shared slot of a per-user server is hers alone. So a hub with one user works as if it were shared.
+
+Whose evidence it is:
+
+* What a slot learns about the *server* (it is down, it is slow, it is back) goes to the slots of all users: they are
+  peers, as the replicas of a fleet are (``_UserPeer``).
+* What it learns about *credentials* (a denial) stays in the slot. To the others it says that the server answers.
+
+What must never happen: an item, an answer, a notification or a token of one user reaches another one. So nothing here
+is found by a server's name alone: every question has a principal. Listings and catalogs with the same content are one
+object for all users that have it, which saves memory and tells nothing: each of them has all of it.
+
+Content is approved by what it says, for all users: a tool that was seen with one user is no news with the next one.
+Each sees what her own server lists; what is held is held for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import anyio.to_thread
+
+from holdfast.access import LOCAL
+from holdfast.auth import UserGrants, UserTokens
+from holdfast.config import Config, ServerSpec, Settings
+from holdfast.core import Catalog, ChangedKinds, Kind, Listing, State, events as on
+from holdfast.errors import ServerBusy
+from holdfast.hub.approvals import Approvals
+from holdfast.hub.hub_clock import sleep_until_poll
+from holdfast.hub.journal import Journal
+from holdfast.hub.lease import FindRelay
+from holdfast.hub.owned_slots import OwnedSlots
+from holdfast.hub.publisher import prepared
+from holdfast.hub.records import OneClientRecord, Published
+from holdfast.hub.slot import Slot, SlotContext
+from holdfast.hub.slot_key import SlotKey, SlotScope
+from holdfast.hub.state_store import written_prefixes
+from holdfast.wire import Fields
+
+__all__ = ["UserSlots"]
+
+MOST_USERS = 4_096
+"""Users whose listings are remembered; of others the next list waits for their servers again."""
+
+MOST_CATALOGS = 64
+"""Catalogs that are kept for users with the same listings."""
+
+ALIKE = 8
+"""Listings of one server that a new one is compared with."""
+
+LOGIN_SECONDS = 1.0
+"""How often it is looked for logins that another process stored."""
+
+
+class UserSlots:
+    """The users but ``local``: their slots, their catalogs and their logins."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], Config],
+        catalog: Callable[[], Catalog],
+        approvals: Approvals,
+        journal: Journal,
+        tokens: UserTokens,
+        shared: Callable[[str], Slot],
+    ) -> None:
+        """``shared`` gives the shared slot of a server."""
+        self.tokens = tokens
+        """The logins of the users."""
+        self._config = config
+        self._shared = shared
+        self._servers: tuple[Config, frozenset[str]] | None = None
+        self.catalogs = UserCatalogs(
+            config=config,
+            catalog=catalog,
+            approvals=approvals,
+            journal=journal,
+            servers=lambda: self.servers,
+            is_connected=lambda principal: principal in self.slots.servers_of,
+        )
+        self.slots = OwnedSlots(UserOwners(tokens, self.catalogs, others=self._of_server))
+
+    @property
+    def servers(self) -> frozenset[str]:
+        """The servers with a connection for each user."""
+        config = self._config()
+        if self._servers is None or self._servers[0] is not config:
+            found = (name for name, spec in config.servers.items() if spec.sharing == "per-user")
+            self._servers = config, frozenset(found)
+        return self._servers[1]
+
+    def has_own(self, principal: str, server: str) -> bool:
+        """Whether a user has a slot of her own for a server, or would get one."""
+        return principal != LOCAL.name and server in self.servers
+
+    def of(self, principal: str, spec: ServerSpec, relay: FindRelay) -> Slot:
+        """A user's slot for a server; started if it is new. Raises ``ServerBusy`` over the limit."""
+        return self.slots.of(principal, spec, relay, expires=True, principal=principal)
+
+    def slot(self, principal: str, server: str) -> Slot:
+        """The slot that a user's calls go to: her own if it was started, else the shared one."""
+        own = self.slots.find(principal, server) if self.has_own(principal, server) else None
+        return own or self._shared(server)
+
+    def grants(self, principal: str) -> UserGrants:
+        """The logins of a user."""
+        return self.tokens.of(principal)
+
+    def lacking_login(self, principal: str) -> tuple[str, ...]:
+        """The servers that deny a user access because her login is missing or has ended."""
+        if principal == LOCAL.name:
+            return ()
+        servers = self.slots.servers_of.get(principal, ())
+        return tuple(sorted(one for one in servers if self._lacks_login(principal, one)))
+
+    def use_login(self, principal: str, server: str) -> None:
+        """A user logged in to a server, or out: her slot begins again with what is stored now."""
+        slot = self.slots.find(principal, server)
+        if slot is not None:
+            waits = slot.state in (State.DENIED, State.PERMANENTLY_FAILED)
+            # A connection that stands is that of the login before.
+            slot.handle(on.LoginSucceeded() if waits else on.ReconnectRequested())
+
+    def withdrawn(self, server: str) -> None:
+        """A server was disabled or removed: end its slots, and forget what they listed."""
+        self.slots.end(server)
+        self.catalogs.withdrawn(server)
+
+    async def watch_logins(self) -> None:
+        """Follow logins that other processes store, until cancelled: `holdfast login --user` is one."""
+        stamp = None
+        while True:
+            await sleep_until_poll(LOGIN_SECONDS)
+            if not self.slots.servers_of:
+                continue
+            now = await anyio.to_thread.run_sync(self.tokens.stamp)
+            if now == stamp:
+                continue
+            stamp = now
+            for owner in list(self.slots.servers_of):
+                await self._follow_login(str(owner))
+
+    async def _follow_login(self, principal: str) -> None:
+        grants = self.grants(principal)
+        before = {server: one.login for one in grants.known for server in one.servers}
+        if not await grants.logins.reading.up_to_date():
+            return
+        after = {server: one.login for one in grants.known for server in one.servers}
+        for server in list(self.slots.servers_of.get(principal, ())):
+            slot = self.slots.find(principal, server)
+            address = grants.address_of(slot.spec) if slot is not None else ""
+            if before.get(address) != after.get(address):
+                self.use_login(principal, server)
+
+    def _lacks_login(self, principal: str, server: str) -> bool:
+        slot = self.slots.find(principal, server)
+        return slot is not None and slot.state is State.DENIED and self.grants(principal).lacks_login(slot.spec)
+
+    def _of_server(self, server: str) -> list[tuple[str, Slot]]:
+        found = ((str(owner), self.slots.find(owner, server)) for owner in self.slots.servers_of)
+        return [(principal, slot) for principal, slot in found if slot is not None]
+
+    def __repr__(self) -> str:
+        return f"<UserSlots of {len(self.slots.servers_of)} users, {self.catalogs!r}>"
+
+
+class UserOwners:
+    """Users as ``Owners`` of slots. ``others`` finds the users that have a slot for a server, and their slots."""
+
+    scope: SlotScope = "user"
+
+    def __init__(
+        self, tokens: UserTokens, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
+    ) -> None:
+        self._tokens = tokens
+        self._catalogs = catalogs
+        self._others = others
+
+    def idle(self, settings: Settings) -> float:
+        """See ``Owners``."""
+        return settings.per_user.idle
+
+    def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
+        """See ``Owners``."""
+        principal = str(key.owner)
+        return replace(
+            shared,
+            host=_UserHost(self._catalogs, principal),
+            one_client=True,
+            principal=principal,
+            authorize=self._tokens.of(principal).logins.authorize,
+            fleet=_UserPeer(self._others, shared, principal),
+        )
+
+    def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
+        """See ``Owners``."""
+        limits = settings.per_user
+        most, setting = limits.connections, "connections"
+        if spec.transport == "stdio":
+            most, setting = limits.processes, "processes"
+        if len(principals) >= most:
+            raise ServerBusy(
+                f"MCP server '{spec.id}' has reached its limit of {most} users at the same time; "
+                f"wait until one is idle, or raise `holdfast.perUser.{setting}`",
+                server_id=spec.id,
+                state="connected",
+            )
+
+    def __repr__(self) -> str:
+        return "<UserOwners>"
+
+
+class UserCatalogs:
+    """What each user's servers offer. ``servers`` are those that are per user."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], Config],
+        catalog: Callable[[], Catalog],
+        approvals: Approvals,
+        journal: Journal,
+        servers: Callable[[], frozenset[str]],
+        is_connected: Callable[[str], bool],
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._approvals = approvals
+        self._journal = journal
+        self._servers = servers
+        self._is_connected = is_connected
+        self._listings: OrderedDict[str, dict[str, Listing]] = OrderedDict()
+        """By user and server, what her server listed, as it sent it."""
+        self._alike: dict[str, list[Listing]] = {}
+        self._based_on: tuple[Catalog, Config, Catalog] | None = None
+        self._made: OrderedDict[tuple[int, ...], tuple[Catalog, tuple[Listing, ...], Catalog]] = OrderedDict()
+
+    def of(self, principal: str) -> Catalog:
+        """What a user's servers offer; the catalog of the hub where no server is per user."""
+        per_user = self._servers()
+        if principal == LOCAL.name or not per_user:
+            return self._catalog()
+        base = self._base()
+        known = self._listings.get(principal, {})
+        shown = [(name, one) for name, one in known.items() if name in base.servers and name in per_user]
+        return self._with(base, tuple(one for name, one in shown if not base.servers[name].withdrawn))
+
+    def publish(self, principal: str, listing: Listing) -> None:
+        """A user's slot listed its server."""
+        before = self.of(principal)
+        known = self._listings.setdefault(principal, {})
+        self._listings.move_to_end(principal)
+        # A slot that began again counts its generations from 1: what it lists is newer all the same.
+        known[listing.server] = self._one_of_alike(listing)
+        while len(self._listings) > MOST_USERS:
+            idle = (one for one in self._listings if not self._is_connected(one))
+            del self._listings[next(idle, next(iter(self._listings)))]
+        self._approvals.listings.review(listing, of_one=True)
+        changes = self.of(principal).changes(before)
+        self._tell(principal, listing.server, changes.get(listing.server, _NOTHING))
+
+    def publish_again(self, server: str) -> None:
+        """What is approved has changed: tell the users who have the server to look again."""
+        self._made.clear()
+        for principal, listings in self._listings.items():
+            if server in listings:
+                self._tell(principal, server, _ALL_KINDS)
+
+    def withdrawn(self, server: str) -> None:
+        """A server was disabled or removed: forget what it listed."""
+        self._alike.pop(server, None)
+        for listings in self._listings.values():
+            listings.pop(server, None)
+
+    def prepared(self, principal: str, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The parameters of a user's call; see ``SlotHost``."""
+        return prepared(self.of(principal), self._approvals, server, method, params, late=late)
+
+    def _one_of_alike(self, listing: Listing) -> Listing:
+        """The listing, or one of another user with the same content."""
+        alike = self._alike.setdefault(listing.server, [])
+        for one in alike:
+            if replace(listing, generation=one.generation) == one:
+                return one
+        alike.append(listing)
+        del alike[:-ALIKE]
+        return listing
+
+    def _base(self) -> Catalog:
+        """The catalog without what per-user servers listed for ``local``."""
+        catalog, config, per_user = self._catalog(), self._config(), self._servers()
+        if self._based_on is None or self._based_on[0] is not catalog or self._based_on[1] is not config:
+            written = written_prefixes(config)
+            others = {name: prefix for name, prefix in written.items() if name not in per_user}
+            base = catalog.arrange(others).arrange(written)
+            for name in per_user:
+                if name in catalog.servers and catalog.servers[name].withdrawn:
+                    base = base.withdraw(name)
+            self._based_on = catalog, config, base
+        return self._based_on[2]
+
+    def _with(self, base: Catalog, listings: tuple[Listing, ...]) -> Catalog:
+        """The base with these listings; made once for all users that have them."""
+        if not listings:
+            return base
+        key = (id(base), *map(id, listings))
+        known = self._made.get(key)
+        if known is None:
+            shown = [self._approvals.listings.as_shown(one) for one in listings]
+            known = self._made[key] = base, listings, base.publish_all(shown)
+            while len(self._made) > MOST_CATALOGS:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return known[2]
+
+    def _tell(self, principal: str, server: str, changed: ChangedKinds) -> None:
+        shown, own = changed
+        if shown or own:
+            record = Published(
+                server=server,
+                version=self._catalog().version,
+                kinds=_names(shown),
+                own_kinds=_names(own),
+                at=self._journal.clock.now(),
+            )
+            self._journal.write(OneClientRecord(server=server, record=record, principal=principal))
+
+    def __repr__(self) -> str:
+        return f"<UserCatalogs of {len(self._listings)} users>"
+
+
+_NOTHING = ChangedKinds(frozenset(), frozenset())
+_ALL_KINDS = ChangedKinds(frozenset(Kind), frozenset(Kind))
+
+
+def _names(kinds: Iterable[Kind]) -> tuple[str, ...]:
+    return tuple(sorted(kind.value for kind in kinds))
+
+
+class _UserHost:
+    """The ``SlotHost`` of one user's slots."""
+
+    def __init__(self, catalogs: UserCatalogs, principal: str) -> None:
+        self._catalogs = catalogs
+        self._principal = principal
+
+    def publish(self, listing: Listing) -> None:
+        """Show it to this user."""
+        self._catalogs.publish(self._principal, listing)
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Do nothing: a slot that ends because it is idle keeps its listing, and all others are withdrawn for all."""
+
+    def reinstate(self, server: str) -> None:
+        """Do nothing: a disabled server ends the slots of its users."""
+
+    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The names are those of this user's catalog; what is held is held for all."""
+        return self._catalogs.prepared(self._principal, server, method, params, late=late)
+
+    def __repr__(self) -> str:
+        return f"<_UserHost of {self._principal}>"
+
+
+class _UserPeer:
+    """What one user's slot tells the slots of other users about their server (``EvidenceSharing``)."""
+
+    def __init__(self, others: Callable[[str], list[tuple[str, Slot]]], context: SlotContext, principal: str) -> None:
+        self._others = others
+        self._context = context
+        self._principal = principal
+
+    def claim(self, server: str, at: float | None, number: int) -> None:
+        """Every user may try: a try of one replaces the next try of the others (``PeerTripped``)."""
+        if at is not None:
+            # In a step of its own: this is called while the slot does its effects.
+            self._context.tasks.start_soon(self._grant, server, name=f"{server} claim")
+
+    def release(self, server: str, delay: float) -> None:
+        """Nothing: the right was not taken from another slot."""
+
+    def share(self, server: str, evidence: on.Event) -> None:
+        """Tell the others. A denial is about this user's login: of the server it says that it answers."""
+        if isinstance(evidence, on.PeerTripped) and evidence.status == "denied":
+            evidence = on.PeerRecovered()
+        self._context.tasks.start_soon(self._tell, server, evidence, name=f"{server} evidence")
+
+    async def _grant(self, server: str) -> None:
+        for principal, slot in self._others(server):
+            if principal == self._principal:
+                slot.handle(on.ClaimGranted(until=math.inf))
+
+    async def _tell(self, server: str, evidence: on.Event) -> None:
+        for principal, slot in self._others(server):
+            # A login is missing there: that the server answers changes nothing.
+            answers = slot.state is State.DENIED and isinstance(evidence, on.PeerRecovered)
+            if principal != self._principal and not answers:
+                slot.handle(evidence)
+
+    def __repr__(self) -> str:
+        return f"<_UserPeer {self._principal}>"
