@@ -120,3 +120,12 @@ def test_no_other_module_replaces_files_or_locks_them_by_itself() -> None:
         if file.name not in ("files.py", "join_address.py") and forbidden.search(file.read_text(encoding="utf-8"))
     }
     assert found == set()
+
+
+def test_a_private_folder_has_private_parents_and_leaves_those_that_exist(tmp_path: Path) -> None:
+    there = tmp_path / "home"
+    there.mkdir(mode=0o755)
+    private_folder(there / "state" / "holdfast" / "hubs")
+    made = ("state", "state/holdfast", "state/holdfast/hubs")
+    assert [(there / name).stat().st_mode & 0o777 for name in made] == [0o700] * 3
+    assert there.stat().st_mode & 0o777 == 0o755

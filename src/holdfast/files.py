@@ -98,8 +98,14 @@ def set_aside_once(file: Path, seen: FileStamp) -> Path | None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder that only its owner may enter, with its parents. One that exists keeps its mode."""
-    folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    """Create a folder that only its owner may enter, with its parents. One that exists keeps its mode.
+
+    The parents are private too, as the XDG specification asks; ``mkdir(parents=True)`` would open them to others.
+    """
+    for parent in reversed(folder.parents):
+        if not parent.exists():
+            parent.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
+    folder.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
     return folder
 
 
