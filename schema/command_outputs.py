@@ -103,6 +103,69 @@ class ApprovedOutput(Versioned):
     refused: list[RefusedTool]
 
 
+class AccessDecided(TypedDict):
+    """What the access rules decide."""
+
+    effect: Literal["allow", "ask", "deny"]
+    rule: str
+    reason: str
+    approver: Literal["caller", "operator"] | None
+    listed: bool
+    service: str | None
+
+
+class AccessQuestion(TypedDict):
+    """Who asks for what."""
+
+    user: str
+    kind: Literal["tool", "prompt", "resource"]
+    server: str
+    name: str
+
+
+class ExplainOutput(Versioned, AccessQuestion, AccessDecided):
+    """`holdfast access explain`."""
+
+    possible: list[Literal["allow", "ask", "deny"]]
+
+
+class AccessTested(AccessQuestion, AccessDecided):
+    """One test of a table."""
+
+    number: int
+    passed: bool
+    expected: dict[str, Any]
+
+
+class AccessTestOutput(Versioned):
+    """`holdfast access test`."""
+
+    passed: int
+    failed: int
+    tests: list[AccessTested]
+
+
+class ReplayedCalls(TypedDict):
+    """Recorded calls with the same change."""
+
+    change: Literal["refused", "asks", "allowed", "unknown"]
+    user: str
+    server: str
+    name: str
+    effect: str
+    rule: str
+    reason: str
+    calls: int
+
+
+class ReplayOutput(Versioned):
+    """`holdfast access replay`."""
+
+    judged: int
+    counts: dict[str, int]
+    calls: list[ReplayedCalls]
+
+
 class CallsOutput(Versioned):
     """`holdfast approve --calls`."""
 
@@ -484,6 +547,9 @@ class AuditVerified(Versioned):
 
 
 OUTPUTS: Mapping[str, Any] = {
+    "access explain": ExplainOutput,
+    "access replay": ReplayOutput,
+    "access test": AccessTestOutput,
     "add": AddOutput | UndoneOutput,
     "approve": ApprovalsOutput | ApprovedOutput | CallsOutput | DecidedOutput,
     "audit": AuditOutput,

@@ -69,5 +69,11 @@ if TYPE_CHECKING:
     )
     from holdfast.access.quotas import QuotaExceeded as QuotaExceeded, Quotas as Quotas
     from holdfast.access.roles import ALL_ROLES as ALL_ROLES, Role as Role, roles_of as roles_of
+    from holdfast.access.what_if import (
+        PossiblePolicy as PossiblePolicy,
+        Replayed as Replayed,
+        principal_named as principal_named,
+        replayed as replayed,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -99,6 +99,9 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """call, refusal, login, approval, switch, reconnect, reload, sign-in; opened, closed and lost are of the writer."""
     principal: str = ""
     """Who did it; ``local`` where the hub asks for no credentials."""
+    groups: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    """What a caller's credential said of it, for `access replay`."""
     program: str = ""
     """What the client calls itself: its name and version."""
     source: str = ""

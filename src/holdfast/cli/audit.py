@@ -23,7 +23,7 @@ from holdfast.errors import ConfigNotFound, UsageError
 if TYPE_CHECKING:
     from holdfast.access import AuditRecord, Verified
 
-__all__ = ["app"]
+__all__ = ["app", "audit_folder", "moment_of"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -62,11 +62,8 @@ def audit(
         return
     from holdfast.access import AuditFilter, AuditReader  # noqa: PLC0415 - slow to import; a wrong option does not wait
 
-    wanted = AuditFilter(principal=user, server=server, tool=tool, outcome=outcome, since=_moment(since))
-    folder = path if path is not None else _places(config)[0]
-    if not folder.is_dir():
-        raise UsageError(f"there is no audit in {folder}", hint="`audit.path` in the mcp.json turns it on")
-    reader = AuditReader(folder, wanted)
+    wanted = AuditFilter(principal=user, server=server, tool=tool, outcome=outcome, since=moment_of(since))
+    reader = AuditReader(audit_folder(path, config), wanted)
     while True:
         for record in reader.read():
             _show(record, as_json=as_json)
@@ -123,6 +120,14 @@ def _text(file: Path) -> str:
         raise UsageError(f"the checkpoints cannot be read: {exc}") from exc
 
 
+def audit_folder(path: Path | None, config: Path | None) -> Path:
+    """The folder of the audit that is meant; raises ``UsageError`` if there is none."""
+    folder = path if path is not None else _places(config)[0]
+    if not folder.is_dir():
+        raise UsageError(f"there is no audit in {folder}", hint="`audit.path` in the mcp.json turns it on")
+    return folder
+
+
 def _places(config: Path | None) -> tuple[Path, Path]:
     """The folder and the key of the mcp.json; those of the state folder where there is none."""
     from holdfast.access import audit_places  # noqa: PLC0415 - as above
@@ -134,7 +139,8 @@ def _places(config: Path | None) -> tuple[Path, Path]:
     return audit_places(found.settings.audit, found.source, os.environ)
 
 
-def _moment(text: str) -> datetime:
+def moment_of(text: str) -> datetime:
+    """The time that ``--since`` means."""
     try:
         return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except InvalidValue:

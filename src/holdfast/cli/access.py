@@ -1,0 +1,311 @@
+"""``holdfast access``: what the access rules of an mcp.json decide, for a question, a table of tests, or past calls.
+
+No hub needs to run: the rules of the file decide. A service that decides too (``access.extAuthz``) is not asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from holdfast.cli.audit import audit_folder, moment_of
+from holdfast.cli.output import counted, data_console, print_json, side_console
+from holdfast.cli.trust import load_trusted
+from holdfast.config import AccessRule, AccessSettings
+from holdfast.core import plain
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.access import AccessDecision, AccessItem, Principal
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+_Kind = Literal["tool", "prompt", "resource"]
+
+_Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json with the rules")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
+
+_STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
+
+
+@app.callback()
+def access() -> None:
+    """Say what the access rules decide: for one call, for a table of expectations, or for recorded calls."""
+
+
+@app.command()
+def explain(
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="A principal: `ci`, `https://idp.example#ada`, `gateway#bob`, `local`")
+    ],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="SERVER/NAME, by the name that the server gives it")],
+    groups: Annotated[
+        list[str] | None, typer.Option("--groups", metavar="NAME,…", help="The groups of the user; may be repeated")
+    ] = None,
+    scopes: Annotated[
+        list[str] | None, typer.Option("--scopes", metavar="NAME,…", help="The scopes of the token; may be repeated")
+    ] = None,
+    arguments: Annotated[
+        str | None, typer.Option("--arguments", metavar="JSON", help="The arguments of the call, for conditions")
+    ] = None,
+    kind: Annotated[_Kind, typer.Option("--kind", help="What TOOL is")] = "tool",
+    as_json: _Json = False,
+    config: _Config = None,
+) -> None:
+    """Say whether a call is allowed, which rule decides that, and whether the tool is listed.
+
+    Without --arguments it says too if that depends on them.
+    Exit code 0: it was said.
+    """
+    from holdfast.access import Policy, PossiblePolicy, principal_named  # noqa: PLC0415 - slow to import
+
+    settings = load_trusted(config).settings.access
+    principal = principal_named(user, _names(groups), _names(scopes))
+    item = _item(kind, tool)
+    policy = Policy(settings)
+    decision = policy.decide(principal, item, _parsed(arguments))
+    effects = PossiblePolicy(settings).effects(principal, item) if arguments is None else {decision.effect}
+    told = _told(settings, decision, listed=policy.may_list(principal, item))
+    told |= {"user": user, "kind": kind, "server": item.server, "name": item.name, "possible": sorted(effects)}
+    if as_json:
+        print_json(told)
+    else:
+        _print_explained(told, settings)
+
+
+@app.command("test")
+def check_table(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON file with the expectations")],
+    as_json: _Json = False,
+    config: _Config = None,
+) -> None:
+    """Check a table of expectations against the rules.
+
+    {"tests": [{"user": "bob", "groups": ["dev"], "tool": "jira/get_issue",
+    "arguments": {"n": 5}, "expect": "allow"}]}
+
+    `expect` is allow, ask or deny; `listed` and `rule` may be there too. A test has one of
+    `tool`, `prompt` and `resource`.
+    Exit code 0: all are as expected. 1: some are not.
+    """
+    from holdfast.access import Policy  # noqa: PLC0415 - slow to import
+
+    settings = load_trusted(config).settings.access
+    policy = Policy(settings)
+    rows = [_tested(policy, settings, number, one) for number, one in enumerate(_tests_in(file))]
+    failed = sum(not row["passed"] for row in rows)
+    if as_json:
+        print_json({"passed": len(rows) - failed, "failed": failed, "tests": rows})
+    else:
+        for row in rows:
+            _print_tested(row)
+        side_console().print(f"{counted(len(rows), 'test')}, {failed} failed", style="red" if failed else "green")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def replay(
+    policy: Annotated[
+        Path, typer.Option("--policy", metavar="FILE", help="The mcp.json with the new rules", show_default=False)
+    ],
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="Calls since then: `2h`, `7d`, or 2026-11-18T09:00")
+    ] = "7d",
+    path: Annotated[Path | None, typer.Option("--path", metavar="FOLDER", help="The folder of the audit")] = None,
+    as_json: _Json = False,
+    config: _Config = None,
+) -> None:
+    """Say which recorded calls other rules would refuse, ask about, or allow.
+
+    The calls are those of the audit. A call is not judged if a condition needs its arguments
+    and the audit has only their hash; `"arguments": "masked"` keeps them.
+    Exit code 0: it was said. 1: calls that were made would be refused, or wait for a person.
+    """
+    from holdfast.access import (  # noqa: PLC0415 - slow to import
+        AuditFilter,
+        AuditReader,
+        Policy,
+        PossiblePolicy,
+        replayed,
+    )
+
+    settings = load_trusted(policy).settings.access
+    rules, possible = Policy(settings), PossiblePolicy(settings)
+    counts: Counter[str] = Counter()
+    rows: Counter[tuple[str, ...]] = Counter()
+    for record in AuditReader(audit_folder(path, config), AuditFilter(since=moment_of(since))).read():
+        found = replayed(record, rules, possible)
+        if found is None:
+            continue
+        counts[found.change] += 1
+        if found.change != "same":
+            what = (found.change, record.principal, record.server, record.tool)
+            rows[*what, found.effect, found.rule, found.reason] += 1
+    changed = counts["refused"] + counts["asks"]
+    names = ("change", "user", "server", "name", "effect", "rule", "reason")
+    if as_json:
+        told = [dict(zip(names, row, strict=True)) | {"calls": count} for row, count in rows.most_common()]
+        print_json({"judged": sum(counts.values()), "counts": dict(counts), "calls": told})
+    else:
+        _print_replayed(rows, counts)
+    raise typer.Exit(1 if changed else 0)
+
+
+# What is asked.
+
+
+def _names(given: Sequence[str] | None) -> list[str]:
+    return [name.strip() for one in given or () for name in one.split(",") if name.strip()]
+
+
+def _item(kind: _Kind, text: str) -> AccessItem:
+    from holdfast.access import AccessItem  # noqa: PLC0415 - slow to import
+
+    server, slash, name = text.partition("/")
+    if not slash or not server or not name:
+        raise UsageError(f"`{text}` names no server", hint="write SERVER/NAME, as in jira/get_issue")
+    return AccessItem(kind, server, name)
+
+
+def _parsed(arguments: str | None) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(arguments) if arguments is not None else None
+    except ValueError as exc:
+        raise UsageError(f"--arguments is no JSON: {exc}", hint="write an object, as in '{\"n\": 5}'") from None
+    if value is not None and not isinstance(value, dict):
+        raise UsageError("--arguments is no JSON object", hint="write it as in '{\"n\": 5}'")
+    return value
+
+
+def _tests_in(file: Path) -> list[Mapping[str, Any]]:
+    hint = 'write {"tests": [{"user": "bob", "tool": "jira/get_issue", "expect": "allow"}]}'
+    try:
+        read = json.loads(file.read_bytes())
+    except OSError as exc:
+        raise UsageError(f"cannot read {file}: {exc.strerror}", hint=hint) from exc
+    except ValueError as exc:
+        raise UsageError(f"{file} is no JSON: {exc}", hint=hint) from exc
+    tests = read.get("tests") if isinstance(read, dict) else None
+    if not isinstance(tests, list) or not tests or not all(isinstance(one, dict) for one in tests):
+        raise UsageError(f"{file} has no list `tests`", hint=hint)
+    for number, one in enumerate(tests):
+        _check_test(file, number, one)
+    return tests
+
+
+_KINDS: tuple[_Kind, ...] = ("tool", "prompt", "resource")
+_KEYS = frozenset({"user", "groups", "scopes", "arguments", "expect", "listed", "rule", *_KINDS})
+
+
+def _check_test(file: Path, number: int, one: Mapping[str, Any]) -> None:
+    place = f"{file}: tests[{number}]"
+    if unknown := sorted(map(str, one.keys() - _KEYS)):
+        raise UsageError(f"{place} has the unknown key `{unknown[0]}`", hint=f"known: {', '.join(sorted(_KEYS))}")
+    if not isinstance(one.get("user"), str) or one.get("expect") not in _STYLES:
+        raise UsageError(f"{place} needs `user`, and `expect`: allow, ask or deny")
+    if sum(kind in one for kind in _KINDS) != 1:
+        raise UsageError(f"{place} needs one of `tool`, `prompt` and `resource`")
+    for key in ("groups", "scopes"):
+        value = one.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            raise UsageError(f"{place}: `{key}` must be a list of texts")
+    if not isinstance(one.get("arguments", {}), dict):
+        raise UsageError(f"{place}: `arguments` must be an object")
+
+
+def _tested(policy: Any, settings: AccessSettings, number: int, one: Mapping[str, Any]) -> dict[str, Any]:
+    from holdfast.access import principal_named  # noqa: PLC0415 - slow to import
+
+    principal: Principal = principal_named(one["user"], one.get("groups", ()), one.get("scopes", ()))
+    kind = next(kind for kind in _KINDS if kind in one)
+    item = _item(kind, str(one[kind]))
+    decision = policy.decide(principal, item, one.get("arguments"))
+    told = _told(settings, decision, listed=policy.may_list(principal, item))
+    wanted = {"effect": one["expect"], **{key: one[key] for key in ("listed", "rule") if key in one}}
+    passed = all(told[key] == value for key, value in wanted.items())
+    what = {"number": number, "user": one["user"], "kind": kind, "server": item.server, "name": item.name}
+    return {**what, "passed": passed, "expected": wanted, **told}
+
+
+def _told(settings: AccessSettings, decision: AccessDecision, *, listed: bool) -> dict[str, Any]:
+    asks = decision.effect == "ask"
+    return {
+        "effect": decision.effect,
+        "rule": decision.rule,
+        "reason": decision.reason,
+        "approver": decision.approver if asks else None,
+        "listed": listed,
+        "service": settings.ext_authz.address if decision.effect != "deny" else None,
+    }
+
+
+# How it is shown.
+
+
+def _print_explained(told: Mapping[str, Any], settings: AccessSettings) -> None:
+    console = data_console()
+    effect, name = told["effect"], f"{told['server']}/{told['name']}"
+    console.print(Text.assemble((effect, _STYLES[effect]), plain(f"  {told['user']}  {name}")), soft_wrap=True)
+    lines = [f"decided by {told['rule']}: {told['reason']}"]
+    if (rule := _rule_text(settings, told["rule"])) is not None:
+        lines.append(f"the rule is {rule}")
+    if told["approver"] is not None:
+        lines.append("the caller is asked" if told["approver"] == "caller" else "an operator is asked")
+    if len(told["possible"]) > 1:
+        lines.append(f"it depends on the arguments: {' or '.join(told['possible'])}; give them with --arguments")
+    lines.append("it is listed" if told["listed"] else "it is not listed, and a call of it answers as an unknown name")
+    if told["service"] is not None:
+        lines.append(f"the service at {told['service']} is asked too, at each call")
+    for line in lines:
+        console.print(Text(plain(f"  {line}")), soft_wrap=True)
+
+
+def _rule_text(settings: AccessSettings, name: str) -> str | None:
+    """A rule as the file has it; None where no rule decided."""
+    if not name.startswith("rules["):
+        return None
+    rule: AccessRule = settings.rules[int(name[6:-1])]
+    given = {key: value for key, value in asdict(rule).items() if value not in ((), "")}
+    if rule.effect != "ask":
+        del given["approver"]
+    return json.dumps(given, ensure_ascii=False)
+
+
+def _print_tested(row: Mapping[str, Any]) -> None:
+    name = f"{row['user']}  {row['server']}/{row['name']}"
+    wanted = ", ".join(f"{key} {json.dumps(value)}" for key, value in row["expected"].items())
+    found = f"{row['effect']} by {row['rule']}, {'listed' if row['listed'] else 'not listed'}"
+    words = f"{name}: {found}" + ("" if row["passed"] else f"; expected {wanted}")
+    mark = ("ok    ", "green") if row["passed"] else ("failed", "red")
+    data_console().print(Text.assemble(mark, plain(f"  tests[{row['number']}]  {words}")), soft_wrap=True)
+
+
+_TITLES = {
+    "refused": ("would be refused", "red"),
+    "asks": ("would wait for a person", "yellow"),
+    "allowed": ("denied then would be allowed", "green"),
+    "unknown": ("cannot be judged", "dim"),
+}
+
+
+def _print_replayed(rows: Counter[tuple[str, ...]], counts: Counter[str]) -> None:
+    console = data_console()
+    for change, (title, style) in _TITLES.items():
+        own = [(row, count) for row, count in rows.most_common() if row[0] == change]
+        if own:
+            console.print(Text.assemble((f"{counted(counts[change], 'call')} {title}", style)), soft_wrap=True)
+        for (_, user, server, name, effect, rule, reason), count in own:
+            by = f"{effect} by {rule}" if rule else effect
+            console.print(Text(plain(f"  {count:>6}  {user}  {server}/{name}  {by}: {reason}")), soft_wrap=True)
+    total = sum(counts.values())
+    words = f"{counted(total, 'call')} judged, {counts['same']} as before"
+    side_console().print(words if total else "there are no recorded calls")
