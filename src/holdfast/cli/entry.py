@@ -22,7 +22,7 @@ COMMANDS = {
     "logs": ("holdfast.cli.logs", "Show the stderr of a server, and the hub's log of it"),
     "approve": ("holdfast.cli.approve", "Show tools that changed, and approve the changes"),
     "check": ("holdfast.cli.readiness", "Check that servers and tools are ready, and wait for them"),
-    "access": ("holdfast.cli.access", "Say what the access rules decide, and test them"),
+    "access": ("holdfast.cli.access_rules", "Say what the access rules decide, and test them"),
     "audit": ("holdfast.cli.audit", "Show who did what, and check that no record was changed"),
     "doctor": ("holdfast.cli.doctor", "Check every server, and show how to fix problems"),
     "add": ("holdfast.cli.add", "Add a server to your mcp.json, and try it"),
