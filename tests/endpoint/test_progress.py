@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from holdfast.access import LOCAL
 from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import notice_message, read_message
 from tests.harness.raw_session import Session
@@ -39,7 +40,7 @@ async def test_a_notice_says_the_same_as_one_that_an_encoder_wrote(
     token: str | int, progress: float, total: float | None, message: str | None
 ) -> None:
     reply: Any = Notices()
-    nobody: Any = SimpleNamespace(modern=False)
+    nobody: Any = SimpleNamespace(modern=False, identity=LOCAL, view=None)
     raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"_meta": {"progressToken": token}}})
     call = Call(await read_message(raw.encode()), nobody, reply, version="2025-11-25", headers={})
     call.progress(progress, total, message)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.access.policy import (
         AccessDecision as AccessDecision,
         AccessItem as AccessItem,
+        Grants as Grants,
         ItemKind as ItemKind,
         Policy as Policy,
     )

@@ -12,10 +12,13 @@ person. A rule with a condition covers tools and prompts only: a resource has no
   readings of a request the stricter one holds. Arguments over the bound are refused where a condition is asked.
 - **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids.
 
-How it is fast. A rule is a bit. ``_Index`` knows for a principal, and for an item, the bits of the rules that match; a
+How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Index`` those for an item; a
 decision is their common bits. Both tables are bounded, and no table has an entry for a principal *and* an item: a
-thousand principals with ten thousand tools would not fit. A principal is her name *and* her groups and scopes: two
-tokens of one principal are two entries. A new configuration is a new ``Policy``, so nothing kept outlives its rules.
+thousand principals with ten thousand tools would not fit. A subject is a name *with* its groups and scopes: two tokens
+of one principal are two subjects. A new configuration is a new ``Policy``, so nothing kept outlives its rules.
+
+A request that another hub makes for its clients (``source`` is ``hub``) was judged there, by the credential that came
+in there. It is not judged again: an approval would be asked for twice, and the groups are not known here.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from holdfast.access.principals import LOCAL, Principal
 from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, Unjudged
 
-__all__ = ["AccessDecision", "AccessItem", "ItemKind", "Policy"]
+__all__ = ["AccessDecision", "AccessItem", "Grants", "ItemKind", "Policy"]
+
+Effect: TypeAlias = Literal["allow", "deny", "ask"]
 
 ItemKind: TypeAlias = Literal["tool", "prompt", "resource"]
 """What a server has. A resource template is a resource, by the text of its template."""
@@ -39,8 +44,8 @@ ItemKind: TypeAlias = Literal["tool", "prompt", "resource"]
 MOST_SUBJECTS: Final = 4096
 """Principals, with their groups and scopes, that are kept: more than the sessions of most hubs."""
 
-MOST_ITEMS: Final = 32_768
-"""Items that are kept: more than a server may list."""
+MOST_ITEMS: Final = 131_072
+"""Items that are kept: more than the servers of a hub list."""
 
 
 class AccessItem(NamedTuple):
@@ -55,7 +60,7 @@ class AccessItem(NamedTuple):
 class AccessDecision:
     """What holds for one request, and the rule that decided: ``rules[2]``, or ``default`` where none did."""
 
-    effect: Literal["allow", "ask", "deny"]
+    effect: Effect
     rule: str
     reason: str
     approver: Literal["caller", "operator"] = "caller"
@@ -67,61 +72,140 @@ class Policy:
 
     def __init__(self, settings: AccessSettings | None = None) -> None:
         settings = settings or AccessSettings()
-        self._rules = settings.rules
-        self._default = settings.default or ("deny" if settings.rules else "allow")
-        made = {text: Condition(text) for text in {rule.when for rule in self._rules} if text}
-        self._conditions = {at: made[rule.when] for at, rule in enumerate(self._rules) if rule.when}
-        self._index = _Index(self._rules)
-        self._effects = {effect: _bits(rule.effect == effect for rule in self._rules) for effect in _EFFECTS}
-        self._conditional = _bits(bool(rule.when) for rule in self._rules)
-        self._local_is_named = any(LOCAL.name in rule.principals for rule in self._rules)
-        self.is_open = not self._rules and self._default == "allow"
+        self.settings = settings
+        self._rules = _Rules(settings)
+        self._subjects: _Bounded[tuple[str, frozenset[str], frozenset[str], bool], Grants] = _Bounded(MOST_SUBJECTS)
+        self._grants: dict[tuple[int, bool], Grants] = {}
+        self.is_open = not settings.rules and self._rules.default == "allow"
         """Whether there is nothing to decide: one test on the path of a call."""
-        self.version = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode()).hexdigest()[:16]
+        self.version = _digest(asdict(settings))
         """The same for the same rules, in every process of a fleet."""
+
+    def grants(self, principal: Principal) -> Grants:
+        """What holds for a principal with these groups and scopes. Those for whom the same rules hold share it."""
+        # The name alone would let a wide token decide for a narrow one of the same principal.
+        key = (principal.name, principal.groups, principal.scopes, principal.source == "hub")
+        found = self._subjects.get(key)
+        if found is None:
+            bits, is_open = self._rules.subject(principal)
+            found = self._grants.get((bits, is_open))
+            if found is None:
+                found = Grants(self._rules, bits, is_open=is_open)
+                if len(self._grants) < MOST_SUBJECTS:
+                    self._grants[bits, is_open] = found
+            self._subjects.keep(key, found)
+        return found
 
     def decide(
         self, principal: Principal, item: AccessItem, arguments: bytes | Mapping[str, Any] | None = None
     ) -> AccessDecision:
         """What holds for a call of this item. Arguments are the JSON that the server will get, or a mapping."""
-        matching = self._index.subject(principal) & self._index.item(item)
-        facts = CallFacts(arguments)
-        if found := self._first("deny", matching, facts):
-            return found
-        asked = self._first("ask", matching, facts)
-        if asked is not None and asked.effect == "deny":
-            return asked
-        allowed = self._first("allow", matching, facts) or self._without_rule(principal)
-        return asked if asked is not None and allowed.effect == "allow" else allowed
+        return self.grants(principal).decide(item, arguments)
 
     def may_list(self, principal: Principal, item: AccessItem) -> bool:
         """Whether the item is there at all for this principal: listed, found, completed, suggested."""
-        matching = self._index.subject(principal) & self._index.item(item)
-        return self._may_see(principal, matching, matching)
+        return self.grants(principal).may_list(item)
 
     def may_see_server(self, principal: Principal, server: str) -> bool:
         """Whether the server is there at all for this principal: in instructions, status and directory."""
-        subject = self._index.subject(principal)
-        return self._may_see(principal, subject & self._index.server(server), subject & self._index.whole(server))
+        return self.grants(principal).may_see_server(server)
 
-    def _may_see(self, principal: Principal, matching: int, denying: int) -> bool:
-        if denying & self._effects["deny"] & ~self._conditional:
+    def learn(self, item: AccessItem) -> None:
+        """Find the rules of an item beforehand. A list of thousands would be too long for one step of the loop."""
+        self._rules.index.item(item)
+
+    def __repr__(self) -> str:
+        return f"<Policy {self.version} {len(self.settings.rules)} rules, default {self._rules.default}>"
+
+
+class Grants:
+    """What the rules say to one subject: a principal with its groups and scopes, or several with the same rules."""
+
+    __slots__ = ("_bits", "_is_open", "_rules", "is_unlimited", "key")
+
+    def __init__(self, rules: _Rules, bits: int, *, is_open: bool) -> None:
+        self._rules = rules
+        self._bits = bits
+        self._is_open = is_open
+        limits = bits & (rules.effects["deny"] | rules.effects["ask"])
+        self.is_unlimited = is_open and not limits
+        """Whether everything is open to this subject."""
+        self.key = "" if self.is_unlimited else _digest([is_open, *(asdict(rules.all[at]) for at in _positions(bits))])
+        """Equal for subjects of any policy for whom the same rules hold; empty if everything is open."""
+
+    def decide(self, item: AccessItem, arguments: bytes | Mapping[str, Any] | None = None) -> AccessDecision:
+        """What holds for a call of this item."""
+        matching = self._bits & self._rules.index.item(item)
+        facts = CallFacts(arguments)
+        if found := self._rules.first("deny", matching, facts):
+            return found
+        asked = self._rules.first("ask", matching, facts)
+        if asked is not None and asked.effect == "deny":
+            return asked
+        allowed = self._rules.first("allow", matching, facts) or _without_rule(is_open=self._is_open)
+        return asked if asked is not None and allowed.effect == "allow" else allowed
+
+    def may_list(self, item: AccessItem) -> bool:
+        """Whether the item is there at all."""
+        matching = self._bits & self._rules.index.item(item)
+        return self._may_see(matching, matching)
+
+    def may_see_server(self, server: str) -> bool:
+        """Whether the server is there at all."""
+        index = self._rules.index
+        return self._may_see(self._bits & index.server(server), self._bits & index.whole(server))
+
+    def has_all_of(self, server: str) -> bool:
+        """Whether nothing of the server is limited: then methods pass that the protocol does not define."""
+        rules, matching = self._rules, self._bits & self._rules.index.server(server)
+        if matching & (rules.effects["deny"] | rules.effects["ask"]):
             return False
-        return bool(matching & self._effects["allow"]) or self._is_open_to(principal)
+        plain = matching & rules.index.whole(server) & rules.effects["allow"] & ~rules.conditional
+        return self._is_open or bool(plain)
 
-    def _is_open_to(self, principal: Principal) -> bool:
-        """Whether what no rule covers is open."""
-        return self._default == "allow" or (principal.name == LOCAL.name and not self._local_is_named)
+    def _may_see(self, matching: int, denying: int) -> bool:
+        if denying & self._rules.effects["deny"] & ~self._rules.conditional:
+            return False
+        return self._is_open or bool(matching & self._rules.effects["allow"])
 
-    def _without_rule(self, principal: Principal) -> AccessDecision:
-        if self._is_open_to(principal):
-            return AccessDecision("allow", "default", "no rule denies it")
-        return AccessDecision("deny", "default", "no rule allows it")
+    def __repr__(self) -> str:
+        rules = ", ".join(_named(at) for at in _positions(self._bits))
+        return f"<Grants {'open' if self._is_open else 'closed'} {rules}>"
 
-    def _first(self, effect: Literal["allow", "deny", "ask"], matching: int, facts: CallFacts) -> AccessDecision | None:
+
+def _without_rule(*, is_open: bool) -> AccessDecision:
+    if is_open:
+        return AccessDecision("allow", "default", "no rule denies it")
+    return AccessDecision("deny", "default", "no rule allows it")
+
+
+class _Rules:
+    """The rules with their conditions, and which of them match what. A set of rules is the bits of an integer."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self.all = settings.rules
+        self.default = settings.default or ("deny" if settings.rules else "allow")
+        made = {text: Condition(text) for text in {rule.when for rule in self.all} if text}
+        self._conditions = {at: made[rule.when] for at, rule in enumerate(self.all) if rule.when}
+        self.index = _Index(self.all)
+        self.effects = {effect: _bits(rule.effect == effect for rule in self.all) for effect in _EFFECTS}
+        self.conditional = _bits(bool(rule.when) for rule in self.all)
+        self._local_is_named = any(LOCAL.name in rule.principals for rule in self.all)
+
+    def subject(self, principal: Principal) -> tuple[int, bool]:
+        """The rules for a principal, and whether what none of them covers is open.
+
+        Another hub has asked its own rules before it sends a request on, so here its requests are open.
+        """
+        if principal.source == "hub":
+            return 0, True
+        local = principal.name == LOCAL.name and not self._local_is_named
+        return self.index.subject(principal), self.default == "allow" or local
+
+    def first(self, effect: Effect, matching: int, facts: CallFacts) -> AccessDecision | None:
         """The first rule of this effect that holds: those without a condition first, since they cost nothing."""
-        bits = matching & self._effects[effect]
-        if plain := bits & ~self._conditional:
+        bits = matching & self.effects[effect]
+        if plain := bits & ~self.conditional:
             return self._by(next(_positions(plain)), f"a rule {_EFFECTS[effect]} it")
         for at in _positions(bits):
             if facts.is_too_large:
@@ -135,14 +219,15 @@ class Policy:
         return None
 
     def _by(self, at: int, reason: str) -> AccessDecision:
-        rule = self._rules[at]
+        rule = self.all[at]
         return AccessDecision(rule.effect, _named(at), reason, rule.approver)
 
-    def __repr__(self) -> str:
-        return f"<Policy {self.version} {len(self._rules)} rules, default {self._default}>"
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-_EFFECTS: Mapping[Literal["allow", "deny", "ask"], str] = {"allow": "allows", "deny": "denies", "ask": "asks for"}
+_EFFECTS: Mapping[Effect, str] = {"allow": "allows", "deny": "denies", "ask": "asks for"}
 
 
 def _named(at: int) -> str:
@@ -172,19 +257,12 @@ class _Index:
             kind: _Patterns([_covered(rule, kind) for rule in rules]) for kind in ("tool", "prompt", "resource")
         }
         self._whole = _bits(not (rule.tools or rule.prompts or rule.resources) for rule in rules)
-        self._of_subject: _Bounded[tuple[str, frozenset[str], frozenset[str]]] = _Bounded(MOST_SUBJECTS)
-        self._of_server: _Bounded[str] = _Bounded(MOST_ITEMS)
-        self._of_item: _Bounded[AccessItem] = _Bounded(MOST_ITEMS)
+        self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
+        self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
 
     def subject(self, principal: Principal) -> int:
-        # The name alone would let a wide token decide for a narrow one of the same principal.
-        key = (principal.name, principal.groups, principal.scopes)
-        found = self._of_subject.get(key)
-        if found is None:
-            by_name, by_group, by_scope = self._subjects
-            found = by_name.of((principal.name,)) & by_group.of(principal.groups) & by_scope.of(principal.scopes)
-            self._of_subject.keep(key, found)
-        return found
+        by_name, by_group, by_scope = self._subjects
+        return by_name.of((principal.name,)) & by_group.of(principal.groups) & by_scope.of(principal.scopes)
 
     def server(self, name: str) -> int:
         found = self._of_server.get(name)
@@ -268,23 +346,24 @@ class _Patterns:
 
 
 _Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
 
 
-class _Bounded(Generic[_Key]):
-    """Bits by a key. Where it is full, the older half goes: what is in use comes back at its next use."""
+class _Bounded(Generic[_Key, _Value]):
+    """What was found, by a key. Where it is full, the older half goes: what is in use comes back at its next use."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: dict[_Key, int] = {}
+        self._kept: dict[_Key, _Value] = {}
 
-    def get(self, key: _Key) -> int | None:
+    def get(self, key: _Key) -> _Value | None:
         return self._kept.get(key)
 
-    def keep(self, key: _Key, bits: int) -> None:
+    def keep(self, key: _Key, value: _Value) -> None:
         if len(self._kept) >= self._most:
             for old in list(self._kept)[: self._most // 2]:
                 del self._kept[old]
-        self._kept[key] = bits
+        self._kept[key] = value
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -27,9 +27,9 @@ from mcp.shared.subscriptions import (
 from mcp_types import INTERNAL_ERROR
 
 from holdfast.access import LOCAL
-from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, RetryPlanned, State, Transition
-from holdfast.endpoint.clients import Client, Outlet
-from holdfast.endpoint.view import View, lists_tools_of, view_for
+from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, NameKey, RetryPlanned, State, Transition
+from holdfast.endpoint.clients import Call, Client
+from holdfast.endpoint.view import View, lists_tools_of
 from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, OneClientRecord, Published
 
 __all__ = ["Announcer", "Listeners"]
@@ -76,10 +76,7 @@ class Announcer:
             case ConfigApplied():
                 self._servers_changed(record)
             case Transition() | ListFailed() | RetryPlanned() | BreakerChanged() | AccessChanged():
-                for each in self.listeners:
-                    if each.view.covers(record.server):
-                        each.post(ResourceUpdated(STATUS_URI))
-                self._tell_subscribed("", STATUS_URI, about=record.server)
+                self._status_changed(record.server)
             case _:
                 pass
 
@@ -91,7 +88,7 @@ class Announcer:
     def updated_for(self, client: Client, server: str, uri: str) -> None:
         """A resource changed on a connection that belongs to one client."""
         self._post_updated(server, uri, only=client.owner)
-        if not client.modern:
+        if not client.modern and _sees(client.seen, server, uri):
             client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)})
 
     def missed(self, client: Client, kinds: Collection[str]) -> None:
@@ -99,6 +96,8 @@ class Announcer:
         for method in dict.fromkeys(method for kind, (method, _) in _CHANGED.items() if kind in kinds):
             client.outlet.tell(method, None, everywhere=True)
         for server, uri in list(client.subscribed):
+            if not _sees(client.seen, server, uri):
+                continue
             client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)}, everywhere=True)
 
     def _changed_for(self, principal: str, about: OneClientRecord) -> None:
@@ -109,10 +108,15 @@ class Announcer:
         elif isinstance(record, Transition):
             if State.DENIED in (record.old, record.new):  # `holdfast_login` comes or goes
                 self._changed(server, (Kind.TOOL.value,), (), principal=principal)
-            for each in self.listeners:
-                if each.view.covers(server):
-                    each.post(ResourceUpdated(STATUS_URI), principal=principal)
-            self._tell_subscribed("", STATUS_URI, about=server, principal=principal)
+            self._status_changed(server, principal=principal)
+
+    def _status_changed(self, server: str, *, principal: str | None = None) -> None:
+        """Tell those who see the server that the hub's status looks different; all, or those of one user."""
+        for each in self.listeners:
+            for stream in each.all(principal=principal):
+                if stream.seen.covers(server):
+                    stream.take(ResourceUpdated(STATUS_URI))
+        self._tell_subscribed("", STATUS_URI, about=server, principal=principal)
 
     def _changed(
         self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...], *, principal: str | None = None
@@ -134,7 +138,7 @@ class Announcer:
         """In find mode the list names the servers, and what is pinned may have changed; so may a profile."""
         if record.added or record.removed or record.settings:
             for view, tell in self._readers():
-                if view.profile is not None:
+                if view.profile is not None or "holdfast.access" in record.settings:
                     tell(set(_CHANGED.values()))
                 elif view.tools == "find" or "holdfast.large_results" in record.settings:  # `read_result` comes or goes
                     tell({_CHANGED[Kind.TOOL.value]})
@@ -144,25 +148,26 @@ class Announcer:
     ) -> Iterator[tuple[View, Callable[[Collection[tuple[str, ServerEvent]]], None]]]:
         """Each view that someone reads, and what tells its readers of changes; all, or those of one user."""
         for each in self.listeners:
-            yield each.view, partial(_post, each, principal)
+            for stream in each.all(principal=principal):
+                yield stream.seen, partial(_post, stream)
         for client in list(self._clients.values()):
             if not client.modern and principal in (None, client.principal):
-                yield client.view, partial(_tell, client)
+                yield client.seen, partial(_tell, client)
 
     def _post_updated(self, server: str, uri: str, *, only: Hashable = None, principal: str | None = None) -> None:
         for each in self.listeners:
-            if each.view.covers(server):
-                view = each.view if principal is None else view_for(each.view, principal)
-                each.post(ResourceUpdated(view.shown_uri(server, uri)), only=only, principal=principal)
+            for stream in each.all(only=only, principal=principal):
+                if _sees(stream.seen, server, uri):
+                    stream.take(ResourceUpdated(stream.seen.shown_uri(server, uri)))
 
     def _tell_subscribed(self, server: str, uri: str, *, about: str = "", principal: str | None = None) -> None:
         """Tell legacy clients that a resource changed; ``about`` is the server that the hub's own status concerns."""
         if principal is None and server in self._hub.registry.users.servers:
             principal = LOCAL.name
         for client in self._clients.values():
-            if principal not in (None, client.principal):
+            if principal not in (None, client.principal) or client.modern or (server, uri) not in client.subscribed:
                 continue
-            if not client.modern and (server, uri) in client.subscribed and client.view.covers(about or server):
+            if client.seen.covers(about) if about else _sees(client.seen, server, uri):
                 # Each replica with this session has the subscription, and a connection to a shared server.
                 client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)}, everywhere=True)
 
@@ -170,9 +175,14 @@ class Announcer:
         return f"<Announcer to {len(self._clients)} clients and {len(self.listeners)} endpoints>"
 
 
-def _post(listeners: Listeners, principal: str | None, changes: Collection[tuple[str, ServerEvent]]) -> None:
+def _sees(view: View, server: str, uri: str) -> bool:
+    """Whether a resource is there for those who see this view; the hub's own is of no server."""
+    return not server or (view.covers(server) and view.shows(NameKey(Kind.RESOURCE, server, uri)))
+
+
+def _post(stream: _SubscriptionStream, changes: Collection[tuple[str, ServerEvent]]) -> None:
     for _, event in changes:
-        listeners.post(event, principal=principal)
+        stream.take(event)
 
 
 def _tell(client: Client, changes: Collection[tuple[str, ServerEvent]]) -> None:
@@ -188,16 +198,24 @@ MAX_SUBSCRIPTIONS = 1024
 class _SubscriptionStream:
     """One client that listens; events go out as they come."""
 
-    def __init__(self, client: Client, outlet: Outlet, wanted: types.SubscriptionFilter, meta: dict[str, Any]) -> None:
-        self.owner = client.owner
-        self.principal = client.principal
+    def __init__(self, call: Call, wanted: types.SubscriptionFilter, meta: dict[str, Any]) -> None:
+        self.owner = call.client.owner
+        self.principal = call.principal
+        self._view = call.client.view
+        self._identity = call.identity
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outlet = outlet
+        self._outlet = call.reply
         self._wanted = wanted
         self._uris = frozenset(wanted.resource_subscriptions or ())
         self._meta = meta
 
+    @property
+    def seen(self) -> View:
+        """What its client may see now; rules that change hold for an open stream too."""
+        return self._view.seen_by(self._identity)
+
     def take(self, event: ServerEvent) -> None:
+        """Send an event, if it is wanted."""
         if event_matches(self._wanted, self._uris, event):
             notice = event_to_notification(event, self._meta).model_dump(by_alias=True, mode="json", exclude_none=True)
             self._outlet.tell(notice["method"], notice.get("params"))
@@ -214,23 +232,19 @@ class Listeners:
         self.view = view
         self._listeners: set[_SubscriptionStream] = set()
 
-    def post(self, event: ServerEvent, *, only: Hashable = None, principal: str | None = None) -> None:
-        """Send an event to every listener, or to those of one client or one user."""
-        for listener in list(self._listeners):
-            if only in (None, listener.owner) and principal in (None, listener.principal):
-                listener.take(event)
+    def all(self, *, only: Hashable = None, principal: str | None = None) -> list[_SubscriptionStream]:
+        """Those who listen now: all, or those of one client or one user."""
+        return [one for one in self._listeners if only in (None, one.owner) and principal in (None, one.principal)]
 
-    async def listen(
-        self, client: Client, outlet: Outlet, subscription: object, wanted: types.SubscriptionFilter
-    ) -> dict[str, Any]:
+    async def listen(self, call: Call, wanted: types.SubscriptionFilter) -> dict[str, Any]:
         """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
         if len(self._listeners) >= MAX_SUBSCRIPTIONS:
             raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
         honored = _honored(wanted)
-        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: subscription}
+        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: call.message.key}
         told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
-        outlet.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
-        listener = _SubscriptionStream(client, outlet, honored, meta)
+        call.reply.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
+        listener = _SubscriptionStream(call, honored, meta)
         self._listeners.add(listener)
         try:
             await listener.ended

@@ -189,7 +189,7 @@ class Attribution(Relay):
 
     def candidates(self, server: str, uses: Callable[[str], bool]) -> tuple[list[Call], list[Client]]:
         """The calls and the clients of those principals that use a connection of a server."""
-        clients = [client for client in self._clients.values() if client.view.covers(server) and client.is_present()]
+        clients = [client for client in self._clients.values() if client.seen.covers(server) and client.is_present()]
         calls = [call for call in self.calls if call.server == server and uses(call.principal)]
         return calls, [client for client in clients if uses(client.principal)]
 

@@ -347,13 +347,13 @@ class ClientServers:
         for server, uri in subscribed:
             if not server:
                 client.subscribed.add((server, uri))
-            elif server in self._registry.slots and client.view.covers(server):
+            elif server in self._registry.slots and client.seen.covers(server):
                 self._start(self._subscribe_quietly, client, server, uri)
 
     def set_log_level(self, client: Client, level: str | None) -> None:
         """The lowest level of log messages that a client wants."""
         client.log_level = level
-        for server in client.view.servers if level is not None else ():
+        for server in client.seen.servers if level is not None else ():
             self.ask_for_logs(client, server)
 
     def ask_for_logs(self, client: Client, server: str) -> None:

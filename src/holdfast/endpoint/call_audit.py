@@ -102,7 +102,7 @@ class CallAudit:
             outcome=outcome,
             ms=int((perf_counter() - began) * 1e6) / 1e3,
             trace=call.trace_id or (_trace_in(call) if call.message.meta or "traceparent" in call.headers else ""),
-            rule=call.judged.decision.rule if call.judged is not None else "",
+            rule=call.judged.decision.rule if call.judged is not None else call.hidden_by,
             approval=call.judged.approval if call.judged is not None else "",
             authz=call.judged.authz if call.judged is not None else "",
             reason=reason,

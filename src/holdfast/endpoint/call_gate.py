@@ -30,7 +30,6 @@ import anyio.to_thread
 from mcp import MCPError
 
 from holdfast.access import (
-    LOCAL,
     AccessDecision,
     AccessItem,
     AuthzQuestion,
@@ -114,10 +113,12 @@ class CallGate:
         registry, kind = self._hub.registry, GATED.get(call.method)
         if kind is None or (registry.policy.is_open and registry.config.settings.access.ext_authz.address is None):
             return None
+        if call.identity.source == "hub":
+            return None  # the hub in front asked its own rules, its people and its service
         name = text_of(params.get("uri" if kind == "resource" else "name") or b"") or ""
         spec = self._hub.config.servers.get(server)
         item = AccessItem(kind, spec.plain_name if spec is not None else server, name)
-        judged = call.judged = Judgement(_principal(call), item, params.get("arguments"), registry.policy)
+        judged = call.judged = Judgement(call.identity, item, params.get("arguments"), registry.policy)
         _check(judged)
         return judged
 
@@ -296,10 +297,6 @@ def _denial(judged: Judgement, reason: str, rule: str) -> CallForbidden:
 def _check(judged: Judgement) -> None:
     if judged.decision.effect == "deny":
         raise _denial(judged, judged.decision.reason, judged.decision.rule)
-
-
-def _principal(call: Call) -> Principal:
-    return LOCAL if call.principal == LOCAL.name else Principal(name=call.principal)
 
 
 def _binding(judged: Judgement, digest: str) -> CallBinding:

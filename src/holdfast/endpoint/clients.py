@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
-from holdfast.access import LOCAL
+from holdfast.access import LOCAL, Principal
 from holdfast.endpoint.inbound import Message, request_message, settle
 from holdfast.endpoint.tasks import with_related_task
 from holdfast.endpoint.view import View
@@ -146,8 +146,8 @@ class Client:
     modern: bool
     owner: Hashable
     """The owner of the connections that are not shared."""
-    principal: str = LOCAL.name
-    """The name of the principal that it acts for."""
+    identity: Principal = LOCAL
+    """The principal that it acts for. Notices outside a call are judged by these groups and scopes."""
     questions: Questions = field(default_factory=Questions)
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
     persistent: bool = False
@@ -178,6 +178,16 @@ class Client:
 
     def __post_init__(self) -> None:
         self.seen_at = self.clock()
+
+    @property
+    def principal(self) -> str:
+        """The name of the principal that it acts for."""
+        return self.identity.name
+
+    @property
+    def seen(self) -> View:
+        """What it may see of its endpoint, by the rules in force now."""
+        return self.view.seen_by(self.identity)
 
     def is_present(self) -> bool:
         """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""
@@ -213,18 +223,32 @@ class Call:
     """
 
     __slots__ = (
-        "_task", "cancelled", "client", "done", "failed", "headers", "judged", "message", "method", "open", "params",
-        "progress_token", "reply", "sent", "sent_before", "server", "task", "trace_id", "version",
+        "_task", "cancelled", "client", "done", "failed", "headers", "hidden_by", "identity", "judged", "message",
+        "method", "open", "params", "progress_token", "reply", "sent", "sent_before", "server", "task", "trace_id",
+        "version", "view",
     )  # fmt: skip
 
     def __init__(
-        self, message: Message, client: Client, reply: MessageReply, *, version: str, headers: Mapping[str, str]
+        self,
+        message: Message,
+        client: Client,
+        reply: MessageReply,
+        *,
+        version: str,
+        headers: Mapping[str, str],
+        identity: Principal | None = None,
     ) -> None:
+        """``identity`` is who sends this request; another one of the client's may have had other groups and scopes."""
         self.message = message
         self.method = message.method or ""
         self.params: Fields = message.params
         """Its parameters, as the bytes that they came in."""
         self.client = client
+        self.identity = identity or client.identity
+        self.view = client.view
+        """What its sender may see of the endpoint (``McpServer.answer``)."""
+        self.hidden_by = ""
+        """The access rule for which the name that it asks for is not there for its sender."""
         self.reply = reply
         self.version = version
         self.headers = headers
@@ -272,7 +296,16 @@ class Call:
     @property
     def principal(self) -> str:
         """The name of the principal that calls."""
-        return self.client.principal
+        return self.identity.name
+
+    @property
+    def bound_to(self) -> str:
+        """To whom its tasks and kept results belong: the principal, and its rights if they are limited.
+
+        A token with fewer rights of the same principal does not get at what one with more rights called.
+        """
+        rights = self.view.rights
+        return f"{self.principal}\0{rights}" if rights else self.principal
 
     @property
     def capabilities(self) -> Mapping[str, Any]:

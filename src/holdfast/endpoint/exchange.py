@@ -146,10 +146,13 @@ class Exchange:
         headers: Mapping[str, str] = NO_HEADERS,
         *,
         sent_before: bool = False,
+        identity: Principal | None = None,
     ) -> None:
         """Take one message of the client; a request has its answer when this returns.
 
-        ``sent_before``: another hub got it and gave no answer, so a server may have acted on it already.
+        ``sent_before``: another hub got it and gave no answer, so a server may have acted on it already. ``identity``
+        is who sent this message, where each message has a credential of its own: the same principal, perhaps with other
+        groups and scopes than those that the exchange began with.
         """
         self._attach()
         if message.key is None or message.method is None or message.id is None:
@@ -163,7 +166,7 @@ class Exchange:
             return
         call: Call | None = None
         try:
-            call = self.calls[message.key] = self._accepted(message, reply, headers)
+            call = self.calls[message.key] = self._accepted(message, reply, headers, identity or self.principal)
             call.sent_before = sent_before
             server = self.server if self.roots is None else await self._at_roots(self.roots, call)
             result = await server.answer(call)
@@ -210,7 +213,7 @@ class Exchange:
         assert message.id is not None  # noqa: S101 - it is a request
         self._era = "legacy"
         try:
-            settled = initialize(self.server.view, message.values())
+            settled = initialize(self.server.view.seen_by(self.principal), message.values())
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             reply.error(message.id, error_of(exc))
             return
@@ -236,7 +239,7 @@ class Exchange:
             capabilities=capabilities,
             modern=False,
             owner=self._owner,
-            principal=self.principal.name,
+            identity=self.principal,
             questions=self.questions,
             clock=self.now,
             persistent=self._by_message,
@@ -281,7 +284,7 @@ class Exchange:
 
     # A request.
 
-    def _accepted(self, message: Message, reply: MessageReply, headers: Mapping[str, str]) -> Call:
+    def _accepted(self, message: Message, reply: MessageReply, headers: Mapping[str, str], identity: Principal) -> Call:
         """The call of a request, for the client that its era gives it; raises ``MCPError``."""
         era = self._era or ("modern" if _has_envelope(message) else "legacy")
         if message.method != "server/discover":
@@ -289,7 +292,7 @@ class Exchange:
         if era == "modern":
             route = self._modern_route(message, headers)
             client = self._modern_client(route, reply, headers)
-            return Call(message, client, reply, version=route.version, headers=headers)
+            return Call(message, client, reply, version=route.version, headers=headers, identity=identity)
         if self._by_message and _has_envelope(message):
             raise MCPError(
                 INVALID_REQUEST,
@@ -300,7 +303,7 @@ class Exchange:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         legacy = self.client or self._new_client(self._outlet, {})
         legacy.view = self.server.view  # a server may have become one that is per user
-        return Call(message, legacy, reply, version=self.version, headers=headers)
+        return Call(message, legacy, reply, version=self.version, headers=headers, identity=identity)
 
     def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
         if self._by_message and message.method == "initialize":
@@ -324,7 +327,7 @@ class Exchange:
             capabilities=route.capabilities,
             modern=True,
             owner=self._owner if self._owner is not None else key or object(),
-            principal=self.principal.name,
+            identity=self.principal,
             clock=self.now,
             persistent=self._owner is not None or key is not None,
             expires=key is not None,

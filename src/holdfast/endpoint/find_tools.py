@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
+from holdfast.access import LOCAL
 from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
 from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import LARGEST_READ
@@ -248,13 +249,13 @@ class FindTools:
 def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
     """The tools of find mode as handles, for programs that use the hub in their own process; of one server if named."""
     view = View(hub, server, tools="find")
-    finder = FindTools(view)
 
     async def called(
         name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
     ) -> CallResult:
         if name == READ_RESULT:
             return await hub.call_tool(name, arguments)
+        finder = FindTools(view.seen_by(LOCAL))
         if name not in (CALL, CALL_READONLY):
             return CallResult.from_raw(await finder.own_answer(name, arguments))
         inner = finder.inner_call(dumps(arguments), readonly=name == CALL_READONLY)
@@ -266,7 +267,10 @@ def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
         except CallFailed as error:
             return CallResult.from_raw(inner.refused(error))
 
-    definitions = [*find_definitions(view.servers), *([read_result_tool()] if hub.kept_results.is_on else [])]
+    definitions = [
+        *find_definitions(view.seen_by(LOCAL).servers),
+        *([read_result_tool()] if hub.kept_results.is_on else []),
+    ]
     return tuple(Tool(HUB_NAME, tool_info(one["name"], one), called) for one in definitions)
 
 

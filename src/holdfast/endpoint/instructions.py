@@ -17,6 +17,7 @@ from holdfast.core import (
     HUB_VERSION,
     STATUS_URI,
     Kind,
+    NameKey,
     NetworkFailure,
     NetworkFault,
     RpcError,
@@ -303,11 +304,11 @@ def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any
 
 
 def _changed(view: View, server: str) -> frozenset[str]:
-    """The tools of a server that changed; of a per-user server those that this user has."""
+    """The tools of a server that changed and that the endpoint shows; of a per-user server those of this user."""
     changed = view.hub.approvals.changed.get(server, frozenset())
-    if not changed or not view.hub.registry.users.has_own(view.principal, server):
-        return changed
-    return changed & {entry.original for entry in view.user.catalog.tools if entry.server == server}
+    if changed and view.hub.registry.users.has_own(view.principal, server):
+        changed &= {entry.original for entry in view.user.catalog.tools if entry.server == server}
+    return frozenset(tool for tool in changed if view.shows(NameKey(Kind.TOOL, server, tool)))
 
 
 def _line(name: str, one: Mapping[str, Any]) -> str:
@@ -323,5 +324,5 @@ def _collisions(view: View) -> list[dict[str, str]]:
     return [
         {"server": one.key.server, "name": one.key.original, "wanted": one.wanted, "given": one.given}
         for one in view.user.catalog.collisions
-        if view.covers(one.key.server)
+        if view.covers(one.key.server) and view.shows(one.key)
     ]

@@ -56,20 +56,20 @@ class LargeResults:
         return await self._kept.shortened(
             result,
             f"{route.key.server}/{route.key.original}",
-            principal=call.principal,
+            principal=call.bound_to,
             replica=homes.tag if homes is not None else "",
             links=call.client.modern or call.version >= LINKS_SINCE,
         )
 
     async def read_on(self, call: Call, values: Mapping[str, Any]) -> RawObject:
         """What ``read_result`` answers; raises ``LivesElsewhere`` if another replica has the result."""
-        await self._check(values.get("handle"), call.principal)
-        return await self._kept.read(values, call.principal)
+        await self._check(values.get("handle"), call.bound_to)
+        return await self._kept.read(values, call.bound_to)
 
     async def contents(self, call: Call, uri: str) -> RawObject | None:
         """The contents of the resource that a shortened result links to; None if there is no such result."""
-        await self._check(uri.removeprefix(RESULTS_URI), call.principal)
-        return await self._kept.contents(uri, call.principal)
+        await self._check(uri.removeprefix(RESULTS_URI), call.bound_to)
+        return await self._kept.contents(uri, call.bound_to)
 
     async def _check(self, handle: object, principal: str) -> None:
         """Raise ``LivesElsewhere`` if another replica keeps the result with this handle."""

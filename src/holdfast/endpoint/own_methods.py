@@ -20,19 +20,20 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, methods as protocol
 
 from holdfast.config import Config
-from holdfast.core import STATUS_URI, Catalog, Kind, NameKey
+from holdfast.core import STATUS_URI, Catalog, CatalogEntry, Kind, NameKey, unmarked
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.call_access import hidden_or_unknown
 from holdfast.endpoint.capabilities import discover
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.doctor_tool import doctor_tool, offers_doctor
 from holdfast.endpoint.eras import tool_for_client
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
-from holdfast.endpoint.instructions import status_resource, status_tool, unknown_name
+from holdfast.endpoint.instructions import status_resource, status_tool
 from holdfast.endpoint.large_results import keeps_results
 from holdfast.endpoint.user_login import lacking_login, login_tool
 from holdfast.endpoint.view import LIST_METHODS, View
-from holdfast.hub import read_result_tool
+from holdfast.hub import read_result_tool, shown
 from holdfast.turns import Turns
 from holdfast.wire import LOG_LEVELS, Fields, RawObject, dumps, join_fields, join_items
 
@@ -48,7 +49,7 @@ class OwnMethods:
         self._broker = broker
         self._view = view
         self._listeners = listeners
-        self._lists = Lists(view)
+        self._lists = Lists()
         self.handlers: Mapping[str, Handler] = {
             **dict.fromkeys(LIST_METHODS, self._list),
             "tasks/list": unknown_method,
@@ -69,15 +70,18 @@ class OwnMethods:
             changed = set(LIST_METHODS)
         else:
             await self._broker.servers.wait_for_first_listing(self._view)
-            changed = {method for method, seen in listed.items() if await self._lists.differs(method, seen)}
+            view = client.seen
+            await view.settle()
+            changed = {method for method, seen in listed.items() if await self._lists.differs(view, method, seen)}
         self._broker.announcer.missed(client, {LIST_METHODS[method][0].value for method in changed})
 
     async def _list(self, call: Call) -> RawObject:
         cursor = checked_values(call).get("cursor") if call.params else None
         client = call.client
         asker = client if call.method == "tools/list" else None
-        await self._broker.servers.wait_for_first_listing(self._view, asker)
-        page, start, digest = await self._lists.page(call.method, cursor, modern=client.modern)
+        await self._broker.servers.wait_for_first_listing(call.view, asker)
+        await call.view.settle()
+        page, start, digest = await self._lists.page(call.view, call.method, cursor, modern=client.modern)
         if not client.modern:
             client.listed = client.listed or {}
             client.listed[call.method] = next_digest(client.listed.get(call.method, ""), start, digest)
@@ -86,7 +90,7 @@ class OwnMethods:
     async def _discover(self, call: Call) -> RawObject:
         checked_values(call)
         servers = self._broker.servers
-        return discover(self._view, [one for one in self._view.servers if servers.is_stateless(call.client, one)])
+        return discover(call.view, [one for one in call.view.servers if servers.is_stateless(call.client, one)])
 
     async def _ping(self, call: Call) -> RawObject:
         checked_values(call)
@@ -97,7 +101,7 @@ class OwnMethods:
         if uri == STATUS_URI:
             call.client.subscribed.add(("", uri))
             return RawObject.of({})
-        key = await find_item(self._broker, self._view, Kind.RESOURCE, uri, call.client)
+        key = await find_item(self._broker, self._view, Kind.RESOURCE, uri, call)
         await self._broker.servers.subscribe(call.client, key.server, key.original)
         return RawObject.of({})
 
@@ -123,10 +127,10 @@ class OwnMethods:
             # Its stream ended with the hub before: the result says so, and the client listens again.
             return RawObject.of({"_meta": {SUBSCRIPTION_ID_META_KEY: call.message.key}})
         for uri in params.notifications.resource_subscriptions or ():
-            found = self._view.find(Kind.RESOURCE, str(uri))
+            found = call.view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):
                 await self._broker.servers.subscribe(call.client, found.server, found.original)
-        result = await self._listeners.listen(call.client, call.reply, call.message.key, params.notifications)
+        result = await self._listeners.listen(call, params.notifications)
         return RawObject.of(result)
 
 
@@ -146,14 +150,17 @@ async def unknown_method(call: Call) -> RawObject:
     raise MCPError(METHOD_NOT_FOUND, "Method not found", call.method)
 
 
-async def find_item(broker: Broker, view: View, kind: Kind, name: str, client: Client) -> NameKey:
-    """The owner of an item; servers that were never listed get a moment first. Raises ``MCPError``."""
-    found = view.find(kind, name)
+async def find_item(broker: Broker, view: View, kind: Kind, name: str, call: Call) -> NameKey:
+    """The owner of an item that the caller may see; servers that were never listed get a moment first.
+
+    ``view`` is that of the endpoint. Raises ``MCPError``.
+    """
+    found = call.view.find(kind, name)
     if not isinstance(found, NameKey):
-        await broker.servers.wait_for_first_listing(view)
-        found = view.find(kind, name)
+        await broker.servers.wait_for_first_listing(call.view)
+        found = call.view.find(kind, name)
     if not isinstance(found, NameKey):
-        raise unknown_name(kind, found, modern=client.modern)
+        raise hidden_or_unknown(call, view, kind, found)
     return found
 
 
@@ -167,39 +174,47 @@ DIGEST_BYTES = 8
 """Of a list that a client was given: enough to tell whether it changed."""
 
 
+MOST_PAGES = 64
+"""How many pages are kept for callers that do not see everything. A page that is dropped is made again."""
+
+
+_Place: TypeAlias = tuple[str, str, bool, int, tuple[str, ...]]
+"""A page: the rights of its reader, the method, the era, where it begins, and the servers that lack a login."""
+
+
 class Lists:
-    """The pages of one endpoint."""
+    """The pages of one endpoint, for all who see the same of it."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._pages: dict[tuple[str, bool, int, tuple[str, ...]], tuple[Catalog, Config, RawObject, bytes]] = {}
+    def __init__(self) -> None:
+        self._pages: dict[_Place, tuple[Catalog, Config, RawObject, bytes]] = {}
 
-    async def page(self, method: str, cursor: object, *, modern: bool) -> tuple[RawObject, int, bytes]:
+    async def page(self, view: View, method: str, cursor: object, *, modern: bool) -> tuple[RawObject, int, bytes]:
         """One page, where it begins, and its digest; raises ``MCPError`` if the cursor is of no page."""
         start = _offset(cursor)
-        return await self._page(method, start, modern=modern)
+        return await self._page(view, method, start, modern=modern)
 
-    async def differs(self, method: str, seen: str) -> bool:
+    async def differs(self, view: View, method: str, seen: str) -> bool:
         """Whether the pages that a legacy client was given look different now."""
         given = ""
         for start in map(int, seen.split(":")[:-1]):
             try:
-                _, _, digest = await self._page(method, start, modern=False)
+                _, _, digest = await self._page(view, method, start, modern=False)
             except MCPError:
                 return True  # there is no such page any more
             given = next_digest(given, start, digest)
         return given != seen
 
-    async def _page(self, method: str, start: int, *, modern: bool) -> tuple[RawObject, int, bytes]:
-        catalog, config = self._view.user.catalog, self._view.hub.config
-        lacking = lacking_login(self._view) if method == "tools/list" else ()
-        made = self._pages.get((method, modern, start, lacking))
+    async def _page(self, view: View, method: str, start: int, *, modern: bool) -> tuple[RawObject, int, bytes]:
+        catalog, config = view.user.catalog, view.hub.config
+        lacking = lacking_login(view) if method == "tools/list" else ()
+        place: _Place = (view.rights, method, modern, start, lacking)
+        made = self._pages.get(place)
         if made is not None and made[0] is catalog and made[1] is config:
             return made[2], start, made[3]
         kind, key = LIST_METHODS[method]
-        entries = self._view.entries(kind)
+        entries = view.entries(kind)
         # The hub's own items count as one: they are on the page of the last item, or on one of their own.
-        own = self._own_items(kind, lacking)
+        own = _own_items(view, kind, lacking)
         units = len(entries) + bool(own)
         if start and start >= units:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
@@ -207,8 +222,8 @@ class Lists:
         digest = blake2b(digest_size=DIGEST_BYTES)
         size, turns = 0, Turns()
         for entry in entries[start : start + PAGE]:
-            page.append(_written(kind, self._listed(self._view.item(entry)), modern=modern))
-            plain = self._view.unmarked_item(entry)
+            page.append(_written(kind, _listed(view, _item(view, entry)), modern=modern))
+            plain = _unmarked_item(view, entry)
             digest.update(page[-1] if plain is None else _written(kind, plain, modern=modern))
             size += len(page[-1])
             if size > PAGE_BYTES:
@@ -224,27 +239,52 @@ class Lists:
         members: Fields = {key: join_items([*page]), **more}
         digest.update(more.get("nextCursor", b""))
         written = RawObject(members, join_fields(members))
-        if self._view.user.catalog is catalog:
-            self._pages[method, modern, start, lacking] = catalog, config, written, digest.digest()
+        if view.user.catalog is catalog:
+            self._keep(place, (catalog, config, written, digest.digest()))
         return written, start, digest.digest()
 
-    def _own_items(self, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
-        """The items of the hub itself; ``lacking`` are the servers that lack the login of this user."""
-        reads_on = [read_result_tool()] if kind is Kind.TOOL and keeps_results(self._view) else []
-        reads_on += [login_tool(lacking)] if lacking else []
-        explains = [doctor_tool()] if kind is Kind.TOOL and offers_doctor(self._view) else []
-        if kind is Kind.TOOL and self._view.tools == "find":
-            own = (*find_definitions(self._view.servers), status_tool(), *explains, *reads_on)
-            return [listed_for_find(tool) for tool in own]
-        if self._view.server is not None or kind not in (Kind.TOOL, Kind.RESOURCE):
-            return reads_on
-        return [status_tool() if kind is Kind.TOOL else status_resource(), *explains, *reads_on]
-
-    def _listed(self, item: dict[str, Any]) -> dict[str, Any]:
-        return listed_for_find(item) if self._view.tools == "find" and "inputSchema" in item else item
+    def _keep(self, place: _Place, page: tuple[Catalog, Config, RawObject, bytes]) -> None:
+        if place[0] and place not in self._pages:
+            limited = [one for one in self._pages if one[0]]
+            if len(limited) >= MOST_PAGES:
+                del self._pages[limited[0]]
+        self._pages[place] = page
 
     def __repr__(self) -> str:
-        return f"<Lists of {self._view.server or 'all servers'}: {len(self._pages)} pages made>"
+        return f"<Lists: {len(self._pages)} pages made>"
+
+
+def _own_items(view: View, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The items of the hub itself; ``lacking`` are the servers that lack the login of this user."""
+    reads_on = [read_result_tool()] if kind is Kind.TOOL and keeps_results(view) else []
+    reads_on += [login_tool(lacking)] if lacking else []
+    explains = [doctor_tool()] if kind is Kind.TOOL and offers_doctor(view) else []
+    if kind is Kind.TOOL and view.tools == "find":
+        own = (*find_definitions(view.servers), status_tool(), *explains, *reads_on)
+        return [listed_for_find(tool) for tool in own]
+    if view.server is not None or kind not in (Kind.TOOL, Kind.RESOURCE):
+        return reads_on
+    return [status_tool() if kind is Kind.TOOL else status_resource(), *explains, *reads_on]
+
+
+_NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}
+
+
+def _item(view: View, entry: CatalogEntry) -> dict[str, Any]:
+    """One item, as it goes over the wire."""
+    return {**shown(entry), _NAME[entry.key.kind]: view.name_of(entry)}
+
+
+def _unmarked_item(view: View, entry: CatalogEntry) -> dict[str, Any] | None:
+    """One item without the marks of the hub; None if it has none."""
+    plain = unmarked(entry.item.raw)
+    if entry.verified and plain is entry.item.raw:
+        return None
+    return {**plain, _NAME[entry.key.kind]: view.name_of(entry)}
+
+
+def _listed(view: View, item: dict[str, Any]) -> dict[str, Any]:
+    return listed_for_find(item) if view.tools == "find" and "inputSchema" in item else item
 
 
 def next_digest(before: str, start: int, digest: bytes) -> str:

@@ -32,6 +32,7 @@ from holdfast.core import STATUS_URI, Kind, RpcError, quoted_line
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import Broker, ClientServers
+from holdfast.endpoint.call_access import has_all, hidden_or_unknown
 from holdfast.endpoint.capabilities import STAMP, own_capabilities
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.doctor_tool import DOCTOR_TOOL, doctor_result, offers_doctor
@@ -52,14 +53,13 @@ from holdfast.endpoint.instructions import (
     stateless_notice,
     status_contents,
     status_result,
-    unknown_name,
     with_notice,
 )
 from holdfast.endpoint.large_results import LargeResults, keeps_results
 from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, find_item, unknown_method
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
 from holdfast.endpoint.user_login import login_result, offers_login
-from holdfast.endpoint.view import ToolRoute, View, view_for
+from holdfast.endpoint.view import ToolRoute, View, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.hub import READ_RESULT, RESULTS_URI, Slot, findings, read_result
 from holdfast.turns import Turns
@@ -103,7 +103,6 @@ class McpServer:
         self.listeners = listeners or Listeners(view)
         self._users: OrderedDict[str, McpServer] = OrderedDict()
         self.own = OwnMethods(broker, view, self.listeners)
-        self._finder = FindTools(view) if view.tools == "find" else None
         self._large = LargeResults(view, broker.homes)
         self._handlers: dict[str, Handler] = {
             **self.own.handlers,
@@ -131,11 +130,14 @@ class McpServer:
     async def answer(self, call: Call) -> RawObject:
         """The result of a request, as the client's era writes it; raises ``MCPError``."""
         modern = call.client.modern
+        view = call.view = self.view.seen_by(call.identity)
         handler = self._handlers.get(call.method)
         if handler is not None:
             _check_spelling(call.params)
         else:
             handler = unknown_method if call.method in protocol.SPEC_CLIENT_METHODS else self._forward_unknown
+        if view is not self.view and call.method != "tools/call":
+            await view.settle()
         try:
             audit = self.broker.audit
             result = await (handler(call) if audit is None else audit.answer(call, handler))
@@ -149,7 +151,7 @@ class McpServer:
         """Tell every legacy server of the endpoint that the client's roots changed."""
         params = message.values()
         protocol.validate_client_notification(message.method or "", version, params or None)
-        for server in self.view.servers:
+        for server in client.seen.servers:
             if (slot := self.broker.servers.existing_slot(client, server)) is not None:
                 self.broker.start(notify, slot, message.method, params)
 
@@ -165,27 +167,31 @@ class McpServer:
         arguments = params.get("arguments")
         if name is None or (arguments is not None and not is_object(arguments)):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-        if self._finder is not None and name in FIND_NAMES:
-            await self.broker.servers.wait_for_first_listing(self.view)
-            return await self._finder.answer(call, name, arguments, self._call_route)
-        if name == READ_RESULT and keeps_results(self.view):
+        view = call.view
+        if view.tools == "find" and name in FIND_NAMES:
+            await self.broker.servers.wait_for_first_listing(view)
+            await view.settle()
+            return await FindTools(view).answer(call, name, arguments, self._call_route)
+        if name == READ_RESULT and keeps_results(view):
             return await self._large.read_on(call, own_arguments(arguments))
-        if name == STATUS_TOOL and (self.view.server is None or self._finder is not None):
-            return RawObject.of(status_result(self.view, own_arguments(arguments), _findings(self.broker, self.view)))
-        if name == DOCTOR_TOOL and offers_doctor(self.view):
-            return RawObject.of(doctor_result(self.view, own_arguments(arguments)))
-        if name == LOGIN_TOOL and offers_login(self.view):
-            return RawObject.of(login_result(self.view, own_arguments(arguments)))
+        if name == STATUS_TOOL and (view.server is None or view.tools == "find"):
+            await view.settle()
+            return RawObject.of(status_result(view, own_arguments(arguments), _findings(self.broker, view)))
+        if name == DOCTOR_TOOL and offers_doctor(view):
+            return RawObject.of(doctor_result(view, own_arguments(arguments)))
+        if name == LOGIN_TOOL and offers_login(view):
+            return RawObject.of(login_result(view, own_arguments(arguments)))
         if call.sent_before:  # whether it may be made again is known when its tool is listed
-            await self.broker.servers.wait_for_first_listing(self.view, at_most=LONGEST_WAIT)
-        route = self.view.tool(name)
+            await self.broker.servers.wait_for_first_listing(view, at_most=LONGEST_WAIT)
+        route = view.tool(name)
         if not isinstance(route, ToolRoute):
-            await self.broker.servers.wait_for_first_listing(self.view)
-            route = self.view.tool(name)
+            await self.broker.servers.wait_for_first_listing(view)
+            await view.settle()
+            route = view.tool(name)
         if not isinstance(route, ToolRoute):
-            raise unknown_name(Kind.TOOL, route, modern=call.client.modern)
+            raise hidden_or_unknown(call, self.view, Kind.TOOL, route)
         if route.mirrors and call.client.modern and call.headers:
-            _check_mirrored(call, self.view.input_schema(name))
+            _check_mirrored(call, input_schema(view, name))
         own = params if route.own_name is None else {**params, "name": route.own_name}
         return await self._call_route(call, route, own)
 
@@ -207,9 +213,9 @@ class McpServer:
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
         ids, homes = self.broker.task_ids, self.broker.homes
-        found = ids.find(call.task or "", call.principal)
+        found = ids.find(call.task or "", call.bound_to)
         here = found is not None and (homes is None or not found.home or homes.check_task(found.home))
-        if found is None or not self.view.has(found.server) or not here:
+        if found is None or not call.view.has(found.server) or not here:
             raise MCPError(INVALID_PARAMS, "there is no such task here, or it has expired", "taskId")
         own = {**call.params, "taskId": dumps(found.id)}
         repeatable = call.method in ("tasks/get", "tasks/result")
@@ -217,20 +223,20 @@ class McpServer:
         inner = result.get("result")
         if inner is not None and is_object(inner):
             result = result.changed({"result": _linked(self.view, found.server, RawObject.read(inner)).written()})
-        return renamed(result, found.server, ids, call.principal)
+        return renamed(result, found.server, ids, call.bound_to)
 
     async def _get_prompt(self, call: Call) -> RawObject:
-        key = await find_item(self.broker, self.view, Kind.PROMPT, checked_values(call)["name"], call.client)
+        key = await find_item(self.broker, self.view, Kind.PROMPT, checked_values(call)["name"], call)
         own = {**call.params, "name": dumps(key.original)}
         return await self._forward(call, key.server, own, repeatable=True)
 
     async def _read(self, call: Call) -> RawObject:
         uri = str(checked_values(call)["uri"])
         if uri == STATUS_URI:
-            return RawObject.of(status_contents(self.view, _findings(self.broker, self.view)))
+            return RawObject.of(status_contents(call.view, _findings(self.broker, call.view)))
         if uri.startswith(RESULTS_URI) and (kept := await self._large.contents(call, uri)) is not None:
             return kept
-        key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call.client)
+        key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call)
         own = {**call.params, "uri": dumps(key.original)}
         result = await self._forward(call, key.server, own, repeatable=True)
         return result if key.original == uri else _with_uri(result, self.view.shown_uri(key.server, key.original), uri)
@@ -240,12 +246,17 @@ class McpServer:
         _check_spelling(ref)
         by = "uri" if "uri" in ref else "name"
         kind = Kind.TEMPLATE if by == "uri" else Kind.PROMPT
-        key = await find_item(self.broker, self.view, kind, ref[by], call.client)
+        key = await find_item(self.broker, self.view, kind, ref[by], call)
         own = {**call.params, "ref": dumps({**ref, by: key.original})}
         return await self._forward(call, key.server, own, repeatable=True)
 
     async def _forward_unknown(self, call: Call) -> RawObject:
-        """Forward a method that the protocol does not define, where the endpoint has one server."""
+        """Forward a method that the protocol does not define, where the endpoint has one server.
+
+        No rule covers it, so it passes only where nothing of the server is limited for its caller.
+        """
+        if self.view.server is not None and not has_all(call.view):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", call.method)
         if self.view.server is not None:
             return await self._forward(call, self.view.server, call.params, repeatable=False)
         raise MCPError(
@@ -293,7 +304,7 @@ class McpServer:
         if client.modern or client.restarted:
             result = _noticed(servers, call, result)
         if tool and is_new_task(result):
-            return renamed(result, server, broker.task_ids, call.principal)
+            return renamed(result, server, broker.task_ids, call.bound_to)
         if result.is_large:
             await Turns().give()
         return _linked(self.view, server, result)

@@ -5,6 +5,11 @@ part of the servers and tools. A profile narrows what there is and grants nothin
 principal decides it too: each user has a view of her own, with her own catalog.
 
 Every question reads the current catalog, so an endpoint is never behind the hub. Nothing here does I/O.
+
+What a caller may not see is not there for her. ``seen_by`` gives the view of one principal: the same questions, and no
+answer that her access rules (SEC-14) do not list. Everything that answers a caller asks that view, so that nothing else
+needs to know of rules: what a view does not find is unknown, is not suggested, and is of no server. Principals for whom
+the same rules hold share a view, and where nothing is limited it is the view of the endpoint itself.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
 
-from holdfast.access import LOCAL
+from holdfast.access import LOCAL, Grants, Principal
 from holdfast.config import Config, ToolsMode
 from holdfast.core import (
     Catalog,
@@ -28,13 +33,22 @@ from holdfast.core import (
     base_name,
     is_repeatable,
     nearest,
-    unmarked,
 )
 from holdfast.endpoint.resource_uris import ResourceUris
-from holdfast.hub import Hub, Slot, SlotKey, is_shown, shown
+from holdfast.hub import Hub, Slot, SlotKey, access_item, is_or_may_be, is_shown
+from holdfast.turns import Turns
 from holdfast.wire import dumps
 
-__all__ = ["LIST_METHODS", "TOOLS_MODES", "EndpointAddress", "ToolRoute", "View", "lists_tools_of", "view_for"]
+__all__ = [
+    "LIST_METHODS",
+    "TOOLS_MODES",
+    "EndpointAddress",
+    "ToolRoute",
+    "View",
+    "input_schema",
+    "lists_tools_of",
+    "view_for",
+]
 
 LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
     "tools/list": (Kind.TOOL, "tools"),
@@ -43,8 +57,6 @@ LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
     "resources/templates/list": (Kind.TEMPLATE, "resourceTemplates"),
 }
 """The kind that each method lists, and the key of the list in its result."""
-
-_NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}
 
 
 class ToolRoute(NamedTuple):
@@ -58,6 +70,9 @@ class ToolRoute(NamedTuple):
     mirrors: bool
     """Whether its schema wants arguments as headers too."""
 
+
+MOST_VIEWS: Final = 256
+"""How many different rights of callers an endpoint keeps a view for. One that is dropped is made again."""
 
 TOOLS_MODES: Final[tuple[ToolsMode, ...]] = ("all", "find")
 
@@ -100,12 +115,17 @@ class View:
         profile: str | None = None,
         folder: str | None = None,
         principal: str = LOCAL.name,
+        grants: Grants | None = None,
     ) -> None:
+        """``grants`` are the rights of those who see it; None where nothing is limited."""
         self.hub = hub
         self.principal = principal
         """Whose view it is, where servers are per user; else that of everyone, which is the one of ``local``."""
         self.user = UserServers(hub, principal)
         """The servers as this user has them."""
+        self.grants = grants
+        self.rights = grants.key if grants is not None else ""
+        """Equal for all who see the same of this endpoint; empty where nothing is limited."""
         self.server = server
         self.tools = tools
         self.profile = profile
@@ -115,6 +135,38 @@ class View:
         self._listed: dict[Kind, tuple[Catalog, Config, list[CatalogEntry]]] = {}
         self._routes: dict[str, ToolRoute] = {}
         self._routes_of: tuple[Catalog, Config] | None = None
+        self._limited: dict[str, View] = {}
+        """The views of principals that do not see everything, by their grants."""
+
+    def seen_by(self, principal: Principal) -> View:
+        """The part of this view that a principal may see, by the rules in force now."""
+        policy = self.hub.registry.policy
+        if policy.is_open or (grants := policy.grants(principal)).is_unlimited:
+            return self
+        view = self._limited.get(grants.key)
+        if view is None:
+            if len(self._limited) >= MOST_VIEWS:
+                del self._limited[next(iter(self._limited))]
+            view = self._limited[grants.key] = view_for(self, self.principal, grants)
+        return view
+
+    async def settle(self) -> None:
+        """Look all items up by the rules, in short steps: the questions below then take no time of the loop."""
+        if self.grants is None:
+            return
+        catalog, config, policy = self.user.catalog, self.hub.registry.config, self.hub.registry.policy
+        turns = Turns()
+        for kind in Kind:
+            known = self._listed.get(kind)
+            if known is not None and known[0] is catalog and known[1] is config:
+                continue
+            shown_here: list[CatalogEntry] = []
+            for entry in catalog.of(kind):
+                policy.learn(access_item(self.hub.registry, entry.key))
+                if self.covers(entry.server) and self.shows(entry.key):
+                    shown_here.append(entry)
+                await turns.offer()
+            self._listed[kind] = catalog, config, shown_here
 
     @property
     def servers(self) -> list[str]:
@@ -129,7 +181,12 @@ class View:
 
     def covers(self, server: str) -> bool:
         """Whether the endpoint has this server."""
-        return self.server in (None, server) and _in_profile(self, server) and _in_folder(self, server)
+        there = self.server in (None, server) and _in_profile(self, server) and _in_folder(self, server)
+        return there and (self.grants is None or self.grants.may_see_server(_plain(self, server)))
+
+    def shows(self, key: NameKey) -> bool:
+        """Whether the endpoint shows an item of one of its servers."""
+        return _shows(self, key) and (self.grants is None or self.grants.may_list(access_item(self.hub.registry, key)))
 
     def entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint lists; in find mode the pinned tools alone."""
@@ -140,11 +197,11 @@ class View:
     def all_entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint has, also those that must be found."""
         catalog, config = self.user.catalog, self.hub.registry.config
-        if self.server is None and self.profile is None and not config.scoped:
+        if self.server is None and self.profile is None and not config.scoped and self.grants is None:
             return catalog.of(kind)
         known = self._listed.get(kind)
         if known is None or known[0] is not catalog or known[1] is not config:
-            shown_here = [entry for entry in catalog.of(kind) if self.covers(entry.server) and _shows(self, entry.key)]
+            shown_here = [entry for entry in catalog.of(kind) if self.covers(entry.server) and self.shows(entry.key)]
             known = self._listed[kind] = catalog, config, shown_here
         return known[2]
 
@@ -159,19 +216,6 @@ class View:
             return entry.original
         return self._own_names.of(entry) if self.folder is not None else entry.name
 
-    def item(self, entry: CatalogEntry) -> dict[str, Any]:
-        """Return one item, as it goes over the wire."""
-        return {**shown(entry), _NAME[entry.key.kind]: self.name_of(entry)}
-
-    def unmarked_item(self, entry: CatalogEntry) -> dict[str, Any] | None:
-        """Return one item without the marks of the hub; None if it has none."""
-        plain = unmarked(entry.item.raw)
-        return (
-            None
-            if entry.verified and plain is entry.item.raw
-            else {**plain, _NAME[entry.key.kind]: self.name_of(entry)}
-        )
-
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
@@ -181,9 +225,11 @@ class View:
             found = own or self.hub.registry.find(name, kind, principal=self.principal)
         else:
             found = NameKey(kind, self.server, name)
-        if isinstance(found, NameKey) and self.covers(found.server) and _shows(self, found):
+            if self.grants is not None and not is_or_may_be(self.hub.registry, found, self.principal):
+                found = Unknown(name, ())  # the server's own words for it would differ from those for a hidden name
+        if isinstance(found, NameKey) and self.covers(found.server) and self.shows(found):
             return found
-        if isinstance(found, Unknown) and self.profile is None and not self.hub.config.scoped:
+        if isinstance(found, Unknown) and self.profile is None and not self.hub.config.scoped and self.grants is None:
             return found
         # What the endpoint does not show is unknown here, and is not suggested either.
         return Unknown(name, nearest(name, map(self.name_of, self.all_entries(kind))))
@@ -199,7 +245,7 @@ class View:
             if not isinstance(found, NameKey):
                 return found
             own = dumps(found.original) if found.original != name else None
-            schema = self.input_schema(name)
+            schema = input_schema(self, name)
             mirrors = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
             route = ToolRoute(found, own, is_repeatable(catalog, catalog.names.get(found, "")), mirrors)
             if found in catalog.names:
@@ -210,18 +256,11 @@ class View:
         """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous."""
         return self._uris.shown(server, uri)
 
-    def input_schema(self, tool: str) -> Mapping[str, Any] | None:
-        """Return the input schema of a listed tool."""
-        found, catalog = self.find(Kind.TOOL, tool), self.user.catalog
-        name = catalog.names.get(found) if isinstance(found, NameKey) else None
-        entry = catalog.entry(name, Kind.TOOL) if name is not None else None
-        schema = entry.item.raw.get("inputSchema") if entry is not None else None
-        return schema if isinstance(schema, Mapping) else None
-
     def __repr__(self) -> str:
         mode = "" if self.tools == "all" else f", tools={self.tools}"
         mode += f", profile={self.profile}" if self.profile is not None else ""
         mode += f", user={self.principal}" if self.principal != LOCAL.name else ""
+        mode += f", {self.grants}" if self.grants is not None else ""
         return f"<View of {self.server or 'all servers'}{mode}>"
 
 
@@ -249,9 +288,26 @@ class UserServers:
         return f"<UserServers of {self._principal}>"
 
 
-def view_for(view: View, principal: str) -> View:
-    """The same view for another user."""
-    return View(view.hub, view.server, tools=view.tools, profile=view.profile, folder=view.folder, principal=principal)
+def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
+    """The same view for another user, or for other rights."""
+    return View(
+        view.hub,
+        view.server,
+        tools=view.tools,
+        profile=view.profile,
+        folder=view.folder,
+        principal=principal,
+        grants=grants,
+    )
+
+
+def input_schema(view: View, tool: str) -> Mapping[str, Any] | None:
+    """Return the input schema of a listed tool."""
+    found, catalog = view.find(Kind.TOOL, tool), view.user.catalog
+    name = catalog.names.get(found) if isinstance(found, NameKey) else None
+    entry = catalog.entry(name, Kind.TOOL) if name is not None else None
+    schema = entry.item.raw.get("inputSchema") if entry is not None else None
+    return schema if isinstance(schema, Mapping) else None
 
 
 class FolderNames:
@@ -315,8 +371,8 @@ def _in_folder(view: View, server: str) -> bool:
 
 
 def _plain(view: View, server: str) -> str:
-    """The name of a server in the configuration: profiles and pins mean that one."""
-    spec = view.hub.config.servers.get(server)
+    """The name of a server in the configuration: profiles, pins and rules mean that one."""
+    spec = view.hub.registry.config.servers.get(server)
     return spec.plain_name if spec is not None else server
 
 

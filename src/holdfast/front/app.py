@@ -500,6 +500,8 @@ class McpEndpoint:
         if isinstance(address, EndpointAddress) and address.folder is not None:
             address = await _in_folder(address, found, self._folders)
         endpoint = self._front.endpoints.of(address.label) if isinstance(address, EndpointAddress) else None
+        if endpoint is not None and server is not None and not _is_there(endpoint.server.view, server, found):
+            endpoint = None
         if endpoint is None:
             text = f"no server named {server!r} is configured" if isinstance(address, EndpointAddress) else address
             reply.plain(404, dumps({"error": text}))
@@ -510,6 +512,12 @@ class McpEndpoint:
         finally:
             if token is not None:
                 detach(token)
+
+
+def _is_there(view: View, server: str, principal: Principal) -> bool:
+    """Whether a server is there for a principal. One that she may not see answers as one that is not configured."""
+    seen = view.seen_by(principal)
+    return seen.grants is None or seen.covers(server)
 
 
 async def _in_folder(

@@ -152,6 +152,7 @@ class HttpEndpoint:
 
     async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
         """Answer one HTTP request."""
+        request.principal = principal
         headers = request.headers
         if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
             text = "Unsupported Media Type: send the body without a Content-Encoding"
@@ -176,10 +177,11 @@ class HttpEndpoint:
                 if request.method != "POST":
                     await self._serve_session(request, reply, session)
                 elif (message := await self._read_post(request, reply, session)) is not None:
-                    stream = MessageStream(session, reply, self._backlog, message.id)
+                    rights = self.server.view.seen_by(principal).rights
+                    stream = MessageStream(session, reply, self._backlog, message.id, rights=rights)
                     reply.wait_for_result(session.header, stream.prime)
                     try:
-                        await session.exchange.handle(message, stream, request.headers)
+                        await session.exchange.handle(message, stream, request.headers, identity=request.principal)
                     except LivesElsewhere as found:
                         await self._answer_elsewhere(found, session.exchange, message, request, reply, stream)
                     finally:
@@ -219,7 +221,7 @@ class HttpEndpoint:
         assert message.id is not None  # noqa: S101 - it is a request
         try:
             params = message.values()
-            settled = initialize(self.server.of(principal.name).view, params)
+            settled = initialize(self.server.of(principal.name).view.seen_by(principal), params)
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
@@ -261,7 +263,7 @@ class HttpEndpoint:
                 reply.plain(400, error_message(None, exc.error), JSON_HEADER + session.header)
             return None
         if message.method == "initialize" and message.is_request:
-            self._initialize(message, reply, session.principal)
+            self._initialize(message, reply, request.principal)
         elif not message.is_request:
             await self._take(message, request, reply, session)
         elif (exceeded := self.in_flight.begin(session.principal, counted=not request.forwarded)) is not None:
@@ -273,7 +275,7 @@ class HttpEndpoint:
     async def _take(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A notification or an answer of a client: it may concern another replica."""
         exchange, peers = session.exchange, self._peers
-        owner = self._owner(session.principal)
+        owner = self._owner(request.principal)
         if message.method is None and not exchange.questions.answered(message):
             why: str | None = NO_WAY_TO_REPLICAS if self._shared_keys else UNKNOWN_QUESTION
             if peers is not None:
@@ -325,7 +327,7 @@ class HttpEndpoint:
         """A request in a batch. One of another replica is refused: the HTTP request of a batch cannot go there."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
-            await session.exchange.handle(message, part, request.headers)
+            await session.exchange.handle(message, part, request.headers, identity=request.principal)
         except LivesElsewhere:
             text = "this request belongs to another replica: send it by itself, not in a batch"
             part.error(message.id, ErrorData(code=INVALID_REQUEST, message=text))
@@ -343,7 +345,7 @@ class HttpEndpoint:
         exchange = Exchange(self.server, stream, era="modern", principal=principal)
         with request.ending_with_client(partial(exchange.cancel, message.key)):
             try:
-                await exchange.handle(message, stream, request.headers)
+                await exchange.handle(message, stream, request.headers, identity=request.principal)
             except LivesElsewhere as found:
                 await self._answer_elsewhere(found, exchange, message, request, reply, stream)
             finally:
@@ -405,13 +407,13 @@ class HttpEndpoint:
             if self._peers is None or request.forwarded:
                 raise found
             try:
-                stream.done = await self._peers.answer(found, request, reply, self._owner(exchange.principal))
+                stream.done = await self._peers.answer(found, request, reply, self._owner(request.principal))
             except MCPError as exc:
                 stream.error(message.id or b"null", exc.error)
             if stream.done:
                 return
             try:
-                await exchange.handle(message, stream, request.headers)
+                await exchange.handle(message, stream, request.headers, identity=request.principal)
             except LivesElsewhere as again:
                 found = again
             else:

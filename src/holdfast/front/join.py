@@ -302,7 +302,7 @@ class _Connection:
         """The client has shaken hands with a hub before: it goes on as it was."""
         message = await read_message(str(begun["handshake"]).encode())
         try:
-            settled = initialize(server.view, message.values())
+            settled = initialize(server.view.seen_by(exchange.principal), message.values())
         except (MCPError, ValidationError) as exc:
             log.warning("the handshake of a client that joined again cannot be read: %s", type(exc).__name__)
             return
@@ -314,7 +314,7 @@ class _Connection:
 
 async def _catch_up(server: McpServer, client: Client, begun: Mapping[str, Any]) -> None:
     """Subscribe again, and tell the client that what it knows may have changed while it had no hub."""
-    servers, view = server.broker.servers, server.view
+    servers, view = server.broker.servers, client.seen
     await servers.wait_for_first_listing(view)
     found = [view.find(Kind.RESOURCE, str(uri)) for uri in begun.get("subscribed") or ()]
     servers.follow_subscriptions(client, [(one.server, one.original) for one in found if isinstance(one, NameKey)])

@@ -226,5 +226,5 @@ def _principal(said: Mapping[str, Any]) -> Principal:
         name=str(said.get("name", "")),
         groups=frozenset(map(str, said.get("groups", ()))),
         scopes=frozenset(map(str, said.get("scopes", ()))),
-        source=source if source in ("local", "token", "jwt", "gateway") else "local",
+        source=source if source in ("local", "token", "jwt", "gateway", "hub") else "local",
     )

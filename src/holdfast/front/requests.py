@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from holdfast.access import LOCAL
 from holdfast.front.request_parser import BadRequest, RequestHead
 from holdfast.wire import Bytes, append_piece
 
@@ -146,6 +147,7 @@ class Request:
         "lease",
         "method",
         "path",
+        "principal",
         "waiting",
         "whole",
     )  # fmt: skip
@@ -163,6 +165,8 @@ class Request:
         self._source = source
         self.admission = admission
         """The place of its connection; None where no ``Acceptor`` made the connection."""
+        self.principal = LOCAL
+        """Who sends it, by its own credential, once that is known. Its session may have begun with another one."""
         self.client_verified = verified
         """Whether TLS verified a certificate of the client."""
         self.client_names = names

@@ -3,7 +3,7 @@
 A client comes back with the id of the last event that it saw. If the log here has it, the stream goes on from there. If
 another replica has it, that one goes on with it. If no replica does, what the replicas shared of it is sent. What is
 lost then is said: a request whose answer is lost gets an error, and for notices the client is told to list again what
-may have changed meanwhile.
+may have changed meanwhile. A stream goes on only for a caller with the rights of the one that it was made for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["StreamOpener"]
 
 ANSWER_LOST: Final = ErrorData(
     code=INTERNAL_ERROR,
-    message="the answer to this request is lost: the hub was restarted, or its events are no longer kept. "
+    message="the answer to this request is lost: the hub was restarted, its events are no longer kept, or they were "
+    "for a caller with other rights. "
     "Whether the server carried the request out is not known.",
 )
 
@@ -42,13 +43,17 @@ class StreamOpener:
     async def open(self, request: Request, reply: Reply, session: HttpSession) -> bool:
         """Serve a stream until it ends; False if the session has its stream of notices already."""
         last = request.headers.get("last-event-id")
+        session.client.identity = request.principal  # from now on its notices are for this credential
         if last is not None and session.log.stream_of(last) is None and self._peers is not None:
-            owner = RequestOwner(self._server.view.label, session.principal)
+            owner = RequestOwner(self._server.view.label, request.principal)
             if await self._peers.resume(last, request, reply, owner):
                 return True
         reply.streams = True
         reply.wait_for_result(session.header)
+        rights = session.client.seen.rights
         found = session.log.stream_of(last) if last is not None else None
+        if found is not None and found[0].rights != rights:
+            found = None  # what it says was for other eyes: another token of the principal, or other rules
         lost = lost_event(last) if last is not None and found is None else None
         if found is not None:
             stream, number = found
@@ -72,7 +77,7 @@ class StreamOpener:
         missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
         if session.listening:
             return False
-        session.notices.reply = reply
+        session.notices.reply, session.notices.rights = reply, session.client.seen.rights
         reply.begin()
         for event_id, event in missed:
             reply.event(event.message, event_id=event_id)
@@ -103,8 +108,8 @@ class StreamOpener:
         self, session: HttpSession, lost: LostEvent, reply: Reply
     ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
         """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
-        if self._ids.events is None:
-            return
+        if self._ids.events is None or session.client.seen.rights:
+            return  # whose rights these events were for is not known
         following = self._ids.events.follow(
             session.ticket.id,
             lost.mark,

@@ -237,16 +237,24 @@ class MessageStream:
     is kept.
     """
 
-    __slots__ = ("_answered_whole", "backlog", "done", "reply", "request", "session")
+    __slots__ = ("_answered_whole", "backlog", "done", "reply", "request", "rights", "session")
 
     def __init__(
-        self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
+        self,
+        session: HttpSession | None,
+        reply: Reply | None,
+        backlog: Backlog,
+        request_id: Bytes | None = None,
+        *,
+        rights: str = "",
     ) -> None:
         self.session = session
         self.reply = reply
         """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
         self.request = bytes(request_id) if request_id is not None else None
         """The id of the request; None for notices."""
+        self.rights = rights
+        """What its reader may see (``View.rights``); one who may see something else does not resume it."""
         self._answered_whole = False
         """Whether its client took no event stream, and has its answer."""
         self.backlog = backlog

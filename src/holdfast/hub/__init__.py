@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Transition as Transition,
         as_fields as as_fields,
     )
+    from holdfast.hub.registry import access_item as access_item, is_or_may_be as is_or_may_be
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import (

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, Self
 from holdfast.access import LOCAL
 from holdfast.auth import Logins, UserTokens
 from holdfast.config import ApprovalMode, Config
-from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable
-from holdfast.errors import UnknownTool
+from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable, nearest
+from holdfast.errors import CallForbidden, UnknownTool
 from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
 from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
 from holdfast.hub.loader import read
 from holdfast.hub.operate import Operations
-from holdfast.hub.registry import SlotRegistry
+from holdfast.hub.registry import SlotRegistry, access_item
 from holdfast.hub.replica_link import Replicas
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
@@ -39,6 +39,7 @@ class _CalledTool(NamedTuple):
     """Where the calls of a tool go."""
 
     server: str
+    key: NameKey
     own_name: bytes
     """Its name at the server, as JSON."""
     repeatable: bool
@@ -68,7 +69,7 @@ class HubCalls:
         ``HubNotOpen`` or ``HubClosed``.
         """
         self.registry.require_use()
-        listed = self.registry.catalog.tools
+        listed = [entry for entry in self.registry.catalog.tools if self._may_list(entry.key)]
         tools = [Tool(entry.server, tool_info(entry.name, shown(entry)), self._call) for entry in listed]
         own = [read_result_tool()] if self.kept_results.is_on else []
         return (*tools, *(Tool(HUB_NAME, tool_info(one["name"], one), self._call) for one in own))
@@ -97,6 +98,8 @@ class HubCalls:
         if arguments is not None and not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments of `{name}` must be a mapping, not {type(arguments).__name__}")
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
+        if not self.registry.policy.is_open:
+            self._check(tool.key, arguments)
         slot = self.registry.slot(tool.server)
         result = await slot.call(
             "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress, within=timeout
@@ -126,7 +129,10 @@ class HubCalls:
             query,
             limit=limit,
             allowed=lambda entry: (
-                server in (None, entry.server) and entry.server not in denied and not held(entry.server, entry.original)
+                server in (None, entry.server)
+                and entry.server not in denied
+                and not held(entry.server, entry.original)
+                and self._may_list(entry.key)
             ),
         )
         return tuple(found_tool(one, one.name, slots[one.server].health()) for one in found if one.server in slots)
@@ -142,6 +148,8 @@ class HubCalls:
         check_timeout(timeout)
         key = self._owner(name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
+        if not self.registry.policy.is_open:
+            self._check(key, arguments)
         return await self.registry.request(key.server, "prompts/get", params, repeatable=True, within=timeout)
 
     async def read_resource(
@@ -157,7 +165,9 @@ class HubCalls:
         """
         check_timeout(timeout)
         self.registry.require_use()
-        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
+        key = self._owner(uri, Kind.RESOURCE) if server is None else NameKey(Kind.RESOURCE, server, uri)
+        if not self._may_list(key):
+            raise _unknown(Unknown(uri, ()), Kind.RESOURCE)
         params = {"uri": key.original}
         return await self.registry.request(key.server, "resources/read", params, repeatable=True, within=timeout)
 
@@ -178,7 +188,7 @@ class HubCalls:
             self._called, self._called_in = {}, catalog
         key = self._owner(name, Kind.TOOL)
         tool = _CalledTool(
-            key.server, dumps(key.original), is_repeatable(catalog, name), has_output_schema(catalog, key)
+            key.server, key, dumps(key.original), is_repeatable(catalog, name), has_output_schema(catalog, key)
         )
         if catalog.entry(name) is not None:
             self._called[name] = tool
@@ -187,11 +197,27 @@ class HubCalls:
     def _owner(self, name: str, kind: Kind) -> NameKey:
         self.registry.require_use()
         found = self.registry.find(name, kind)
-        if isinstance(found, Unknown):
-            noun = kind.value.removesuffix("s")
-            hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
-            raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
-        return found
+        if isinstance(found, NameKey) and self._may_list(found):
+            return found
+        if isinstance(found, NameKey) or not self.registry.policy.is_open:
+            listed = (entry.name for entry in self.registry.catalog.of(kind) if self._may_list(entry.key))
+            found = Unknown(name, nearest(name, listed))
+        raise _unknown(found, kind)
+
+    def _may_list(self, key: NameKey) -> bool:
+        """Whether an item is there for a program, which is ``local``."""
+        policy = self.registry.policy
+        return policy.is_open or policy.may_list(LOCAL, access_item(self.registry, key))
+
+    def _check(self, key: NameKey, arguments: Mapping[str, Any] | None) -> None:
+        """Raise if the access rules refuse this call to ``local``."""
+        decision = self.registry.policy.decide(LOCAL, access_item(self.registry, key), arguments)
+        if decision.effect != "allow":
+            raise CallForbidden(
+                f"'{LOCAL.name}' was denied `{key.original}` of MCP server '{key.server}': {decision.reason}",
+                rule=decision.rule,
+                hint=f"`holdfast.access.{decision.rule}` of the configuration decides it",
+            )
 
     async def _read_on(self, asked: Mapping[str, Any]) -> CallResult:
         self.registry.require_use()
@@ -201,6 +227,12 @@ class HubCalls:
         self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
     ) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress, timeout=within)
+
+
+def _unknown(found: Unknown, kind: Kind) -> UnknownTool:
+    noun = kind.value.removesuffix("s")
+    hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+    return UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
 
 
 def denying(registry: SlotRegistry) -> frozenset[str]:

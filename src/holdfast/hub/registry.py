@@ -35,7 +35,7 @@ import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 
-from holdfast.access import LOCAL, Policy
+from holdfast.access import LOCAL, AccessItem, ItemKind, Policy
 from holdfast.auth import Logins, UserTokens
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
@@ -66,6 +66,11 @@ CLOSE_SECONDS = 15.0
 
 START_SECONDS = 2.0
 """How long a hub's start waits for the store; a login that is read later counts as a new one."""
+
+
+_ITEM_KINDS: Mapping[Kind, ItemKind] = {
+    Kind.TOOL: "tool", Kind.PROMPT: "prompt", Kind.RESOURCE: "resource", Kind.TEMPLATE: "resource",
+}  # fmt: skip
 
 
 class SlotRegistry:
@@ -336,6 +341,19 @@ def _state(registry: SlotRegistry) -> HubState:
     return registry.config, registry.catalog, off
 
 
+def access_item(registry: SlotRegistry, key: NameKey) -> AccessItem:
+    """An item as access rules name it: by the names of the configuration and of the server."""
+    spec = registry.config.servers.get(key.server)
+    server = spec.plain_name if spec is not None else key.server
+    return AccessItem(_ITEM_KINDS[key.kind], server, key.original)
+
+
+def is_or_may_be(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
+    """Whether a call of an item can tell more than "unknown": it is listed, or its server cannot be asked now."""
+    listed = registry.users.catalogs.of(principal).names
+    return key in listed or key.kind not in NAMED_CALLS.values() or _may_own(registry, key, principal)
+
+
 def _may_own(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
     """Whether a call can tell more than "unknown": a connected server has listed all that it has."""
     slot = registry.users.slot(principal, key.server) if key.server in registry.slots else None
@@ -370,7 +388,7 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
     fresh = await _made_slots(registry, replace(context, settings=config.settings), config, applied.added)
     arranged = await registry.publisher.arranged(config)
     policy = registry.policy
-    if config.settings.access != before.settings.access:
+    if config.settings.access != policy.settings:
         policy = await anyio.to_thread.run_sync(Policy, config.settings.access)  # conditions take time to compile
     if registry.is_closing:
         return None
