@@ -96,6 +96,16 @@ INSTALLS: dict[str, dict[str, Any]] = {
         "hub": {**HUBS, "controlTokenSecret": "control", "settings": {"call": {"timeout": "2m"}}},
         "prometheus": {"rules": True, "podMonitor": True},
     },
+    "the hub with people": {
+        "gateway": {"enabled": False},
+        "hub": {
+            "enabled": True,
+            "publicUrl": "https://hub.example",
+            "jwt": {"issuer": "https://i", "keys": "https://i/keys"},
+            "oidc": {"clientId": "hub", "clientSecret": "hub-oidc", "scope": "openid groups"},
+            "settings": {"access": {"roles": {"operate": {"groups": ["sre"]}}}},
+        },
+    },
     "the hub with JWTs alone": {"gateway": {"enabled": False}, "hub": {"enabled": True, "jwt": JWT}},
     "the gateway and a hub with JWTs alone": {
         "hub": {"enabled": True, "jwt": JWT, "controlTokenSecret": "control"},
