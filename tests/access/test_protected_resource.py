@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from holdfast.access.guard import AccessRules, Refused
 from holdfast.access.jwt import JwtVerifier
-from holdfast.access.protected_resource import ProtectedResource
+from holdfast.access.principals import Principal, TokenPolicy
+from holdfast.access.protected_resource import NeededScopes, ProtectedResource
+from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-20")]
+
+RULES: list[dict[str, object]] = [
+    {"effect": "allow", "groups": ["dev"], "scopes": ["tools:read"], "servers": ["docs"]},
+    {"effect": "allow", "groups": ["dev"], "scopes": ["tools:write"]},
+    {"effect": "allow", "principals": ["https://idp.example#root"]},
+    {"effect": "deny", "scopes": ["guest"]},
+]
+
+
+def needing(rules: list[dict[str, object]], **more: object) -> NeededScopes:
+    access = config_from_mapping({"mcpServers": {}, "holdfast": {"access": {"rules": rules, **more}}}).settings.access
+    return NeededScopes(lambda: access)
+
 
 RESOURCE = ProtectedResource("https://hub.example/", "https://idp.example")
 
@@ -63,9 +80,7 @@ def test_the_challenge_names_the_document_of_the_path_and_nothing_breaks_out_of_
     assert RESOURCE.challenge('/servers/a"b/mcp') == f'Bearer resource_metadata="{where}/servers/a%22b/mcp"'
     assert RESOURCE.challenge("/metrics") == f'Bearer resource_metadata="{where}"'
     assert RESOURCE.challenge(f"/servers/{'x' * 2000}/mcp") == f'Bearer resource_metadata="{where}"'
-    more = ProtectedResource(
-        "https://gw.example/hub", "https://idp.example", scopes=lambda: {"tools:write", "tools:read"}
-    )
+    more = ProtectedResource("https://gw.example/hub", "https://idp.example", needs=needing(RULES))
     assert more.challenge("/mcp", error="invalid_token") == (
         'Bearer error="invalid_token", scope="tools:read tools:write", '
         'resource_metadata="https://gw.example/hub/.well-known/oauth-protected-resource/mcp"'
@@ -108,3 +123,50 @@ async def test_a_jwt_counts_at_the_endpoint_that_it_was_issued_for(tmp_path: Pat
     assert await verify.claims(token(aud="page", azp="other"), "page") is None
     with pytest.raises(UsageError):
         JwtVerifier(issuer="https://idp.example", keys=str(pem))
+
+
+def person(
+    name: str = "https://idp.example#ada", *, source: Any = "jwt", scopes: str = "", groups: str = "dev"
+) -> Principal:
+    return Principal(name=name, groups=frozenset(groups.split()), scopes=frozenset(scopes.split()), source=source)
+
+
+@pytest.mark.parametrize(
+    ("principal", "missing"),
+    [
+        (person(), "tools:read tools:write"),
+        (person(scopes="openid guest"), "tools:read tools:write"),
+        (person(scopes="tools:read"), ""),
+        (person("https://idp.example#root"), ""),
+        (person(groups="ops"), ""),  # no scope would help her
+    ],
+)
+def test_the_scopes_are_named_without_which_no_rule_allows_anything(principal: Principal, missing: str) -> None:
+    assert needing(RULES).missing(principal) == set(missing.split())
+    assert needing(RULES[:3], default="allow").missing(principal) == set()
+    assert needing([]).missing(principal) == set()
+
+
+async def test_a_token_without_a_needed_scope_is_refused_with_the_scopes_and_a_wider_one_is_let_in() -> None:
+    resource = ProtectedResource("https://hub.example", "https://idp.example", needs=needing(RULES))
+
+    async def verify(token: str, path: str = "") -> Principal | None:
+        return person(scopes=token.replace("+", " ")) if token != "wrong" else None
+
+    rules = AccessRules(TokenPolicy(tokens={"ci": "token-of-ci"}, verify=verify), None, resource=resource)
+
+    async def asked(token: str, path: str = "/mcp") -> Principal | Refused:
+        return await rules.check({"authorization": f"Bearer {token}"}, path=path)
+
+    refused = await asked("openid")
+    assert isinstance(refused, Refused)
+    assert refused.status == 403
+    where = 'resource_metadata="https://hub.example/.well-known/oauth-protected-resource/mcp"'
+    assert refused.challenge == f'Bearer error="insufficient_scope", scope="tools:read tools:write", {where}'
+    assert isinstance(await asked("tools:write"), Principal)
+    # A static token has no scopes to ask for, and the control API has roles instead.
+    assert isinstance(await asked("token-of-ci"), Principal)
+    assert isinstance(await asked("openid", path=""), Principal)
+    unknown = await rules.check({}, path="/mcp")
+    assert isinstance(unknown, Refused)
+    assert unknown.challenge == f'Bearer scope="tools:read tools:write", {where}'

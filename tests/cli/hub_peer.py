@@ -95,6 +95,9 @@ class HubPeer:
         if kind == "servers" and not rest:
             fleet = [one.model_dump(mode="json") for one in self.servers.values()]
             return 200, {"now": NOW, "servers": fleet}
+        if kind == "me":
+            roles = ["approve", "operate", "read"]
+            return 200, {"principal": "", "groups": [], "roles": roles, "signed_in": False, "expires_in": None}
         if kind == "activity":  # as of a hub without an audit
             return 200, {"audit": False, "principal": "", "records": []}
         name = unquote(rest[0]) if rest else ""

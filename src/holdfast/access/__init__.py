@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from holdfast.access.protected_resource import (
         METADATA_PATH as METADATA_PATH,
+        NeededScopes as NeededScopes,
         ProtectedResource as ProtectedResource,
         is_endpoint as is_endpoint,
     )

@@ -146,6 +146,9 @@ class AccessRules:
             if headers.get("authorization") or headers.get(_SECRET_HEADER):
                 await self.login_failed(admission)
             return Refused(401, "a valid bearer token is required", challenge=self._challenge(headers, path))
+        if path and self._resource is not None and (challenge := self._resource.step_up(principal, path)):
+            hint = "log in again with the scopes that the challenge names"
+            return Refused(403, "the token has no scope that allows anything here", hint=hint, challenge=challenge)
         return self._counted(admission, principal)
 
     def _challenge(self, headers: Mapping[str, str], path: str) -> str:

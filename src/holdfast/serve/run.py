@@ -123,7 +123,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
         folders = _folders(hub, projects, reloader)
-        secrets = CallerSecrets(serving)
+        secrets = CallerSecrets(serving, lambda: hub.config.settings.access)
         tokens = secrets.policy()
         joined: JoinServer | None = None
         admin = _control_server(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from holdfast.access import JwtVerifier, ProtectedResource, TokenPolicy, TokensFile, TrustedGateway
+from holdfast.access import JwtVerifier, NeededScopes, ProtectedResource, TokenPolicy, TokensFile, TrustedGateway
+from holdfast.config import AccessSettings
 from holdfast.control import ControlServer
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import ServerTls
@@ -34,7 +35,8 @@ LOOK_SECONDS = 1.0
 class CallerSecrets:
     """The token of the callers, and the secrets of the gateway and of the sign-in, that are in force now."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, settings: Callable[[], AccessSettings] = AccessSettings) -> None:
+        """``settings`` returns the current rules."""
         self._options = serving.options
         self._can_verify = serving.can_verify
         self.tokens = {"caller": serving.token} if serving.token else {}
@@ -42,7 +44,8 @@ class CallerSecrets:
         self.gateway = serving.gateway_secret or ""
         self.oidc = serving.oidc_secret or ""
         issuer = serving.options.jwt_issuer
-        self.resource = ProtectedResource(serving.public_url, issuer) if issuer else None
+        needs = NeededScopes(settings)
+        self.resource = ProtectedResource(serving.public_url, issuer, needs=needs) if issuer else None
         """The endpoints as clients know them, where an issuer gives tokens."""
         self.verifier = self._jwt_verifier()
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from urllib.parse import quote
 
 import anyio
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Mount
 
 from holdfast.access import AuditTrail
@@ -104,7 +106,8 @@ class ControlServer:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
         read_by = self._may_read_metrics if self._browsers.tokens is not None else None
         metrics = metrics_route(self._metrics, self._workers, read_by=read_by)
-        pages = (*page_routes(by_issuer=self._browsers.by_issuer), *self._browsers.routes())
+        page = page_routes(by_issuer=self._browsers.by_issuer, is_known=partial(_is_known, self._browsers))
+        pages = (*page, *self._browsers.routes())
         if self._workers is None or self._totals is None:
             return (Mount("/api", app=self._api), metrics, *pages)
         api = Mount("/api", app=SpokenApi(self._api, self._workers, self._runs_in_stdio))
@@ -185,6 +188,12 @@ class ControlServer:
             self.events.hub_changed()
         for server in (*record.added, *record.changed) if isinstance(record, ConfigApplied) else ():
             self.events.touched(server)
+
+
+async def _is_known(browsers: BrowserIdentity, request: Request) -> bool:
+    """Whether a browser is signed in. The user of the machine is not, by the connection alone."""
+    found = await browsers.identify(request)
+    return found is not None and found.by != "connection"
 
 
 async def _watch_audit(audit: AuditTrail, events: EventStream) -> None:

@@ -1,14 +1,15 @@
 """The files of the status page. They contain no data of the hub: the page reads the control API. So they need no token.
 
-The only text that is filled in is the command that signs a browser in. Their headers limit what they may do in a
-browser: only scripts, styles and requests of this hub, and no frame around them.
+The only texts that are filled in are the command that signs a browser in, and whether the browser is signed in already.
+Their headers limit what they may do in a browser: only scripts, styles and requests of this hub, and no frame around
+them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import html
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -47,15 +48,22 @@ class _StaticFile:
     tag: str
 
 
-def page_routes(*, by_issuer: bool = False) -> list[Route]:
-    """Return the routes ``/`` and ``/static/…``. With ``by_issuer`` the page offers a sign-in at the issuer."""
+def page_routes(
+    *, by_issuer: bool = False, is_known: Callable[[Request], Awaitable[bool]] | None = None
+) -> list[Route]:
+    """Return the routes ``/`` and ``/static/…``. With ``by_issuer`` the page offers a sign-in at the issuer.
+
+    ``is_known`` says whether a browser is signed in by what no script of the page can read.
+    """
     kept = _files()
     shell = kept["index.html"]
     if by_issuer:
         shell = _file("index.html", shell.body.replace(b'data-issuer="no"', b'data-issuer="yes"'))
+    known = _file("index.html", shell.body.replace(b'data-known="no"', b'data-known="yes"'))
 
     async def page(request: Request) -> Response:
-        return _answer(request, _with_command(shell, sign_in_command(request)))
+        found = known if is_known is not None and await is_known(request) else shell
+        return _answer(request, _with_command(found, sign_in_command(request)))
 
     async def static(request: Request) -> Response:
         found = kept.get(request.path_params["name"])

@@ -30,8 +30,8 @@ export class Api {
       this.#known = me.principal !== "";
       return me;
     } catch (error) {
-      if (error.status === 0) throw error;
-      return null;
+      if (error.status === 401) return null;
+      throw error;
     }
   }
 

@@ -31,6 +31,8 @@ let loading = null;
 let loaded = false;
 let news = new Map();
 let timer = 0;
+/** Whether the hub said who is signed in. */
+let identified = false;
 
 api.onSignedOut = () => leave("The session ended: sessions end with the hub. Sign in again.");
 
@@ -38,22 +40,28 @@ api.onSignedOut = () => leave("The session ended: sessions end with the hub. Sig
 
 /** Show what the one who signed in may see: the servers with the role `read`, else only what she did herself. */
 async function begin() {
-  const me = await api.me();
-  if (me === null) return leave();
+  let me;
+  try {
+    me = await api.me();
+    if (me === null) return;
+  } catch {
+    // The hub does not answer: the page shows that, and asks again when it does.
+  }
   signIn.hide();
-  document.body.dataset.roles = me.roles.join(" ");
-  who(me);
-  const reads = me.roles.includes("read");
+  identified = me !== undefined;
+  if (identified) who(me);
+  const reads = me?.roles.includes("read") ?? true;
   view(reads ? "board" : "own");
   if (reads) stream.start();
   else {
     document.title = "Activity · Holdfast";
     calls.follow();
   }
-  return activity.load();
+  activity.load();
 }
 
 function who({ principal, groups, roles, signed_in }) {
+  document.body.dataset.roles = roles.join(" ");
   show(document.getElementById("who"), principal !== "");
   setText(document.getElementById("who-name"), principal.slice(principal.lastIndexOf("#") + 1));
   const told = [principal, groups.length ? `groups: ${groups.join(", ")}` : "", `roles: ${roles.join(", ") || "none"}`];
@@ -112,6 +120,19 @@ function hello(hub) {
   header.hub();
   calls.load();
   load();
+  if (!identified) learnWho();
+}
+
+/** Learn who is signed in, after a start without an answer of the hub. */
+async function learnWho() {
+  try {
+    const me = await api.me();
+    if (me === null) return;
+    identified = true;
+    who(me);
+  } catch {
+    // The next hello asks again.
+  }
 }
 
 /** Load all servers. An event that comes meanwhile may be newer than the answer, so it is kept. */
@@ -265,15 +286,6 @@ function onToggle(row, open) {
   detail = open ? new Detail(row, { api, fleet, act, window: () => board.window }) : null;
 }
 
-/** Whether the hub knows this browser by a cookie, or by the gateway in front of it. */
-async function known() {
-  try {
-    return (await api.me()) !== null;
-  } catch {
-    return false;
-  }
-}
-
 // Time
 
 setInterval(() => {
@@ -296,5 +308,7 @@ document.getElementById("sign-out").addEventListener("click", signOut);
 
 header.restore(readAddress());
 await signIn.useCode();
-if (api.signedIn || (document.body.dataset.view === "starting" && (await known()))) await begin();
+// The hub knows a browser by a cookie that no script can read, or by the gateway in front of it.
+const known = document.body.dataset.view === "starting" && document.body.dataset.known === "yes";
+if (api.signedIn || known) await begin();
 else if (document.body.dataset.view === "starting") leave(document.getElementById("sign-in-reason").textContent);

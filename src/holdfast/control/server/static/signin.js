@@ -55,7 +55,7 @@ export class SignIn {
       if (!(await this.#api.signInAsCaller(token))) await this.#api.signInByToken(token);
       return this.#onDone();
     } catch (error) {
-      this.show(error.status === 401 ? "That is neither this hub’s control token nor a caller’s." : `Not signed in: ${error.message}.`);
+      this.show(error.status === 401 ? "That is not this hub’s control token, nor the token of a caller." : `Not signed in: ${error.message}.`);
       return this.#input.focus();
     }
   }
