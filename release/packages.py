@@ -25,6 +25,9 @@ from deploy.sbom import LockedPackage, read_lock
 __all__ = ["Source", "debian", "formula", "read_index", "sources"]
 
 INDEX = "https://pypi.org/simple"
+WITHOUT_SOURCE = frozenset({"cel-expr-python"})
+"""Packages of an extra that are published as wheels alone; the formula does without that extra."""
+
 OPT = Path("opt/holdfast")
 """Where the Debian package is, from the root of the file system."""
 
@@ -48,7 +51,7 @@ def sources(lock: Path, index: Callable[[str], str], *, platforms: Iterable[str]
     """The sources of what a lock pins, for these platforms. ``index`` gives the page of a package."""
     found = []
     for package in read_lock(lock):
-        if not any(_is_for(package, platform) for platform in platforms):
+        if package.name in WITHOUT_SOURCE or not any(_is_for(package, platform) for platform in platforms):
             continue
         files = [one for one in _FILE.finditer(index(package.name)) if one["sha256"] in package.hashes]
         if not files:

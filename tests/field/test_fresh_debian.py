@@ -145,7 +145,9 @@ say '{watch}'; TERM=xterm timeout 20 script -qec '{watch}' /dev/null 2>&1 </dev/
 kill $hub; wait $hub 2>/dev/null
 say '{import_}'; {import_} 2>&1
 say '{apply}'; {apply} --yes 2>&1
-say '{serve}'; timeout 8 {serve} 2>&1
+say '{serve}'; {serve} > ~/serve 2>&1 & own=$!
+until grep -q 'ready when' ~/serve || ! kill -0 $own; do sleep 0.2; done
+cat ~/serve; kill $own; wait $own 2>/dev/null
 say '{tools}'; {tools} 2>&1
 say '{call}'; {call} 2>&1
 say '{doctor}'; {doctor} 2>&1
