@@ -20,6 +20,7 @@ from holdfast.serve.joiner import HubFinder, HubStart, JoinOptions
 from holdfast.serve.options import ServeConfig
 from holdfast.serve.shared_hub import IDLE_SECONDS, end_when_idle
 from holdfast.testing import FakeClock
+from tests.cli.in_process import Inside
 from tests.cli.serve_process import COMMAND, spawned
 from tests.cli.test_serve_workers import stdio_process_of, workers_of
 from tests.harness.joined import JoinHome, join_home, text_in
@@ -27,6 +28,7 @@ from tests.harness.waiting import PATIENCE, asked, came_true, gone
 
 pytestmark = pytest.mark.anyio
 
+ITSELF = {"command": "holdfast", "args": ["serve", "--stdio"]}
 REAL_PYTHON = os.path.realpath(sys.executable)
 
 
@@ -115,6 +117,8 @@ async def test_a_hub_that_a_person_starts_takes_the_place_of_the_one_in_the_back
         assert (await home.one_hub()).background
 
 
+@pytest.mark.long  # it waits for a dozen processes, one after another
+@pytest.mark.timeout(300)
 @pytest.mark.requirement("DX-8", "FLEET-8")
 async def test_clients_join_a_hub_of_several_workers_and_outlive_each_of_its_processes(home: JoinHome) -> None:
     command = [*COMMAND, "serve", "--config", str(home.config), "--port", "0", "--workers", "2"]
@@ -247,6 +251,9 @@ async def test_a_client_brings_the_path_and_the_variables_that_the_hub_does_not_
                 status = text_in(await third.ask("tools/call", name="holdfast_status", arguments={}))
                 assert f"`HF_KEY` has another value in the client in {tools}" in status
                 assert f"than in the client in {home.folder}" in status
+                shown = (await anyio.to_thread.run_sync(home.run, "status")).stdout
+                assert f"`HF_KEY` has another value in the client in {tools}" in shown
+                assert f"clients  test in {home.folder}" in shown
     assert len(home.hubs) == 1
 
 
@@ -301,6 +308,16 @@ async def test_an_entry_that_is_the_hub_itself_is_left_out_and_named(
     spec = served_part(ServeConfig(), load_config(file)).servers["one"]
     assert bool(spec.problems) is is_itself
     assert not is_itself or "Holdfast itself" in spec.problems[0].message
+
+
+@pytest.mark.parametrize("command", ["tools", "check", "doctor"])
+def test_commands_that_start_servers_leave_out_the_hub_itself_and_name_it(
+    command: str, inside: Inside, tmp_path: Path
+) -> None:
+    (file := tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"me": ITSELF}}))
+    ran = inside(command, "--config", str(file))
+    assert ran.code != 0
+    assert "Holdfast itself" in " ".join(ran.out.split())
 
 
 async def test_a_holdfast_that_a_hub_started_is_a_hub_of_its_own() -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.cli.hub_client import call_at_hub, speaks_mcp
 from holdfast.cli.output import data_console, json_text, print_error, print_json, working
 from holdfast.cli.running_hub import Url, serving_hub
-from holdfast.cli.trust import load_trusted
+from holdfast.cli.trust import load_servers
 from holdfast.config import Config
 from holdfast.core import plain
 from holdfast.errors import UsageError
@@ -50,7 +50,7 @@ def call(
     hub = serving_hub(url, config)
     if hub is not None and not speaks_mcp(hub):
         hub = None
-    found = load_trusted(config) if hub is None else None
+    found = load_servers(config) if hub is None else None
     result = anyio.run(_call, hub, found, server, tool, pairs or [], args)
     if as_json:
         print_json(_as_json(result))

@@ -8,6 +8,7 @@ import ssl
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -147,7 +148,17 @@ def _report(
             )
         return read
     check_names(names, read)
+    read = _without_itself(read)
     return anyio.run(partial(_examine, hub_tls=hub_tls), read, names, seconds, fix)
+
+
+def _without_itself(read: ConfigReading) -> ConfigReading:
+    """The same without the entry that is the hub itself: doctor names it, and does not start it."""
+    from holdfast.serve import ServeConfig, without_itself  # noqa: PLC0415 - slow to import; wrong usage must not wait
+
+    config = without_itself(ServeConfig(), read.config)
+    definitions = tuple(replace(one, server=config.servers[one.server.id]) for one in read.definitions)
+    return replace(read, config=config, definitions=definitions)
 
 
 def _where(report: Report) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.cli.hub_client import find_at_hub, speaks_mcp
 from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.cli.running_hub import AsJson, Url, serving_hub
-from holdfast.cli.trust import load_trusted
+from holdfast.cli.trust import load_servers
 from holdfast.config import Config
 from holdfast.core import command_line, plain
 
@@ -47,7 +47,7 @@ def find(
         with working(f"asking the hub at {hub.url}"):
             found = anyio.run(partial(find_at_hub, hub, query, server=server, limit=limit))
     else:
-        found = anyio.run(_find, load_trusted(config), query, server, limit)
+        found = anyio.run(_find, load_servers(config), query, server, limit)
     if as_json:
         print_json({"tools": found})
     else:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from holdfast.cli.output import counted, data_console, print_json, side_console, working
 from holdfast.cli.running_hub import AsJson, Url, near, serving_hub
-from holdfast.cli.trust import load_trusted
+from holdfast.cli.trust import load_servers
 from holdfast.config import Config as ServersConfig, InvalidValue, parse_duration
 from holdfast.core import command_line, next_try, plain
 from holdfast.errors import HoldfastError, NoHub, UsageError
@@ -97,7 +97,7 @@ def check(
     if require and not wanted:
         raise UsageError("--require names nothing", hint="for example --require github,files/read_file")
     hub = serving_hub(url, config)
-    servers = load_trusted(config) if hub is None else None
+    servers = load_servers(config) if hub is None else None
     with working(f"waiting for {', '.join(wanted[:3]) or 'the servers'}") as progress:
         result = anyio.run(check_servers, hub, servers, wanted, seconds, lambda rows: progress.update(_waiting(rows)))
     if as_json:

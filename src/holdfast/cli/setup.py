@@ -29,6 +29,7 @@ from holdfast.cli.output import counted, data_console, print_error, print_json, 
 from holdfast.cli.readiness import Row, check_servers, print_row
 from holdfast.cli.running_hub import serving_hub
 from holdfast.cli.service import hub_service, install_service
+from holdfast.cli.trust import load_servers
 from holdfast.config import (
     CLIENTS,
     ClientPaths,
@@ -211,7 +212,7 @@ def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
                 print_row(row)
 
     hub: RunningHub | None = serving_hub(None, config)
-    servers = load_config(config) if hub is None else None
+    servers = load_servers(config) if hub is None else None
     with working("connecting to the servers"):
         result = anyio.run(check_servers, hub, servers, (), wait, tell, False)
     for row in result.rows:

@@ -363,7 +363,7 @@ def heading(hub: HubView, now: float, page: Page) -> list[Text]:
     if hub.notice:
         lines += page.block("", one_line(hub.notice), style="yellow")
     if hub.clients:
-        lines += page.block("clients", GAP.join(map(_client, hub.clients[:MOST_CLIENTS])), style="dim")
+        lines += page.block(f"clients{GAP}", GAP.join(map(_client, hub.clients[:MOST_CLIENTS])), style="dim")
     if hub.loop_lag is not None:
         lines.append(_loop_line(hub.loop_lag))
     if hub.fleet is not None:

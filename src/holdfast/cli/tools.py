@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.cli.hub_client import load_from_hub, speaks_mcp
 from holdfast.cli.output import counted, data_console, print_json, side_console, working
 from holdfast.cli.running_hub import AsJson, Url, serving_hub
-from holdfast.cli.trust import load_trusted
+from holdfast.cli.trust import load_servers
 from holdfast.config import Config
 from holdfast.core import command_line, plain
 from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
@@ -45,7 +45,7 @@ def tools(
             result = anyio.run(load_from_hub, hub, servers or [])
         source = hub.config or "the hub"
     else:
-        found = load_trusted(config)
+        found = load_servers(config)
         result = anyio.run(_load, found, servers or [])
         source = str(found.source)
     if as_json:

@@ -34,7 +34,7 @@ from holdfast.config import (
 from holdfast.core import INVISIBLE, MASK, Redactor, mask_url
 from holdfast.errors import HoldfastError, UntrustedConfig
 
-__all__ = ["app", "load_trusted", "with_trust"]
+__all__ = ["app", "load_servers", "load_trusted", "with_trust"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -80,6 +80,13 @@ def trust(
 def load_trusted(config: Path | None) -> Config:
     """The configuration to use. On a terminal, the user is asked about a found project file that is not trusted."""
     return with_trust(lambda: load_config(config))
+
+
+def load_servers(config: Path | None) -> Config:
+    """The same for a command that starts servers: an entry that is the hub itself is left out, and named."""
+    from holdfast.serve import ServeConfig, without_itself  # noqa: PLC0415 - slow to import; a bad file must not wait
+
+    return without_itself(ServeConfig(), load_trusted(config))
 
 
 def with_trust(read: Callable[[], _T]) -> _T:

@@ -10,6 +10,7 @@ from holdfast._exports import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.serve.inner_hub import without_itself as without_itself
     from holdfast.serve.isolation import isolate as isolate
     from holdfast.serve.joiner import JoinOptions as JoinOptions, join_hub as join_hub
     from holdfast.serve.options import (

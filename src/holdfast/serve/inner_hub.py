@@ -38,7 +38,7 @@ from holdfast.serve.worker_link import WorkerTask
 if TYPE_CHECKING:  # slow to import, and a supervisor imports this module
     from holdfast.identity import FleetIdentity
 
-__all__ = ["HubListener", "bind_for_hubs", "require_shared_key", "served_part"]
+__all__ = ["HubListener", "bind_for_hubs", "require_shared_key", "served_part", "without_itself"]
 
 
 @dataclass(frozen=True)

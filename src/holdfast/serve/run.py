@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -131,6 +131,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
             audit=audit,
             browsers=_browser_identity(serving, secrets, tokens, ids, audit),
             notice=lambda: audited_by.notice or ids.keys.notice,
+            findings=lambda: front.broker.findings,
             clients=lambda: joined.clients if joined is not None else [],
         )
         ids.keys.on_notice = admin.hub_changed
@@ -158,7 +159,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
             for_hubs=_for_hubs(serving, front, identity),
         )
         note, place = Announcement(serving, config), _shared_place(serving)
-        joined = _join_server(front, place, reloader, folders, changed=admin.hub_changed)
+        joined = _join_server(front, place, reloader, folders, admin)
         leaving = Leaving(serving, server, front, admin, note, joined)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
@@ -228,14 +229,19 @@ def _join_server(
     place: SharedPlace | None,
     reloader: Reloader | None,
     folders: FolderClients | None,
-    *,
-    changed: Callable[[], None],
+    admin: ControlServer,
 ) -> JoinServer | None:
     hub, source = front.hub, front.hub.config.source
     if place is None or reloader is None or folders is None or source is None:
         return None
-    findings = front.broker.findings
-    variables = ClientVariables(hub, source, reload=reloader.reload, findings=findings, environ=os.environ)
+    variables = ClientVariables(
+        hub,
+        source,
+        reload=reloader.reload,
+        findings=front.broker.findings,
+        found=admin.events.touched,
+        environ=os.environ,
+    )
     return JoinServer(
         front,
         place,
@@ -243,7 +249,7 @@ def _join_server(
         folders,
         version=__version__,
         background=runs_in_background(os.environ),
-        changed=changed,
+        changed=admin.hub_changed,
     )
 
 
@@ -346,7 +352,7 @@ def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:
     return SessionIds(keys, store)
 
 
-def _control_server(
+def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts of a hub
     hub: Hub,
     serving: Serving,
     fleet: Fleet | None,
@@ -354,6 +360,7 @@ def _control_server(
     audit: AuditTrail | None,
     browsers: BrowserIdentity,
     notice: Callable[[], str],
+    findings: Callable[[], Mapping[str, str]],
     clients: Callable[[], Sequence[JoinedClient]],
 ) -> ControlServer:
     """The control API of a hub."""
@@ -366,6 +373,7 @@ def _control_server(
         identity=IDENTITY,
         program=invocation().program,
         notice=notice,
+        findings=findings,
         clients=clients,
         pid=worker.supervisor if worker is not None else 0,
         started=worker.started if worker is not None else 0.0,

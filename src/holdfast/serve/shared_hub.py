@@ -143,13 +143,15 @@ class ClientVariables:
         *,
         reload: Callable[[], Awaitable[object]],
         findings: MutableMapping[str, str],
+        found: Callable[[str], None],
         environ: MutableMapping[str, str],
     ) -> None:
-        """``reload`` reads the configuration again; ``findings`` are shown with the servers."""
+        """``reload`` reads the configuration again. ``findings`` are shown with the servers; ``found`` tells of one."""
         self._hub = hub
         self._file = file
         self._reload = reload
         self._findings = findings
+        self._found = found
         self._environ = environ
         self._given_by: dict[str, str] = {}
         """The client that brought a variable."""
@@ -220,6 +222,7 @@ class ClientVariables:
             if self._findings.get(server) != text:
                 log.warning("%s: %s", server, text)
             self._findings[server] = text
+            self._found(server)
 
     def __repr__(self) -> str:
         return f"<ClientVariables of {self._file}, from clients: {sorted(self._given_by)}>"

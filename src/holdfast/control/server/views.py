@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -122,6 +122,8 @@ class HubInfo:
     """When the supervisor began, if there is one."""
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
+    findings: Callable[[], Mapping[str, str]] = dict
+    """Returns what an operator should change, by server."""
     clients: Callable[[], Sequence[ShownClient]] = tuple
     """Returns the clients that joined this process."""
     clients_elsewhere: tuple[JoinedClientView, ...] = ()
@@ -239,7 +241,7 @@ class Views:
         listed = _counted(() if source.withdrawn else source.entries)
         held = self._hub.approvals.held(name)[:MOST_HELD]
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
-        found = finding(self._hub.registry.catalog, name)
+        found = finding(self._hub.registry.catalog, name) or self._about.findings().get(name, "")
         return Server(
             id=name,
             transport="" if spec.problems else "stdio" if spec.command else spec.transport,
