@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
+        PendingLogin as PendingLogin,
         audience_of as audience_of,
+        begin_login as begin_login,
+        finish_login as finish_login,
         log_in as log_in,
         log_out as log_out,
+        plan_login as plan_login,
         unverified_claims as unverified_claims,
     )
     from holdfast.auth.registration import known_client as known_client

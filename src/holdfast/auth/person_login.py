@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
@@ -64,10 +64,15 @@ __all__ = [
     "LoggedOut",
     "LoginMethod",
     "LoginPrompt",
+    "PendingLogin",
+    "PlannedLogin",
     "audience_of",
+    "begin_login",
     "check_audience",
+    "finish_login",
     "log_in",
     "log_out",
+    "plan_login",
     "unverified_claims",
 ]
 
@@ -112,8 +117,6 @@ class _Login:
 
     spec: ServerSpec
     store: GrantStore
-    person: LoginPrompt
-    how: LoginMethod
     now: Callable[[], float]
 
 
@@ -128,12 +131,8 @@ async def log_in(
     now: Callable[[], float] = time.time,
 ) -> Grant:
     """Log in to a server; ``scope`` adds to what it needs and what was granted before. Raises ``LoginFailed``."""
-    if not is_safe(spec.url, allow_plain_http=spec.allow_plain_http):
-        raise LoginFailed(
-            f"the token of `{spec.id}` would be sent unencrypted over plain http",
-            hint='use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
-        )
-    login = _Login(spec=spec, store=store, person=person, how=how, now=now)
+    _require_safe(spec)
+    login = _Login(spec=spec, store=store, now=now)
     found = await discover(spec, await _challenge(spec))
     key = GrantKey(found.server.issuer, found.resource)
     before = await anyio.to_thread.run_sync(store.get, key)
@@ -141,19 +140,113 @@ async def log_in(
     person.asked_for(wanted, found.server.issuer)
     try:
         with anyio.fail_after(within):
-            client, given = await (_by_device if how == "device" else _by_browser)(login, found, wanted)
+            if how == "device":
+                client, given = await _by_device(login, person, found, wanted)
+            else:
+                client, given = await _by_browser(login, person, found, wanted, pastes=how == "paste")
     except TimeoutError:
         raise LoginFailed(
             f"no login within {within:g} s",
             hint="log in again; --timeout gives longer. If the page does not know Holdfast, log out first:"
             " the next login then registers it again",
         ) from None
+    return await _kept(login, found, client, given, wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedLogin:
+    """What a person is asked for, before she agrees."""
+
+    issuer: str
+    scope: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingLogin:
+    """A login whose browser has not come back yet."""
+
+    state: str = field(repr=False)
+    verifier: str = field(repr=False)
+    scope: tuple[str, ...]
+    client: OAuthClient
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> PendingLogin:
+        """What was kept of it as JSON."""
+        client = OAuthClient(**kept["client"])
+        return cls(state=kept["state"], verifier=kept["verifier"], scope=tuple(kept["scope"]), client=client)
+
+
+async def plan_login(spec: ServerSpec, *, store: GrantStore) -> PlannedLogin:
+    """What a login to a server will ask for. Raises ``LoginFailed``."""
+    found, wanted = await _wanted(spec, store)
+    return PlannedLogin(issuer=found.server.issuer, scope=wanted)
+
+
+async def begin_login(
+    spec: ServerSpec, *, store: GrantStore, now: Callable[[], float] = time.time
+) -> tuple[str, PendingLogin]:
+    """Where to send a browser that comes back to ``oauth.redirect_uri``, and what to keep. Raises ``LoginFailed``."""
+    login = _Login(spec=spec, store=store, now=now)
+    found, wanted = await _wanted(spec, store)
+    redirect = spec.oauth.redirect_uri or ""
+    client = await _known(login, found, wanted)
+    client = client or await identify(found.server, redirect_uri=redirect, scope=" ".join(wanted))
+    asked = authorization_request(
+        found.server, client, resource=_named(login, found), scope=wanted, redirect_uri=redirect
+    )
+    return asked.url, PendingLogin(state=asked.state, verifier=asked.verifier, scope=wanted, client=client)
+
+
+async def finish_login(
+    spec: ServerSpec,
+    *,
+    store: GrantStore,
+    pending: PendingLogin,
+    answer: Mapping[str, str],
+    now: Callable[[], float] = time.time,
+) -> Grant:
+    """Keep the login that a browser came back with. Raises ``LoginFailed``."""
+    login = _Login(spec=spec, store=store, now=now)
+    found = await discover(spec, await _challenge(spec))
+    asked = AuthorizationRequest(
+        url="",
+        redirect_uri=spec.oauth.redirect_uri or "",
+        issuer=found.server.issuer,
+        names_itself=found.server.names_itself,
+        state=pending.state,
+        verifier=pending.verifier,
+    )
+    client, given = await _exchange(login, found, pending.client, asked, code_in(answer, asked))
+    return await _kept(login, found, client, given, pending.scope)
+
+
+async def _wanted(spec: ServerSpec, store: GrantStore) -> tuple[Discovered, tuple[str, ...]]:
+    """The authorization server of a server, and the scope that a login asks for."""
+    _require_safe(spec)
+    found = await discover(spec, await _challenge(spec))
+    before = await anyio.to_thread.run_sync(store.get, GrantKey(found.server.issuer, found.resource))
+    return found, _scope(spec, found, before, ())
+
+
+async def _kept(
+    login: _Login, found: Discovered, client: OAuthClient, given: IssuedTokens, wanted: tuple[str, ...]
+) -> Grant:
+    """Check whom the tokens are for, and keep them."""
     if named := _named(login, found):
         check_audience(given.access_token, named)
     grant = _grant(login, found, client, given, wanted)
     # A renewal of the old login that is under way must not overwrite the new one.
-    async with store.renewing(key):
-        return await anyio.to_thread.run_sync(store.put, grant)
+    async with login.store.renewing(grant.key):
+        return await anyio.to_thread.run_sync(login.store.put, grant)
+
+
+def _require_safe(spec: ServerSpec) -> None:
+    if not is_safe(spec.url, allow_plain_http=spec.allow_plain_http):
+        raise LoginFailed(
+            f"the token of `{spec.id}` would be sent unencrypted over plain http",
+            hint='use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
+        )
 
 
 async def log_out(spec: ServerSpec, *, store: GrantStore) -> LoggedOut | None:
@@ -196,24 +289,26 @@ def _scope(spec: ServerSpec, found: Discovered, before: Grant | None, more: tupl
     return tuple(wanted)
 
 
-async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:
+async def _by_browser(
+    login: _Login, person: LoginPrompt, found: Discovered, scope: tuple[str, ...], *, pastes: bool
+) -> tuple[OAuthClient, IssuedTokens]:
     """Authorization code with PKCE: the browser returns to us, or the person pastes its address."""
     async with AsyncExitStack() as stack:
         oauth = login.spec.oauth
         known = await _known(login, found, scope)
         wanted = (known.redirect_uri if known is not None else oauth.redirect_uri) or ""
-        ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
+        ways: list[Callable[[], Awaitable[str]]] = [person.paste]
         redirect, place = wanted or NOT_HERE, None
-        if login.how != "paste":
+        if not pastes:
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
-            ways, redirect = [login.person.paste, place.answer], place.redirect_uri
+            ways, redirect = [person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
         redirect = client.redirect_uri or redirect
         named = _named(login, found)
         asked = authorization_request(found.server, client, resource=named, scope=scope, redirect_uri=redirect)
         if place is not None:
             place.expect(asked.state)
-        login.person.visit(asked.url)
+        person.visit(asked.url)
         code = code_in(answer_in(await _first(ways)), asked)
     return await _exchange(login, found, client, asked, code)
 
@@ -316,13 +411,15 @@ def _cure(exc: TokenRefused, client: OAuthClient) -> str:
     return "log in again"
 
 
-async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:
+async def _by_device(
+    login: _Login, person: LoginPrompt, found: Discovered, scope: tuple[str, ...]
+) -> tuple[OAuthClient, IssuedTokens]:
     redirect = login.spec.oauth.redirect_uri or NOT_HERE
     client = await _known(login, found, scope)
     client = client or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
     named = _named(login, found)
     client, code = await ask_for_code(found.server, client, resource=named, scope=scope, spec=login.spec)
-    login.person.enter(code)
+    person.enter(code)
     return client, await wait_for_tokens(
         found.server, client, code, resource=named, allow_plain_http=login.spec.allow_plain_http
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
 
 from holdfast._version import __version__
 from holdfast.auth.discovery import AuthorizationServer
@@ -20,7 +21,7 @@ from holdfast.auth.token_endpoint import (
     signing_algorithm,
 )
 from holdfast.config import OAuthSettings
-from holdfast.core import classify_evidence, quoted, quoted_name
+from holdfast.core import classify_evidence, is_loopback, quoted, quoted_name
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire import HttpAnswer, exchange
 
@@ -77,7 +78,7 @@ async def identify(server: AuthorizationServer, *, redirect_uri: str, scope: str
         "client_name": "Holdfast",
         "software_id": "holdfast",
         "software_version": __version__,
-        "application_type": "native",
+        "application_type": "native" if is_loopback(urlsplit(redirect_uri).hostname or "") else "web",
         "redirect_uris": [redirect_uri],
         "grant_types": _grant_types(server),
         "response_types": ["code"],

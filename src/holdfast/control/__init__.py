@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from holdfast.control.server import ControlServer as ControlServer
     from holdfast.control.server.browser_identity import BrowserIdentity as BrowserIdentity, Identified as Identified
+    from holdfast.control.server.connect_page import ConnectPage as ConnectPage
     from holdfast.control.server.history import History as History
     from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,

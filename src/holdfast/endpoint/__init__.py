@@ -29,6 +29,11 @@ if TYPE_CHECKING:
         result_pieces as result_pieces,
     )
     from holdfast.endpoint.instructions import IDENTITY as IDENTITY
+    from holdfast.endpoint.login_links import (
+        CONNECT_PATH as CONNECT_PATH,
+        LoginLinks as LoginLinks,
+        LoginTicket as LoginTicket,
+    )
     from holdfast.endpoint.root_folder import ClientFolders as ClientFolders, RootFolder as RootFolder
     from holdfast.endpoint.server import McpServer as McpServer
     from holdfast.endpoint.view import (

@@ -42,7 +42,9 @@ from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.first_list import first_list_seconds
 from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
 from holdfast.endpoint.input_required import PendingCalls
+from holdfast.endpoint.login_links import LoginLinks
 from holdfast.endpoint.tasks import TaskIds
+from holdfast.endpoint.user_login import LoginsInConversation
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy
 from holdfast.hub import Hub, Slot
@@ -62,8 +64,9 @@ class Broker:
         *,
         keys: Callable[[], KeyRing] | None = None,
         audit: AuditTrail | None = None,
+        links: LoginLinks | None = None,
     ) -> None:
-        """``keys`` sign the ids of tasks, where replicas share them."""
+        """``keys`` sign the ids of tasks, where replicas share them. ``links`` lead users to their logins."""
         self.hub = hub
         self.audit = CallAudit(audit) if audit is not None else None
         self.homes = homes
@@ -86,6 +89,7 @@ class Broker:
             user_relay_of=partial(UserRelay, self.attribution, self.announcer),
             start=self.start,
         )
+        self.logins = LoginsInConversation(hub, links, slot_of=self.servers.user_slot, start=self.start)
         self._quiet = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self.draining = False

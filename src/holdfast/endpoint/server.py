@@ -58,7 +58,7 @@ from holdfast.endpoint.instructions import (
 from holdfast.endpoint.large_results import LargeResults, keeps_results
 from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, find_item, unknown_method
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
-from holdfast.endpoint.user_login import login_result, offers_login
+from holdfast.endpoint.user_login import offers_login, without_login_state
 from holdfast.endpoint.view import ToolRoute, View, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.hub import READ_RESULT, RESULTS_URI, Slot, findings, read_result
@@ -180,7 +180,7 @@ class McpServer:
         if name == DOCTOR_TOOL and offers_doctor(view):
             return RawObject.of(doctor_result(view, own_arguments(arguments)))
         if name == LOGIN_TOOL and offers_login(view):
-            return RawObject.of(login_result(view, own_arguments(arguments)))
+            return await self.broker.logins.answer(call, view, own_arguments(arguments))
         if call.sent_before:  # whether it may be made again is known when its tool is listed
             await self.broker.servers.wait_for_first_listing(view, at_most=LONGEST_WAIT)
         route = view.tool(name)
@@ -268,7 +268,9 @@ class McpServer:
 
     # How they get there.
 
-    async def _forward(self, call: Call, server: str, params: Fields, *, repeatable: bool) -> RawObject:
+    async def _forward(  # noqa: PLR0912 - all that can happen to a call, in its order
+        self, call: Call, server: str, params: Fields, *, repeatable: bool
+    ) -> RawObject:
         """Send any request to the slot of its client; one that continues a pending call goes to that call.
 
         The result is for this endpoint: its links can be read here. Of a tool's call that failed it says why.
@@ -276,11 +278,14 @@ class McpServer:
         client, broker, tool = call.client, self.broker, call.method == "tools/call"
         servers, pending = broker.servers, broker.pending
         call.server, call.sent = server, params
-        state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
         try:
             if call.sent_before and not repeatable:
                 raise outcome_unknown(server)
             judged = broker.gate.judge(call, server, params)
+            if (instead := await broker.logins.before(call, server)) is not None:
+                return instead
+            params = without_login_state(params, modern=client.modern)
+            state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
             if state is not None and pending.is_ours(state):
                 result = await pending.resume(call, state)
             else:

@@ -50,7 +50,16 @@ from holdfast.access import (
     is_endpoint,
 )
 from holdfast.config import Settings
-from holdfast.endpoint import TOOLS_MODES, Broker, ClientFolders, EndpointAddress, McpServer, RootFolder, View
+from holdfast.endpoint import (
+    TOOLS_MODES,
+    Broker,
+    ClientFolders,
+    EndpointAddress,
+    LoginLinks,
+    McpServer,
+    RootFolder,
+    View,
+)
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.http import HttpEndpoint
 from holdfast.front.peer_listener import PeerListener
@@ -95,6 +104,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     fleet: Fleet | None = None,
     audit: AuditTrail | None = None,
     folders: ClientFolders | None = None,
+    links: LoginLinks | None = None,
     resource: ProtectedResource | None = None,
     assertions: IdentityAssertions | None = None,
 ) -> Starlette:
@@ -127,7 +137,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         resource=resource,
         report=report,
     )
-    front = Front(hub, ids, quotas, workers=workers, fleet=fleet, audit=audit, folders=folders)
+    front = Front(hub, ids, quotas, workers=workers, fleet=fleet, audit=audit, folders=folders, links=links)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -244,7 +254,7 @@ class Endpoints:
 class Front:
     """All MCP endpoints of a hub over HTTP."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a hub is served with
         self,
         hub: Hub,
         ids: SessionIds | None = None,
@@ -254,15 +264,19 @@ class Front:
         fleet: Fleet | None = None,
         audit: AuditTrail | None = None,
         folders: ClientFolders | None = None,
+        links: LoginLinks | None = None,
     ) -> None:
-        """``folders`` are those that its local clients may choose; None if they may choose none."""
+        """``folders`` are those that its local clients may choose; None if they may choose none.
+
+        ``links`` lead users to the pages where they log in; None if there are no such pages.
+        """
         self.hub = hub
         self._fleet = fleet
         self.folders = folders
         self.quotas = quotas or Quotas()
         self._ids = ids or SessionIds()
         homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
-        self.broker = Broker(hub, homes, keys=lambda: self._ids.keys.ring, audit=audit)
+        self.broker = Broker(hub, homes, keys=lambda: self._ids.keys.ring, audit=audit, links=links)
         self.endpoints = Endpoints(hub, self._ids, self._opened)
         self.accepted = False
         """Whether this hub was ready once, or took the place of another one: clients may be sent to it."""

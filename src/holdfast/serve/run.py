@@ -31,10 +31,10 @@ from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
 from holdfast.auth import SignInClient, UserTokens
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
-from holdfast.control import BrowserIdentity, BrowserSessions, ControlServer, HubInfo, Worker, WorkerGroup
+from holdfast.control import BrowserIdentity, BrowserSessions, ConnectPage, ControlServer, HubInfo, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
 from holdfast.demo import demo_fleet, forget_running, note_running
-from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker
+from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker, LoginLinks
 from holdfast.errors import UsageError
 from holdfast.fleet import Fleet
 from holdfast.front import (
@@ -94,7 +94,7 @@ def run_hub(serving: Serving) -> None:
 # Over HTTP
 
 
-async def _run_http(serving: Serving, audited_by: Audited) -> None:
+async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR0915 - the parts of a hub, in order
     log_faults_in_lines()
     options, worker, audit = serving.options, serving.worker, audited_by.trail
     share_receive_room(options.worker_count)
@@ -126,10 +126,12 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
         secrets = CallerSecrets(serving, lambda: hub.config.settings.access)
         tokens = secrets.policy()
         joined: JoinServer | None = None
+        browsers = _browser_identity(serving, secrets, tokens, ids, audit)
+        links = LoginLinks(serving.public_url, lambda: ids.keys.ring, by_issuer=browsers.by_issuer)
         admin = _control_server(
             *(hub, serving, fleet),
             audit=audit,
-            browsers=_browser_identity(serving, secrets, tokens, ids, audit),
+            browsers=browsers,
             notice=lambda: audited_by.notice or ids.keys.notice,
             findings=lambda: front.broker.findings,
             clients=lambda: joined.clients if joined is not None else [],
@@ -139,7 +141,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
             hub,
             tokens=tokens,
             allowed_hosts=allowed_hosts(serving),
-            beside=admin.routes(),
+            beside=[*admin.routes(), *ConnectPage(hub, links, browsers, audit=audit).routes()],
             fleet=fleet,
             ids=ids,
             uids={os.geteuid(), *serving.uids} if tokens is None else None,
@@ -147,6 +149,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:
             workers=options.worker_count,
             audit=audit,
             folders=folders,
+            links=links,
             resource=secrets.resource,
             assertions=assertions,
         )

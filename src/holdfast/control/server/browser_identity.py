@@ -40,7 +40,16 @@ from holdfast.control.server.page import HEADERS
 from holdfast.errors import LoginFailed
 from holdfast.keys import KeyRing
 
-__all__ = ["BrowserIdentity", "EndedSessions", "Identified", "PrincipalIn"]
+__all__ = [
+    "NOT_KEPT",
+    "BrowserIdentity",
+    "EndedSessions",
+    "Identified",
+    "PrincipalIn",
+    "SealedCookies",
+    "read_fields",
+    "shell",
+]
 
 SESSION_SECONDS: Final = 12 * 3600.0
 """How long a browser stays signed in: a working day."""
@@ -55,9 +64,13 @@ LARGEST_SESSION: Final = 64 * 1024
 LARGEST_FORM: Final = 32 * 1024
 LONGEST_PATH: Final = 2_048
 
-_Kind: TypeAlias = Literal["session", "signin"]
+_Kind: TypeAlias = Literal["session", "signin", "connect"]
 
-_SECONDS: Final[Mapping[_Kind, float]] = {"session": SESSION_SECONDS, "signin": PENDING_SECONDS}
+_SECONDS: Final[Mapping[_Kind, float]] = {
+    "session": SESSION_SECONDS,
+    "signin": PENDING_SECONDS,
+    "connect": PENDING_SECONDS,
+}
 
 
 class EndedSessions(Protocol):
@@ -227,7 +240,7 @@ class BrowserIdentity:
             address, pending = await self._issuer.begin()
         except LoginFailed as failed:
             return self._failed(request, failed, to)
-        response = RedirectResponse(address, status_code=303, headers=_NOT_KEPT)
+        response = RedirectResponse(address, status_code=303, headers=NOT_KEPT)
         kept = {"state": pending.state, "nonce": pending.nonce, "verifier": pending.verifier, "to": to}
         self._cookies.put(response, "signin", kept)
         return response
@@ -252,8 +265,8 @@ class BrowserIdentity:
 
     async def _by_token(self, request: Request) -> Response:
         if not self.is_own_page(request):
-            return JSONResponse({"error": "this is for pages of this hub"}, status_code=403, headers=_NOT_KEPT)
-        fields = await _fields(request)
+            return JSONResponse({"error": "this is for pages of this hub"}, status_code=403, headers=NOT_KEPT)
+        fields = await read_fields(request)
         token, to = fields.get("token", "").strip(), _own_path(fields.get("to", "/"))
         principal = await self.tokens.principal(token) if self.tokens is not None and token else None
         if principal is None or principal.source != "token":
@@ -266,9 +279,9 @@ class BrowserIdentity:
         self, request: Request, principal: Principal, content: Mapping[str, Any], to: str, *, method: str
     ) -> Response:
         if _wants_json(request):
-            response: Response = JSONResponse({"principal": principal.name}, headers=_NOT_KEPT)
+            response: Response = JSONResponse({"principal": principal.name}, headers=NOT_KEPT)
         else:
-            response = RedirectResponse(f"{self._base}{to}", status_code=303, headers=_NOT_KEPT)
+            response = RedirectResponse(f"{self._base}{to}", status_code=303, headers=NOT_KEPT)
         try:
             self._cookies.put(response, "session", {**content, "id": secrets.token_hex(16), "name": principal.name})
         except ValueError:
@@ -284,19 +297,19 @@ class BrowserIdentity:
         status = 401
         if _wants_json(request):
             body = {"error": failed.message, "hint": failed.hint or ""}
-            return JSONResponse(body, status_code=status, headers=_NOT_KEPT)
+            return JSONResponse(body, status_code=status, headers=NOT_KEPT)
         again = "" if self._issuer is None else self.sign_in_address(to)
         said = f"{failed.message}.{f' {failed.hint}.' if failed.hint else ''}"
         return _form(to, said, status) if not again else _page("Not signed in", said, again, status)
 
     async def _sign_out(self, request: Request) -> Response:
         if not self.is_own_page(request):
-            return JSONResponse({"error": "this is for pages of this hub"}, status_code=403, headers=_NOT_KEPT)
+            return JSONResponse({"error": "this is for pages of this hub"}, status_code=403, headers=NOT_KEPT)
         kept = self._cookies.read(request, "session")
         if kept is not None:
             await self._ended.end_named(bytes.fromhex(kept["id"]), until=kept["until"])
             self._record(request, kept["name"], "sign-out", "done")
-        response = JSONResponse({}, headers=_NOT_KEPT)
+        response = JSONResponse({}, headers=NOT_KEPT)
         self._cookies.drop(response, "session")
         return response
 
@@ -332,7 +345,7 @@ def _own_path(to: str) -> str:
     return to if fits and to.isascii() and to.isprintable() and "\\" not in to else "/"
 
 
-async def _fields(request: Request) -> dict[str, str]:
+async def read_fields(request: Request) -> dict[str, str]:
     """The fields of a form, or of a JSON object."""
     data = b""
     async for chunk in request.stream():
@@ -354,10 +367,10 @@ def _wants_json(request: Request) -> bool:
 
 # The pages. They work without a script.
 
-_NOT_KEPT: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+NOT_KEPT: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 _PAGE_HEADERS: Final = {
     **HEADERS,
-    **_NOT_KEPT,
+    **NOT_KEPT,
     "content-security-policy": HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'"),
 }
 
@@ -389,7 +402,7 @@ _SHELL: Final = """<!doctype html>
 
 def _page(title: str, said: str, again: str, status: int) -> Response:
     rest = f'<p><a class="button" href="{html.escape(again)}">Sign in again</a></p>'
-    return _shell(title, said, rest, status)
+    return shell(title, said, rest, status)
 
 
 def _form(to: str, said: str = "", status: int = 200) -> Response:
@@ -402,10 +415,16 @@ def _form(to: str, said: str = "", status: int = 200) -> Response:
         </div>
         <p class="fine">It is the token that your MCP client sends to this hub. The hub keeps no copy of it.</p>
       </form>"""
-    return _shell("Sign in to this hub", said, rest, status)
+    return shell("Sign in to this hub", said, rest, status)
 
 
-def _shell(title: str, said: str, rest: str, status: int) -> Response:
+def shell(title: str, said: str, rest: str, status: int, *, leads_to: str = "") -> Response:
+    """A page of the hub. A form on it may lead on to the site of ``leads_to``."""
     note = f'<p class="note" role="alert" data-kind="failed">{html.escape(said)}</p>' if said else ""
     page = _SHELL.format(title=html.escape(title), said=note, rest=rest)
-    return HTMLResponse(page, status_code=status, headers=_PAGE_HEADERS)
+    headers = dict(_PAGE_HEADERS)
+    if leads_to:
+        site = "{0.scheme}://{0.netloc}".format(urlsplit(leads_to))
+        policy = headers["content-security-policy"]
+        headers["content-security-policy"] = policy.replace("form-action 'self'", f"form-action 'self' {site}")
+    return HTMLResponse(page, status_code=status, headers=headers)

@@ -1,0 +1,227 @@
+"""The page by which a user logs in to a server that is per user, and the hub's own client metadata (AUTH-7, AUTH-10).
+
+    /connect?ticket=…     who sits at the browser? Only the user of the link goes on (``LoginLinks``). The page names
+                          the server, the scopes and the program that needs the login; the person presses a button.
+    POST /connect         sends the browser to the authorization server of that server, with a state, PKCE, and the hub
+                          as its client
+    /connect/callback     the browser comes back: the code is exchanged, and the tokens are kept for this user
+
+What the callback needs is in a sealed cookie, so any worker and any replica can serve it.
+
+What must never happen:
+
+* A person's login is kept for another user. The user is identified at each of the three steps by the browser itself,
+  never by the link, and must be the same one each time.
+* Another site makes a browser agree: the POST needs a token that only the page has, and must come from a page of this
+  hub.
+* An answer that this browser did not ask for is taken: its state and its issuer are checked (``finish_login``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import html
+import json
+from dataclasses import asdict, replace
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from holdfast.access import AuditTrail
+from holdfast.auth import PendingLogin, begin_login, finish_login, plan_login, takes_login
+from holdfast.config import ServerSpec
+from holdfast.control.server.browser_identity import NOT_KEPT, BrowserIdentity, SealedCookies, read_fields, shell
+from holdfast.endpoint import CONNECT_PATH, LoginLinks, LoginTicket
+from holdfast.errors import HoldfastError, LoginFailed
+from holdfast.hub import Hub
+
+__all__ = ["CLIENT_DOCUMENT", "ConnectPage"]
+
+CALLBACK: Final = f"{CONNECT_PATH}/callback"
+CLIENT_DOCUMENT: Final = "/.well-known/oauth-client"
+"""Where the hub's client metadata document is; its address is the hub's client id."""
+
+
+class ConnectPage:
+    """Logs users in at the authorization servers of servers that are per user."""
+
+    def __init__(
+        self, hub: Hub, links: LoginLinks, browsers: BrowserIdentity, *, audit: AuditTrail | None = None
+    ) -> None:
+        self._hub = hub
+        self._links = links
+        self._browsers = browsers
+        self._audit = audit
+        self._cookies = SealedCookies(links.base, links.ring, links.wall)
+
+    def __repr__(self) -> str:
+        return f"<ConnectPage of {self._links.base}>"
+
+    def routes(self) -> tuple[Route, ...]:
+        """The routes; each finds out itself who sits at the browser."""
+        return (
+            Route(CONNECT_PATH, self._show, methods=["GET"]),
+            Route(CONNECT_PATH, self._begin, methods=["POST"]),
+            Route(CALLBACK, self._come_back, methods=["GET"]),
+            Route(CLIENT_DOCUMENT, self._document, methods=["GET"]),
+        )
+
+    # The steps.
+
+    async def _show(self, request: Request) -> Response:
+        written = request.query_params.get("ticket", "")
+        found = await self._ticket(request, written)
+        if isinstance(found, Response):
+            return found
+        ticket, spec = found
+        grants = self._hub.registry.users.grants(ticket.principal)
+        try:
+            planned = await plan_login(self._spec(spec), store=grants)
+        except HoldfastError as failed:
+            return self._failed(ticket, failed)
+        rows = {
+            "Server": f"{spec.id} ({urlsplit(spec.url).netloc})",
+            "Asked for at": planned.issuer,
+            "Scopes": " ".join(planned.scope) or "its default scopes",
+            "Program": ticket.program or "it does not say its name",
+            "You are": ticket.principal,
+        }
+        listed = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(said)}</dd>" for name, said in rows.items())
+        hidden = {"ticket": written, "csrf": self._csrf(ticket, written)}
+        fields = "".join(
+            f'<input type="hidden" name="{name}" value="{html.escape(value)}">' for name, value in hidden.items()
+        )
+        rest = f"""<dl class="facts">{listed}</dl>
+      <form method="post" action="{CONNECT_PATH}">{fields}
+        <p class="fine">The hub keeps the login for you alone, encrypted. Go on only if you asked for it just now.</p>
+        <button type="submit" class="primary">Log in to {html.escape(spec.id)}</button>
+      </form>"""
+        # The form leads on to the authorization server, which a browser checks too.
+        return shell(f"Log in to {spec.id}", "", rest, 200, leads_to=planned.issuer)
+
+    async def _begin(self, request: Request) -> Response:
+        if not self._browsers.is_own_page(request):
+            return JSONResponse({"error": "this is for pages of this hub"}, status_code=403, headers=NOT_KEPT)
+        fields = await read_fields(request)
+        written = fields.get("ticket", "")
+        found = await self._ticket(request, written)
+        if isinstance(found, Response):
+            return found
+        ticket, spec = found
+        if not hmac.compare_digest(fields.get("csrf", "").encode(), self._csrf(ticket, written).encode()):
+            return shell("Not logged in", "The form is not of this page. Open the link again.", "", 403)
+        grants = self._hub.registry.users.grants(ticket.principal)
+        try:
+            address, pending = await begin_login(self._spec(spec), store=grants)
+        except HoldfastError as failed:
+            return self._failed(ticket, failed)
+        response = RedirectResponse(address, status_code=303, headers=NOT_KEPT)
+        kept = {
+            "principal": ticket.principal,
+            "server": ticket.server,
+            "state": pending.state,
+            "verifier": pending.verifier,
+            "scope": list(pending.scope),
+            "client": asdict(pending.client),
+        }
+        try:
+            self._cookies.put(response, "connect", kept)
+        except ValueError:
+            return self._failed(ticket, LoginFailed("the registration at the server is too large for a browser"))
+        return response
+
+    async def _come_back(self, request: Request) -> Response:
+        kept = self._cookies.read(request, "connect")
+        who = await self._browsers.identify(request)
+        if kept is None or who is None or who.principal.name != kept["principal"]:
+            return shell("Not logged in", "This browser did not begin a login here. Open the link again.", "", 403)
+        principal, server = str(kept["principal"]), str(kept["server"])
+        ticket = LoginTicket(principal=principal, server=server, program="", until=0.0)
+        spec = self._served(server)
+        if spec is None:
+            return self._failed(ticket, LoginFailed(f"`{server}` is not served any more"))
+        pending = PendingLogin.read(kept)
+        users = self._hub.registry.users
+        try:
+            await finish_login(
+                self._spec(spec), store=users.grants(principal), pending=pending, answer=dict(request.query_params)
+            )
+        except HoldfastError as failed:
+            return self._failed(ticket, failed)
+        users.use_login(principal, server)
+        self._record(principal, server, "done")
+        response = shell(
+            f"Logged in to {server}", "", "<p>You can close this page and go back to your program.</p>", 200
+        )
+        self._cookies.drop(response, "connect")
+        return response
+
+    async def _document(self, _: Request) -> Response:
+        """The hub's client metadata document (AUTH-10); a hub without a public https name has none."""
+        if not self._has_document:
+            return JSONResponse({"error": "not found"}, status_code=404)
+        about = {
+            "client_id": f"{self._links.base}{CLIENT_DOCUMENT}",
+            "client_name": "Holdfast",
+            "client_uri": self._links.base,
+            "redirect_uris": [f"{self._links.base}{CALLBACK}"],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+            "application_type": "web",
+        }
+        return JSONResponse(about, headers={"cache-control": "public, max-age=3600"})
+
+    # What they share.
+
+    async def _ticket(self, request: Request, written: str) -> tuple[LoginTicket, ServerSpec] | Response:
+        """What a link says, if its user sits at the browser; else the page that says what to do."""
+        ticket = self._links.read(written)
+        if ticket is None:
+            return shell("Not logged in", "This link is not valid any more. Ask for another one.", "", 400)
+        who = await self._browsers.identify(request)
+        if who is None:
+            to = f"{CONNECT_PATH}?{urlencode({'ticket': written})}"
+            return RedirectResponse(self._browsers.sign_in_address(to), status_code=303, headers=NOT_KEPT)
+        if who.principal.name != ticket.principal:
+            self._record(who.principal.name, ticket.server, "refused", "the link is of another user")
+            said = "This link is for another user of this hub. Open links only that your own program gave you."
+            return shell("Not logged in", said, "", 403)
+        spec = self._served(ticket.server)
+        if spec is None:
+            return shell("Not logged in", "The server of this link is not served any more.", "", 404)
+        return ticket, spec
+
+    def _served(self, server: str) -> ServerSpec | None:
+        spec = self._hub.config.servers.get(server)
+        fits = spec is not None and spec.sharing == "per-user" and not spec.problems and takes_login(spec)
+        return spec if fits else None
+
+    def _spec(self, spec: ServerSpec) -> ServerSpec:
+        """The definition, with the hub as the client that logs in."""
+        document = spec.oauth.client_metadata_url
+        if document is None and self._has_document:
+            document = f"{self._links.base}{CLIENT_DOCUMENT}"
+        oauth = replace(spec.oauth, redirect_uri=f"{self._links.base}{CALLBACK}", client_metadata_url=document)
+        return replace(spec, oauth=oauth)
+
+    @property
+    def _has_document(self) -> bool:
+        return self._links.base.startswith("https://")
+
+    def _csrf(self, ticket: LoginTicket, written: str) -> str:
+        said = json.dumps([ticket.principal, written]).encode()
+        return base64.urlsafe_b64encode(self._links.ring().sign(said, purpose="login form")).decode()
+
+    def _failed(self, ticket: LoginTicket, failed: HoldfastError) -> Response:
+        self._record(ticket.principal, ticket.server, "failed", failed.message)
+        said = f"{failed.message}.{f' {failed.hint}.' if failed.hint else ''}"
+        return shell(f"Not logged in to {ticket.server}", said, "", 502)
+
+    def _record(self, principal: str, server: str, outcome: str, reason: str = "") -> None:
+        if self._audit is not None:
+            self._audit.event("login", principal=principal, server=server, outcome=outcome, reason=reason)
