@@ -152,6 +152,8 @@ NOTICE_BYTES, NOTICE_PART_BYTES = 1 << 18, 1 << 12
 
 Notifications wait for their readers, up to a thousand at a time: their size must be bounded too."""
 
+PROGRESS: Final = "notifications/progress"
+
 NOTICES_WAITING = 1024
 """How many notifications may wait for their handler; the oldest is dropped, so a slow handler blocks no reader."""
 
@@ -620,11 +622,16 @@ class RpcPeer:
         if method is None:
             self._resolve(message_id, members, result, own)
             return
+        raw = members.get("params")
+        if message_id is None:
+            self._notices.count()
+            if method == PROGRESS and raw is not None and self._progress(raw):
+                return  # it belongs to that call alone
         try:
-            if message_id is None and len(members.get("params", b"")) > NOTICE_BYTES:
-                self._large_notice(method, members["params"])
+            if message_id is None and raw is not None and len(raw) > NOTICE_BYTES:
+                self._large_notice(method, raw)
                 return
-            params = load_params(members["params"]) if "params" in members else None
+            params = load_params(raw) if raw is not None else None
         except BadJson as exc:
             raise ServerFailure(
                 NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {quoted_name(method)}")
@@ -662,12 +669,8 @@ class RpcPeer:
         return True
 
     def _notice(self, method: str, params: object) -> None:
-        self._notices.count()
         params = params if isinstance(params, dict) else None
-        if method == "notifications/progress" and params:
-            if self._progress(params):
-                return  # it belongs to that call alone
-        elif method == "notifications/cancelled" and params:
+        if method == "notifications/cancelled" and params:
             self._requests.cancel(params.get("requestId"))
         if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
             self._notices.put(method, params)
@@ -680,27 +683,45 @@ class RpcPeer:
         size = len(params)
         if method == "notifications/message":
             self._notice(method, {**small, "data": f"(Holdfast left out a log message of {size:,} bytes)"})
-        elif method in ("notifications/progress", "notifications/cancelled") or method.endswith("/list_changed"):
+        elif method == "notifications/cancelled" or method.endswith("/list_changed"):
             self._notice(method, small)
-        else:
-            self._notices.count()
+        elif method != PROGRESS or not self._progress(dumps(small)):
             log.warning("left out a notification %s of %d bytes", quoted_name(method), size)
 
-    def _progress(self, params: Mapping[str, Any]) -> bool:
-        """Give progress to the call that it is of; False if there is none."""
-        token, progress, text = params.get("progressToken"), _finite(params.get("progress")), params.get("message")
-        pending = self.pending.get(token) if isinstance(token, str | int) and progress is not None else None
+    def _progress(self, raw: Bytes) -> bool:
+        """Give progress to the call that it is of; False if there is none, or if this is no progress."""
+        if len(raw) > NOTICE_BYTES:
+            return False
+        try:
+            try:
+                told = _PROGRESS.decode(raw)
+            except msgspec.DecodeError:
+                told = msgspec.convert(loads(raw), _Progress)  # half of a surrogate pair
+        except (msgspec.ValidationError, BadJson):
+            return False
+        pending, progress = self.pending.get(told.progressToken), _finite(told.progress)
         if pending is None or progress is None:
             return False
         if pending.on_progress is not None:
-            pending.on_progress(progress, _finite(params.get("total")), text if isinstance(text, str) else None)
+            text = told.message if isinstance(told.message, str) else None
+            pending.on_progress(progress, _finite(told.total), text)
         return True
 
     def __repr__(self) -> str:
         return f"<RpcPeer {self._context.kind} {self.pending!r} {self._requests!r}>"
 
 
+class _Progress(msgspec.Struct):
+    """The parameters of a progress notice. What is wrong in the last two is left out."""
+
+    progressToken: int | str  # noqa: N815 - the protocol's name
+    progress: int | float
+    total: Any = None
+    message: Any = None
+
+
 _ID: Final[msgspec.json.Decoder[int | str]] = msgspec.json.Decoder(int | str)
+_PROGRESS: Final = msgspec.json.Decoder(_Progress)
 _KINDS: Final = frozenset({"method", "result", "error"})
 """A message has one of these."""
 
