@@ -118,3 +118,59 @@ def test_names_that_are_nearly_right_are_suggested(inside: Inside, hub: HubPeer)
 
 def test_a_mark_without_its_tool_is_wrong_usage(inside: Inside, hub: HubPeer) -> None:
     assert inside("approve", "crm", "--mark", "m1", environment=hub.environment).code == 2
+
+
+CALL = {
+    "id": "8f922-a60b838db0",
+    "principal": "https://idp.example#ada",
+    "program": "claude-code",
+    "server": "billing",
+    "tool": "refund",
+    "arguments": '{\n "amount": 4200\n}',
+    "approver": "operator",
+    "rule": "rules[2]",
+    "asked": 1_000.0,
+    "expires": 1_600.0,
+}
+
+
+@pytest.fixture
+def waiting(hub: HubPeer) -> HubPeer:
+    hub.answers["GET /api/calls"] = (200, {"now": 1_060.0, "calls": [CALL]})
+    hub.answers[f"POST /api/calls/{CALL['id']}"] = (200, CALL)
+    return hub
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_call_that_waits_is_shown_with_the_commands_that_decide_it(inside: Inside, waiting: HubPeer) -> None:
+    ran = inside("approve", "--calls", environment=waiting.environment)
+    assert ran.out.splitlines() == [
+        "billing  refund  8f922-a60b838db0",
+        "  https://idp.example#ada of claude-code calls it; an operator decides within 9 min",
+        "  {",
+        '   "amount": 4200',
+        "  }",
+        "  $ holdfast approve --call 8f922-a60b838db0",
+        "  $ holdfast approve --call 8f922-a60b838db0 --refuse",
+    ]
+    assert ran.err == "1 call waiting\n"
+    assert json.loads(inside("approve", "--calls", "--json", environment=waiting.environment).out)["calls"] == [CALL]
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_call_is_approved_or_refused_with_a_reason(inside: Inside, waiting: HubPeer) -> None:
+    ran = inside("approve", "--call", str(CALL["id"]), environment=waiting.environment)
+    assert (ran.code, ran.out) == (0, "approved: billing  refund  called by https://idp.example#ada\n")
+    ran = inside("approve", "--call", str(CALL["id"]), "--refuse", "--reason", "no", environment=waiting.environment)
+    assert (ran.code, ran.out) == (0, "refused: billing  refund  called by https://idp.example#ada\n")
+    sent = [body for request, body in waiting.asked if "POST" in request]
+    assert sent == [{"approve": True, "reason": ""}, {"approve": False, "reason": "no"}]
+    told = json.loads(inside("approve", "--call", str(CALL["id"]), "--json", environment=waiting.environment).out)
+    assert (told["approved"], told["call"]) == (True, CALL)
+
+
+@pytest.mark.requirement("SEC-19")
+@pytest.mark.parametrize("wrong", [["--calls", "crm"], ["--call", "x", "crm"], ["--refuse"], ["--reason", "no"]])
+def test_options_for_calls_are_used_as_they_are_meant(inside: Inside, waiting: HubPeer, wrong: list[str]) -> None:
+    assert inside("approve", *wrong, environment=waiting.environment).code == 2
+    assert approved(waiting) == []

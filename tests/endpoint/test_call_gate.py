@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
@@ -388,3 +389,56 @@ async def test_the_hash_of_arguments_does_not_depend_on_how_they_are_written() -
     assert await argument_hash(b'{"a": 1}') != await argument_hash(b'{"a": "1"}')
     large = json.dumps({"text": "x" * 200_000}).encode()
     assert await argument_hash(large) == await argument_hash(bytes(large))
+
+
+class Sharing:
+    """Carries questions to the other replica, as the bytes that the store gets."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.other: CallApprovals | None = None
+        self.alive = True
+
+    def note_question(self, question: str, value: Mapping[str, Any] | None, until: float) -> None:
+        if self.alive and self.other is not None:
+            self.other.follow_question(question, _carried(value) if value is not None else None)
+
+    def note_verdict(self, question: str, value: Mapping[str, Any], until: float) -> None:
+        if self.alive and self.other is not None:
+            self.other.follow_verdict(question, _carried(value))
+
+
+def _carried(value: Mapping[str, Any]) -> dict[str, Any]:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=dict[str, Any])
+
+
+def _replicas() -> tuple[CallApprovals, CallApprovals, Sharing]:
+    one, two = Sharing("r1"), Sharing("r2")
+    first, second = CallApprovals(ApprovalSettings, one), CallApprovals(ApprovalSettings, two)
+    one.other, two.other = second, first
+    return first, second, two
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_person_decides_at_any_replica_and_the_home_alone_lets_the_verdict_be_used() -> None:
+    home, other, _ = _replicas()
+    question = _open(home)
+    assert [one.id for one in other.waiting()] == [question]
+    assert (home.elsewhere(BINDING), other.elsewhere(BINDING)) == ("", "r1")
+    other.decide(question, CallVerdict(True, "olga", "fine"))
+    assert other.take(BINDING) is None
+    assert home.take(BINDING) == CallVerdict(True, "olga", "fine")
+    assert home.take(BINDING) is None
+    assert other.waiting() == home.waiting() == []
+    with pytest.raises(UnknownQuestion):
+        other.decide(question, CallVerdict(True, "mallory"))
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_verdict_that_the_store_does_not_carry_allows_nothing() -> None:
+    home, other, sharing = _replicas()
+    question = _open(home)
+    sharing.alive = False
+    other.decide(question, CallVerdict(True, "olga"))
+    assert home.take(BINDING) is None
+    assert [one.id for one in home.waiting()] == [question]

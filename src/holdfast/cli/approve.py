@@ -124,7 +124,7 @@ def show_calls(found: RunningHub, *, as_json: bool) -> None:
             console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
         for command in (
             command_line("approve", "--call", one.id),
-            command_line("approve", "--refuse", "--call", one.id),
+            command_line("approve", "--call", one.id, "--refuse"),
         ):
             console.print(Text.assemble("  $ ", (plain(command), "bold cyan")), soft_wrap=True)
     side_console().print(f"{counted(len(waiting.calls), 'call')} waiting" if waiting.calls else "no calls wait")
