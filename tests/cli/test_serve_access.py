@@ -446,6 +446,23 @@ async def test_commands_use_a_hub_with_a_certificate_of_its_own_unless_it_wants_
             assert (len(weather.pids) == 1) is not wants_certificate
 
 
+@pytest.mark.requirement("DX-11")
+async def test_a_command_without_the_token_of_the_hub_says_that_it_is_missing(tmp_path: Path) -> None:
+    home, token = tmp_path / "home", "token-of-the-callers-0123"
+    with StdioServer({"forecast": "sunny"}) as weather:
+        file = tmp_path / "mcp.json"
+        file.write_text(json.dumps({"mcpServers": {"weather": weather.definition}}))
+        async with served(home, "--config", str(file), "--token", token) as hub:
+            await hub.said("ready when:")
+            for command in (("tools",), ("find", "forecast"), ("call", "weather", "forecast")):
+                for environ, said in (({}, "set HOLDFAST_TOKEN"), ({"HOLDFAST_TOKEN": token}, "")):
+                    ran = await anyio.to_thread.run_sync(
+                        lambda words, given: run(*words, "--config", str(file), home=home, **given), command, environ
+                    )
+                    assert (ran.returncode == 0) is (said == "")
+                    assert said in ran.stderr
+
+
 @pytest.mark.requirement("SEC-16", "SEC-18")
 async def test_with_mtls_a_caller_needs_a_certificate_and_the_gateway_names_its_users(tmp_path: Path) -> None:
     authority, home = Authority(tmp_path), tmp_path / "home"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from holdfast.config import Config, config_from_mapping
-from holdfast.errors import HoldfastError, UnknownServer, UnknownTool
+from holdfast.core import classify_evidence
+from holdfast.errors import CallFailed, HoldfastError, UnknownServer, UnknownTool
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ async def load_from_hub(hub: RunningHub, names: Sequence[str]) -> LoadResult:
 
 def _outcome(server: Server, listed: MCPServerLoadOutcome) -> MCPServerLoadOutcome:
     """What the hub knows of a server, as a load tells it."""
+    if listed.status == "denied":  # the endpoint of a hub lists also for a server that denies access
+        raise _refused()
     if server.status in ("available", "idle") or listed.status != "available":
         return listed
     status = server.status if server.status in ("transient", "permanent", "denied") else "permanent"
@@ -75,6 +78,10 @@ async def call_at_hub(
     (name,) = _configured([server], known)
     try:
         result = await _loader(hub, [name]).call(name, tool, args, on_progress=on_progress)
+    except CallFailed as exc:
+        if classify_evidence(exc.evidence).status == "denied":
+            raise _refused() from None
+        raise
     except UnknownTool:
         if known[name].status in ("available", "idle"):
             raise
@@ -100,7 +107,12 @@ async def find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit:
     only = {"server": server} if server is not None else {}
     arguments = {"query": query, "limit": min(limit, MOST_FOUND), **only}
     address = f"{hub.url}/mcp?tools=find"
-    result = await _client(hub, {HUB: address}).call(HUB, "find_tools", arguments)
+    try:
+        result = await _client(hub, {HUB: address}).call(HUB, "find_tools", arguments)
+    except CallFailed as exc:
+        if classify_evidence(exc.evidence).status == "denied":
+            raise _refused() from None
+        raise
     if result.is_error:
         raise HoldfastError(f"the hub could not search: {result.text}")
     found = (result.structured or {}).get("tools", [])
@@ -122,6 +134,16 @@ def _configured(names: Sequence[str], known: Mapping[str, Server]) -> list[str]:
         listed = ", ".join(sorted(known)) or "none at all"
         raise UnknownServer(f"no server named `{missing[0]}` is configured", hint=f"configured: {listed}")
     return list(dict.fromkeys(names))
+
+
+def _refused() -> HoldfastError:
+    """The hub does not take this command as a caller."""
+    from holdfast.serve import TOKEN_VARIABLE  # noqa: PLC0415 - slow to import, as above
+
+    return HoldfastError(
+        "the hub wants a token of its callers, and this command has none that it knows",
+        hint=f"set {TOKEN_VARIABLE} to a token that the hub was started with",
+    )
 
 
 def _hint(server: Server) -> str:
