@@ -46,7 +46,7 @@ page from the code that judges, so the rules cannot differ from what is done.
 
 ## Fairness
 
-1. **One client.** `benchmarks/hubs/client.py` serves all. It keeps its session, sends no retries, and waits 10 s
+1. **One client.** `benchmarks/hubs/client.py` serves all. It keeps its session, sends no retries, and waits 20 s
    for an answer. It opens a new session only where a scene says so, and that is shown.
 2. **One server.** `benchmarks/hubs/server.py` is behind all: over HTTP with sessions, as the SDKs' servers have
    them, or over stdio for a hub that takes nothing else. It writes down each call that reaches it. *Doubled* and
@@ -72,7 +72,7 @@ page from the code that judges, so the rules cannot differ from what is done.
 |---|---|
 | answered | a result, and it is the caller's own |
 | refused | an error that the client was told, as a JSON-RPC error, an `isError` result or an HTTP status |
-| lost | no answer within 10 s, or a connection that broke without one |
+| lost | no answer within 20 s, or a connection that broke without one |
 | wrong | a result that belongs to another call |
 | doubled | the server ran one call more than once |
 | ran unseen | the server ran it, and the client was told otherwise |

@@ -131,6 +131,8 @@ class Run:
 
 async def in_process(hub: str, scene: str, *, small: bool = False) -> dict[str, Any]:
     """One cell as a process of its own."""
+    if (reason := SCENES[scene].missing(ADAPTERS[hub], scene)) is not None:
+        return {**Outcome("n/a", reason).as_json(), "seconds": 0.0, "load": round(os.getloadavg()[0], 1)}
     mark = uuid.uuid4().hex
     began, load = time.monotonic(), os.getloadavg()[0]
     process = await asyncio.create_subprocess_exec(

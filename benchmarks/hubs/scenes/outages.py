@@ -10,13 +10,13 @@ from typing import Any
 from benchmarks.hubs.adapter import HubFailed
 from benchmarks.hubs.client import Client
 from benchmarks.hubs.rubric import Told, told
-from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Stage, names
+from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Spans, Stage, names
 
 __all__ = ["denied", "expired", "flapping", "hung", "killed", "one_dead", "slow_start", "unavailable"]
 
 FORBIDDEN = '{"error": "forbidden", "message": "this account may not use this server"}'
 EXPIRED = {"www-authenticate": 'Bearer error="invalid_token", error_description="The access token expired"'}
-ALL_WELL_SECONDS = 60.0
+ALL_WELL_SECONDS = 120.0
 SOON = 5.0
 """Seconds after a slow server is ready, within which a call is answered."""
 
@@ -36,7 +36,7 @@ async def killed(stage: Stage) -> Outcome:
         meanwhile, mended = await _wait_out(stage, client, stage.scale.down)
         await stage.up("up")
         back = await (stage.until_back(broke=broke, since=mended) if coming is None else coming)
-    return _outage(stage, "down", (broke, mended), back, before, meanwhile)
+    return _outage(stage, "down", [(broke, mended)], back, before, meanwhile)
 
 
 async def unavailable(stage: Stage) -> Outcome:
@@ -51,7 +51,7 @@ async def unavailable(stage: Stage) -> Outcome:
         stage.orders("up")
         back = await stage.until_back(broke=broke, since=mended)
     asked = sum(event == "refused" for _, event, _ in stage.log("up"))
-    return _outage(stage, "unavailable", (broke, mended), back, before, meanwhile, {"requests_refused": asked})
+    return _outage(stage, "unavailable", [(broke, mended)], back, before, meanwhile, {"requests_refused": asked})
 
 
 async def expired(stage: Stage) -> Outcome:
@@ -65,7 +65,7 @@ async def expired(stage: Stage) -> Outcome:
         meanwhile, mended = await _wait_out(stage, client, 2 * stage.scale.down)
         stage.orders("up")
         back = await stage.until_back(broke=broke, since=mended)
-    return _outage(stage, "expired", (broke, mended), back, before, meanwhile)
+    return _outage(stage, "expired", [(broke, mended)], back, before, meanwhile)
 
 
 async def flapping(stage: Stage) -> Outcome:
@@ -74,17 +74,21 @@ async def flapping(stage: Stage) -> Outcome:
     before = await stage.listed(client)
     async with stage.calling(client):
         await asyncio.sleep(0.5)
-        broke = time.time()
+        spans = []
         for _ in range(stage.scale.flaps):
+            down = time.time()
             stage.kill("up")
             await asyncio.sleep(stage.scale.flap)
+            spans.append((down, time.time()))
             await stage.up("up")
             await asyncio.sleep(stage.scale.flap)
+        down = time.time()
         stage.kill("up")
         meanwhile, mended = await _wait_out(stage, client, stage.scale.flap)
+        spans.append((down, mended))
         await stage.up("up")
-        back = await stage.until_back(broke=mended if stage.adapter.behind == "http" else broke, since=mended)
-    return _outage(stage, "down", (broke, mended), back, before, meanwhile)
+        back = await stage.until_back(broke=down, since=mended)
+    return _outage(stage, "down", spans, back, before, meanwhile)
 
 
 async def _wait_out(stage: Stage, client: Client, seconds: float) -> tuple[list[str] | str, float]:
@@ -99,16 +103,16 @@ async def _wait_out(stage: Stage, client: Client, seconds: float) -> tuple[list[
 def _outage(
     stage: Stage,
     fact: str,
-    span: tuple[float, float],
+    spans: Spans,
     back: Mapping[str, float | None],
     before: list[str] | str,
     meanwhile: list[str] | str,
     more: Mapping[str, Any] | None = None,
 ) -> Outcome:
     counts = stage.counts()
-    said = stage.told(fact, since=span[0], until=span[1])
+    said = stage.told(fact, spans)
     kept = "kept" if meanwhile == before else f"{len(meanwhile)} tools" if isinstance(meanwhile, list) else "an error"
-    after = stage.tally.last_refusal(span[1])[:200]
+    after = stage.tally.last_refusal(spans[-1][1])[:200]
     figures = {
         **counts,
         "back": back,
@@ -174,7 +178,7 @@ async def slow_start(stage: Stage) -> Outcome:
     starts = [when for when, event, _ in stage.log("up") if event == "start"][earlier:]
     ready = starts[0] - began if starts else None
     counts = stage.counts()
-    said = stage.told("starting", since=began, until=began + (ready or slow), listed=False)
+    said = stage.told("starting", [(began, began + (ready or slow))], listed=False)
     figures = {**counts, "listening": listening, "opened": opened, "ready": ready, "starts": len(starts), "back": back}
     early = opened < (ready or slow)
     late = None if ready is None or back["same_session"] is None else back["same_session"] - max(ready, opened)
@@ -262,7 +266,7 @@ async def _all_answered(stage: Stage, well: list[str], clients: dict[str, Client
                 break
             if (client := await _client_of(stage, name, clients)) is None:
                 continue
-            if (await stage.raw(client, name, "echo", {"key": "first"}, within=5.0)).kind == "result":
+            if (await stage.raw(client, name, "echo", {"key": "first"})).kind == "result":
                 missing.remove(name)
         await asyncio.sleep(0.2)
     return len(well) - len(missing)
@@ -293,7 +297,7 @@ async def _dead_one(
         await stage.up(dead)
         back = await stage.until_back(dead, broke=began, since=revived)
     listed = stage.adapter.registers
-    return stage.told("down", since=began, until=revived, listed=listed), back
+    return stage.told("down", [(began, revived)], listed=listed), back
 
 
 async def denied(stage: Stage) -> Outcome:
@@ -315,7 +319,7 @@ async def denied(stage: Stage) -> Outcome:
     asked = sum(event == "refused" for _, event, _ in stage.log("secret"))
     async with stage.calling(client, "secret", pause=0.5):
         await asyncio.sleep(2 * stage.scale.down)
-    said = stage.told("denied", since=began, until=time.time(), listed=stage.adapter.registers)
+    said = stage.told("denied", [(began, time.time())], listed=stage.adapter.registers)
     counts = stage.counts()
     beside_ok = not beside or (await stage.call(client, "up")).kind == "result"
     asked = sum(event == "refused" for _, event, _ in stage.log("secret")) - asked

@@ -30,13 +30,15 @@ from benchmarks.hubs.client import Answer, Client, Era, Refused, connected
 from benchmarks.hubs.rubric import Told, told
 from benchmarks.processes import Tree, free_port
 
-__all__ = ["FULL", "SMALL", "Grade", "Outcome", "Scale", "Stage", "Tally", "stage"]
+__all__ = ["FULL", "SMALL", "Grade", "Outcome", "Scale", "Spans", "Stage", "Tally", "stage"]
 
 PROGRAM = Path(str(server_program.__file__))
 UP_SECONDS = 20.0
 FAULTS = (aiohttp.ClientError, OSError, TimeoutError, Refused, ValueError, KeyError)
 
 Grade = Literal["good", "part", "bad", "n/a", "failed"]
+Spans = Sequence[tuple[float, float]]
+"""Times in which a fault held: from, until."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Scale:
     """How long a slow server needs to start."""
     patience: float = 30.0
     """How long a client waits for a server that is well again."""
-    answer: float = 10.0
+    answer: float = 20.0
     """How long a client waits for the answer to a call."""
     hung: float = 90.0
     """How long it waits for a call that never ends."""
@@ -62,7 +64,7 @@ class Scale:
     notices: int = 100
     calls: int = 200
     """For the cost of a call: calls in a round."""
-    rounds: int = 5
+    rounds: int = 3
     memory: float = 4e9
     """A scene stops where a hub takes more bytes."""
 
@@ -131,10 +133,14 @@ class Tally:
         """A call is over."""
         self.calls.append(_Call(key, sent, answer, wrong=answer.kind == "result" and key not in answer.text))
 
-    def texts(self, since: float, until: float) -> list[str]:
-        """What callers were told whose calls were sent and answered within this time."""
-        found = [one for one in self.calls if since <= one.sent and one.sent + one.answer.seconds <= until]
-        return [one.answer.text for one in found if one.answer.kind == "error"]
+    def texts(self, spans: Spans) -> list[str]:
+        """What callers were told whose calls were sent and answered within one of these times."""
+        refused = [one for one in self.calls if one.answer.kind == "error"]
+        return [
+            one.answer.text
+            for one in refused
+            if any(since <= one.sent and one.sent + one.answer.seconds <= until for since, until in spans)
+        ]
 
     def last_refusal(self, since: float) -> str:
         """What was told last to a caller who called after this."""
@@ -262,9 +268,9 @@ class Stage:
         await self.hub()
         return await self.ready(names[0])
 
-    async def hub(self, *, wait: float = 120.0) -> Running:
+    async def hub(self) -> Running:
         """Start the hub, again if it was stopped: with the same folder and the same port."""
-        self.running = await asyncio.to_thread(self.adapter.start, self.setup, wait=wait)
+        self.running = await asyncio.to_thread(self.adapter.start, self.setup)
         return self.running
 
     async def registered(self, *names: str) -> None:
@@ -410,9 +416,9 @@ class Stage:
         await other.close()
         return answered
 
-    def told(self, fact: str, *, since: float, until: float, listed: bool = True) -> Told:
-        """What callers were told in this time."""
-        return told(self.tally.texts(since, until), fact, listed=listed)
+    def told(self, fact: str, spans: Spans, *, listed: bool = True) -> Told:
+        """What callers were told in these times."""
+        return told(self.tally.texts(spans), fact, listed=listed)
 
     def counts(self) -> dict[str, int]:
         """What became of all calls."""
