@@ -440,7 +440,8 @@ class Stage:
 async def stage(adapter: Adapter, scale: Scale) -> AsyncIterator[Stage]:
     """A stage, until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="hubs-", ignore_cleanup_errors=True) as folder:
-        made = Stage(adapter, Path(folder), uuid.uuid4().hex, scale)
+        # A scene that is a process of its own has a mark already, by which its parent ends what is left.
+        made = Stage(adapter, Path(folder), os.environ.get(MARK) or uuid.uuid4().hex, scale)
         try:
             yield made
         finally:
