@@ -1,7 +1,8 @@
 """Runs hubs through scenes and keeps the raw results, one file for a run.
 
 A cell is one hub in one scene. Each cell is a process of its own with a deadline, so that nothing of one reaches the
-next; all that it starts carries its mark and is ended with it. Results are written after each cell: a run that is
+next; all that it starts carries its mark and is ended with it. It is a session of its own too: Linux shares a core
+between sessions (autogroup), so the share of a hub does not depend on how many others are played. Results are written after each cell: a run that is
 ended goes on where it was. Cells that measure speed run alone, at the end.
 """
 
@@ -129,16 +130,16 @@ class Run:
                 tasks.create_task(work())
 
 
-async def in_process(hub: str, scene: str, *, small: bool = False) -> dict[str, Any]:
-    """One cell as a process of its own."""
+async def in_process(hub: str, scene: str, *, small: bool = False, mark: str | None = None) -> dict[str, Any]:
+    """One cell as a process of its own. It is ended with all that it started, also where this is cancelled."""
     if (reason := SCENES[scene].missing(ADAPTERS[hub], scene)) is not None:
         return {**Outcome("n/a", reason).as_json(), "seconds": 0.0, "load": round(os.getloadavg()[0], 1)}
-    mark = uuid.uuid4().hex
+    mark = mark or uuid.uuid4().hex
     began, load = time.monotonic(), os.getloadavg()[0]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.hubs.run", hub, scene, *(["small"] if small else []),
         cwd=ROOT, env={**os.environ, MARK: mark, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
         async with asyncio.timeout(SCENES[scene].minutes * 60 + END_SECONDS):
@@ -152,11 +153,19 @@ async def in_process(hub: str, scene: str, *, small: bool = False) -> dict[str, 
     except TimeoutError:
         outcome = Outcome("bad", f"the scene did not end within {SCENES[scene].minutes:g} minutes").as_json()
     finally:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGKILL)
+        await _end(process)
         await asyncio.to_thread(end_marked, mark)
-        await process.wait()
     return {**outcome, "seconds": round(time.monotonic() - began, 1), "load": round(load, 1)}
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Let it end what it started: a program that hides its environment is known to its parent alone."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                if process.returncode is None:
+                    process.send_signal(number)
+                    await process.wait()
 
 
 def _last(errors: bytes) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +144,18 @@ async def test_a_scene_that_does_not_end_is_a_result_and_leaves_no_process() -> 
     outcome = await run.play(ADAPTERS["holdfast-stdio"], "hung", scene, SMALL)
     assert (outcome.grade, outcome.seen) == ("bad", "the scene did not end within 0.2 minutes")
     assert not marked(marks[0])
+
+
+async def test_a_run_that_is_ended_leaves_no_process() -> None:
+    mark = uuid.uuid4().hex
+    cell = asyncio.create_task(run.in_process("holdfast-stdio", "hung", small=True, mark=mark))
+    async with asyncio.timeout(60):
+        while len(marked(mark)) < 3:  # noqa: ASYNC110 - the cell, the hub and its server set no event
+            await asyncio.sleep(0.05)
+    cell.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cell
+    assert not marked(mark)
 
 
 def test_the_page_in_the_repository_is_made_of_its_raw_results() -> None:

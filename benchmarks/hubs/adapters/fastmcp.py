@@ -19,7 +19,7 @@ class FastMcp(PypiAdapter):
     documentation = (
         "https://gofastmcp.com/patterns/cli",
         "https://gofastmcp.com/integrations/mcp-json-configuration",
-        "https://gofastmcp.com/servers/proxy",
+        "https://gofastmcp.com/servers/providers/proxy",
     )
     settings = (
         Setting("--transport http", "the other transport is stdio", "https://gofastmcp.com/patterns/cli"),
