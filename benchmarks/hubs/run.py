@@ -2,8 +2,8 @@
 
 A cell is one hub in one scene. Each cell is a process of its own with a deadline, so that nothing of one reaches the
 next; all that it starts carries its mark and is ended with it. It is a session of its own too: Linux shares a core
-between sessions (autogroup), so the share of a hub does not depend on how many others are played. Results are written after each cell: a run that is
-ended goes on where it was. Cells that measure speed run alone, at the end.
+between sessions (autogroup), so the share of a hub does not depend on how many others are played. Results are written
+after each cell: a run that is ended goes on where it was. Cells that measure speed run alone, at the end.
 """
 
 from __future__ import annotations

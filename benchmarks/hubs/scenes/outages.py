@@ -36,7 +36,10 @@ async def killed(stage: Stage) -> Outcome:
         meanwhile, mended = await _wait_out(stage, client, stage.scale.down)
         await stage.up("up")
         back = await (stage.until_back(broke=broke, since=mended) if coming is None else coming)
-    return _outage(stage, "down", [(broke, mended)], back, before, meanwhile)
+    starts = sum(event == "start" for _, event, _ in stage.log("up"))
+    if child and starts < 2 and stage.tally.first(mended, mended) is not None:
+        raise RuntimeError("the child was not killed: there is nothing to judge")
+    return _outage(stage, "down", [(broke, mended)], back, before, meanwhile, {"starts": starts})
 
 
 async def unavailable(stage: Stage) -> Outcome:

@@ -9,7 +9,9 @@ import asyncio
 import itertools
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,10 +27,10 @@ from typing import Any, Literal
 import aiohttp
 
 from benchmarks.hubs import server as server_program
-from benchmarks.hubs.adapter import MARK, Adapter, Behind, HubFailed, Running, Setup, end_marked, marked
+from benchmarks.hubs.adapter import MARK, Adapter, Behind, HubFailed, Running, Setup, end_marked
 from benchmarks.hubs.client import Answer, Client, Era, Refused, connected
 from benchmarks.hubs.rubric import Told, told
-from benchmarks.processes import Tree, free_port
+from benchmarks.processes import Tree
 
 __all__ = ["FULL", "SMALL", "Grade", "Outcome", "Scale", "Spans", "Stage", "Tally", "stage"]
 
@@ -177,7 +179,7 @@ class Stage:
         self.adapter = adapter
         self.scale = scale
         self.tally = Tally()
-        self.setup = Setup(folder / "hub", free_port(), {}, mark)
+        self.setup = Setup(folder / "hub", _port(), {}, mark)
         self._folder = folder
         self._ports: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -196,7 +198,7 @@ class Stage:
         """The servers that the hub shall have; those over HTTP do not run yet."""
         servers = dict(self.setup.servers)
         for name in names:
-            self._ports[name] = free_port()
+            self._ports[name] = _port()
             command = [sys.executable, "-S", str(PROGRAM), "stdio", *self._options(name, delay)]
             servers[name] = Behind(f"http://127.0.0.1:{self._ports[name]}/mcp", command, token)
         self.setup = Setup(self.setup.folder, self.setup.port, servers, self.setup.mark)
@@ -242,7 +244,7 @@ class Stage:
 
     def children(self) -> list[int]:
         """The servers that the hub has started and that live."""
-        return [pid for pid in marked(self.setup.mark) if _runs_server(pid)]
+        return [pid for pid in _all_processes() if _runs_server(pid, self._folder)]
 
     def log(self, name: str) -> list[tuple[float, str, str]]:
         """What a server wrote down: when, what, and the key of a call."""
@@ -291,7 +293,7 @@ class Stage:
         """Bytes of the hub and what it started, without the servers behind it."""
         assert self.running is not None
         tree = Tree(self.running.pid)
-        return sum(tree.memory_of(pid) for pid in tree.pids() if not _runs_server(pid))
+        return sum(tree.memory_of(pid) for pid in tree.pids() if not _runs_server(pid, self._folder))
 
     # -- clients
 
@@ -430,6 +432,9 @@ class Stage:
             with suppress(*FAULTS):
                 await client.close()
         await asyncio.to_thread(end_marked, self.setup.mark)
+        for pid in self.children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if self.running is not None:
             self.running.reap()
         for process in self._processes.values():
@@ -448,9 +453,27 @@ async def stage(adapter: Adapter, scale: Scale) -> AsyncIterator[Stage]:
             await made.close()
 
 
-def _runs_server(pid: int) -> bool:
+def _port() -> int:
+    """A port that stays free until it is used, and while its server is down.
+
+    Linux gives ports from 32768 on to outgoing connections, so one of those may be taken at any time.
+    """
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def _all_processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _runs_server(pid: int, folder: Path) -> bool:
+    """By its command: a hub may give its children an environment of their own, without the mark."""
     with suppress(OSError):
-        return str(PROGRAM).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return str(PROGRAM).encode() in words and str(folder).encode() in words
     return False
 
 
