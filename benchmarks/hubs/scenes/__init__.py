@@ -52,7 +52,7 @@ OUTAGE = (
 SCENES: Mapping[str, Scene] = {
     "killed": Scene(
         "Server killed and back",
-        "`kill -9` for the server under five calls a second; it runs again after 6 s. A stdio server is the hub's "
+        "`kill -9` for the server under two calls a second; it runs again after 6 s. A stdio server is the hub's "
         "child: to start it is the hub's task, and the time counts from the kill.",
         OUTAGE,
         outages.killed,

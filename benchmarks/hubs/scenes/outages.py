@@ -46,7 +46,7 @@ async def unavailable(stage: Stage) -> Outcome:
     """The server answers 503 to everything for a minute."""
     client = await stage.play("up")
     before = await stage.listed(client)
-    async with stage.calling(client, pause=0.5):
+    async with stage.calling(client):
         await asyncio.sleep(0.5)
         broke = time.time()
         stage.orders("up", status=503, body="Service Unavailable")
@@ -61,7 +61,7 @@ async def expired(stage: Stage) -> Outcome:
     """The token that the hub sends expires; later the server takes it again."""
     client = await stage.play("up", token="benchmark-token")
     before = await stage.listed(client)
-    async with stage.calling(client, pause=0.5):
+    async with stage.calling(client):
         await asyncio.sleep(0.5)
         broke = time.time()
         stage.orders("up", status=401, body='{"error": "invalid_token"}', headers=EXPIRED)
@@ -176,7 +176,7 @@ async def slow_start(stage: Stage) -> Outcome:
     if client is None:
         return Outcome("bad", f"no session within {deadline:.0f} s", {"listening": listening})
     opened = time.time() - began
-    async with stage.calling(client, pause=0.5):
+    async with stage.calling(client):
         back = await stage.until_back(broke=began, since=began, patience=deadline)
     starts = [when for when, event, _ in stage.log("up") if event == "start"][earlier:]
     ready = starts[0] - began if starts else None
@@ -215,7 +215,7 @@ async def _first_client(stage: Stage, deadline: float) -> Client | None:
 async def hung(stage: Stage) -> Outcome:
     """A tool never answers; other calls of the same session go on."""
     client = await stage.play("up")
-    async with stage.calling(client, pause=0.5):
+    async with stage.calling(client):
         answer = await stage.raw(
             client, "up", "wait", {"key": "hung", "seconds": 10 * stage.scale.hung}, within=stage.scale.hung
         )
@@ -293,7 +293,7 @@ async def _dead_one(
     if client is None:
         return told([], "down"), {"same_session": None, "new_session": None}
     began = time.time()
-    async with stage.calling(client, dead, pause=0.5):
+    async with stage.calling(client, dead):
         await asyncio.sleep(stage.scale.down)
         revived = time.time()
         stage.orders(dead)
@@ -320,7 +320,7 @@ async def denied(stage: Stage) -> Outcome:
         return Outcome("good" if said.verdict == "true" else "part", f"no session: told {said.verdict}", {}, said)
     began = time.time()
     asked = sum(event == "refused" for _, event, _ in stage.log("secret"))
-    async with stage.calling(client, "secret", pause=0.5):
+    async with stage.calling(client, "secret"):
         await asyncio.sleep(2 * stage.scale.down)
     said = stage.told("denied", [(began, time.time())], listed=stage.adapter.registers)
     counts = stage.counts()

@@ -352,7 +352,7 @@ class Stage:
         return answer
 
     @asynccontextmanager
-    async def calling(self, client: Client, server: str = "up", *, pause: float = 0.2) -> AsyncIterator[None]:
+    async def calling(self, client: Client, server: str = "up", *, pause: float = 0.5) -> AsyncIterator[None]:
         """Calls at a steady pace, each waiting for itself, until the end of the block."""
         tasks: set[asyncio.Task[Answer]] = set()
 
