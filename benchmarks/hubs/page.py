@@ -38,6 +38,13 @@ Run it yourself: `python -m benchmarks hubs` (`--hub`, `--scene`, `--rounds`, `-
 stopped). `python -m benchmarks hubs --docs` writes this page. The raw results are {raw}.
 """
 
+BUSY = """
+**The machine of these runs was busy with other work**: {busy}. A hub that needs much CPU time
+for a start or a call suffers more from that than one that needs little. Marks that rest on time (starts, calls lost
+after 20 s, seconds until back) may be better on an idle machine; words, lists, sessions, eras and doubled calls do not
+depend on it. A run of your own on an idle machine is the better judge.
+"""
+
 RULE_BOOK = """\
 # Rule book of the benchmark of hubs
 
@@ -172,6 +179,10 @@ def _page(runs: Sequence[Mapping[str, Any]], plots: Mapping[str, Plot]) -> str:
     parts += [_where(number, run) for number, run in enumerate(runs, 1)]
     if not runs:
         return "\n".join([*parts, "## The hubs and their settings\n", _settings(hubs)])
+    middle = max(statistics.median(_loads(run)) for run in runs)
+    if middle > 2 * runs[0]["machine"]["cores"]:
+        load = f"a load average of {middle:.0f} on {runs[0]['machine']['cores']} cores in the middle"
+        parts.append(BUSY.format(busy=load))
     parts += ["\n## At a glance\n", _glance(first, hubs, graded)]
     parts += [f"![{plot.title}](hubs/{name}.svg)\n" for name, plot in plots.items()]
     parts += ["## What a call costs\n", _costs(runs, hubs)]
@@ -182,12 +193,15 @@ def _page(runs: Sequence[Mapping[str, Any]], plots: Mapping[str, Plot]) -> str:
     return "\n".join(parts)
 
 
+def _loads(run: Mapping[str, Any]) -> list[float]:
+    return [one["load"] for cell in run["cells"].values() for one in cell]
+
+
 def _where(number: int, run: Mapping[str, Any]) -> str:
-    where = run["machine"]
-    loads = [one["load"] for cell in run["cells"].values() for one in cell]
+    where, loads = run["machine"], _loads(run)
     busy = f"load average {min(loads):g} to {max(loads):g}, median {statistics.median(loads):g}"
     return (
-        f"Run {number}: {where['began']}, {where['cores']} cores, {where['memory_gb']} GB, {where['kernel']}, "
+        f"- Run {number}: {where['began']}, {where['cores']} cores, {where['memory_gb']} GB, {where['kernel']}, "
         f"Python {where['python']}, Holdfast at {where['commit']}; {busy}."
     )
 
@@ -327,7 +341,9 @@ def _differences(runs: Sequence[Mapping[str, Any]], hubs: Sequence[str], scenes:
         for hub, name in both
         if _worst(first[f"{hub}/{name}"]) != _worst(second[f"{hub}/{name}"])
     ]  # fmt: skip
-    lines = [f"{len(both) - len(other)} of {len(both)} marks are the same in both runs. These differ:\n"]
+    missing = len(hubs) * len(scenes) - len(both)
+    part = f" {missing} cells were played in the first run alone." if missing else ""
+    lines = [f"{len(both) - len(other)} of {len(both)} marks are the same in both runs.{part} These differ:\n"]
     lines += ["| hub | scene | run 1 | run 2 |", "|---|---|---|---|"]
     for hub, name in other:
         cells = [
@@ -336,7 +352,7 @@ def _differences(runs: Sequence[Mapping[str, Any]], hubs: Sequence[str], scenes:
         ]
         lines.append(f"| {ADAPTERS[hub].name} | {SCENES[name].title} | {' | '.join(cells)} |")
     if not other:
-        lines = [f"All {len(both)} marks are the same in both runs."]
+        lines = [f"All {len(both)} marks are the same in both runs.{part}"]
     return "\n".join([*lines, ""])
 
 

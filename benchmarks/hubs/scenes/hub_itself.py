@@ -13,7 +13,7 @@ from benchmarks.hubs.adapter import Behind, HubFailed, Setup
 from benchmarks.hubs.client import Client
 from benchmarks.hubs.rubric import Told, told
 from benchmarks.hubs.scenes.outages import back_text
-from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Stage
+from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Stage, until_back
 from benchmarks.processes import Tree, stdio_server, upstream
 from benchmarks.report import ratio
 
@@ -54,10 +54,10 @@ async def _again(stage: Stage, *, kill: bool) -> Outcome:
         else:
             own = await stage.stop()
         down = time.time()
-        left = len(stage.children()) if stage.adapter.behind == "stdio" else 0
+        left = len(stage.servers.children()) if stage.adapter.behind == "stdio" else 0
         stage.running.reap()
         running = await stage.hub()
-        back = await stage.until_back(broke=broke, since=down)
+        back = await until_back(stage, broke=broke, since=down)
         flown = await flying
     counts = stage.counts()
     figures = {**counts, "back": back, "ended_by_itself": own, "stop_seconds": down - broke, "left": left,
@@ -92,7 +92,7 @@ async def sessions(stage: Stage) -> Outcome:
         for number in numbers:
             if stopped:
                 return
-            if number % 50 == 0 and stage.memory() > stage.scale.memory:
+            if number % 50 == 0 and stage.memory() + stage.servers.memory() > stage.scale.memory:
                 stopped = f"stopped at {len(clients)}: over {stage.scale.memory / 1e9:g} GB"
             if time.time() - began > SESSION_SECONDS:
                 stopped = f"stopped at {len(clients)} after {SESSION_SECONDS:g} s"
@@ -110,14 +110,25 @@ async def sessions(stage: Stage) -> Outcome:
     again = [await stage.call(client) for client in clients[:: max(1, len(clients) // 20)]]
     counts = stage.counts()
     each = grown / max(1, len(clients)) / 1000
-    figures = {**counts, "opened": len(clients), "failed": len(failed), "first_failure": failed[:1], "seconds": took,
-               "kb_each": each, "stopped": stopped, "again": sum(one.kind == "result" for one in again)}  # fmt: skip
+    children = stage.servers.memory() / 1e6 if stage.adapter.behind == "stdio" else 0.0
+    figures = {
+        **counts,
+        "opened": len(clients),
+        "failed": len(failed),
+        "first_failure": failed[:1],
+        "seconds": took,
+        "kb_each": each,
+        "children_mb": children,
+        "stopped": stopped,
+        "again": sum(one.kind == "result" for one in again),
+    }
     whole = len(clients) == wanted and counts["answered"] == counts["calls"]
     grade: Grade = "good" if whole else "part" if counts["answered"] >= 0.9 * wanted else "bad"
     if counts["wrong"] or counts["doubled"]:
         grade = "bad"
     seen = f"{len(clients)} of {wanted} sessions, {counts['answered']} of {counts['calls']} calls answered"
     seen += f"; {each:.0f} KB each; {took:.0f} s" + (f"; {stopped}" if stopped else "")
+    seen += f"; its child processes: {children:,.0f} MB" if children > 100 else ""
     return Outcome(grade, seen, figures)
 
 
@@ -131,8 +142,8 @@ async def _hostile_beside(stage: Stage) -> Outcome:
     stage.behind("up", *kinds)
     await stage.registered("up", *kinds)
     for kind in kinds:
-        stage.orders(kind, hostile=kind)
-    await stage.up("up", *kinds)
+        stage.servers.orders(kind, hostile=kind)
+    await stage.servers.up("up", *kinds)
     try:
         await stage.hub()
         client = await stage.ready("up")
@@ -151,11 +162,11 @@ async def _hostile_alone(stage: Stage) -> Outcome:
     client = await stage.play("up")
     before, said, texts = stage.memory(), [], {}
     for kind in ATTACKS:
-        stage.orders("up", hostile=kind)
+        stage.servers.orders("up", hostile=kind)
         answer = await stage.raw(client, "up", "echo", {"key": f"hostile-{kind}"})
         texts[kind] = f"{answer.kind}: {answer.text[:150]}"
         said += [answer.text] if answer.kind == "error" else []
-        stage.orders("up")
+        stage.servers.orders("up")
         for _ in range(5):
             await stage.call(client)
     return _hostile(stage, before, told(said, "hostile"), texts)

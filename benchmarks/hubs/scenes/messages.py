@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from benchmarks.hubs.client import Era
-from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Stage
+from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Stage, listed
 
 __all__ = ["big_result", "changed_list", "eras", "progress", "questions"]
 
@@ -21,29 +21,29 @@ async def changed_list(stage: Stage) -> Outcome:
     await asyncio.sleep(1.0)
     client.notified.clear()
     changed = time.time()
-    stage.orders("up", tools="second")
+    stage.servers.orders("up", tools="second")
     noticed: float | None = None
-    listed: float | None = None
+    shown: float | None = None
     deadline = changed + stage.scale.patience + stage.scale.unavailable
-    while time.time() < deadline and listed is None:
+    while time.time() < deadline and shown is None:
         if noticed is None and "notifications/tools/list_changed" in client.notified:
             noticed = time.time() - changed
-        now = await stage.listed(client)
+        now = await listed(stage, client)
         if isinstance(now, list) and "extra" in now and "wait" not in now:
-            listed = time.time() - changed
+            shown = time.time() - changed
         await asyncio.sleep(0.1)
     await asyncio.sleep(0.5)
     if noticed is None and "notifications/tools/list_changed" in client.notified:
         noticed = time.time() - changed
     answer = await stage.call(client, tool="extra")
     called = answer.kind == "result"
-    grade: Grade = "bad" if listed is None and not called else "good" if listed and noticed and called else "part"
+    grade: Grade = "bad" if shown is None and not called else "good" if shown and noticed and called else "part"
     parts = [
         "clients are notified" if noticed is not None else "no notice",
-        f"new list after {listed:.1f} s" if listed is not None else f"old list after {deadline - changed:.0f} s",
+        f"new list after {shown:.1f} s" if shown is not None else f"old list after {deadline - changed:.0f} s",
         "the new tool works" if called else f"the new tool: {answer.text[:80]}",
     ]
-    return Outcome(grade, "; ".join(parts), {"noticed": noticed, "listed": listed, "called": called})
+    return Outcome(grade, "; ".join(parts), {"noticed": noticed, "listed": shown, "called": called})
 
 
 async def big_result(stage: Stage) -> Outcome:
@@ -104,8 +104,8 @@ async def eras(stage: Stage) -> Outcome:
     works: dict[str, bool] = {}
     texts: dict[str, str] = {}
     for server in ERAS:
-        stage.orders("up", eras=server)
-        await stage.up("up")
+        stage.servers.orders("up", eras=server)
+        await stage.servers.up("up")
         try:
             await stage.hub()
             await asyncio.sleep(1.0)
@@ -119,7 +119,7 @@ async def eras(stage: Stage) -> Outcome:
         except RuntimeError as exc:
             texts[f"{server} server"] = f"the hub did not start: {exc}"[:200]
         if stage.adapter.behind == "http":
-            stage.kill("up")
+            stage.servers.kill("up")
     count = sum(works.values())
     grade: Grade = "good" if count == len(ERAS) ** 2 else "part" if count else "bad"
     failed = [pair for pair, fine in works.items() if not fine]

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.hubs.adapter import HubFailed
 from benchmarks.hubs.client import Client
 from benchmarks.hubs.rubric import Told, told
-from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Spans, Stage, names
+from benchmarks.hubs.scenes.stage import FAULTS, Grade, Outcome, Spans, Stage, listed, names, until_back
 
 __all__ = ["denied", "expired", "flapping", "hung", "killed", "one_dead", "slow_start", "unavailable"]
 
@@ -24,19 +24,19 @@ SOON = 5.0
 async def killed(stage: Stage) -> Outcome:
     """``kill -9`` for the server; some seconds later it runs again. A child is the hub's to start."""
     client = await stage.play("up")
-    before = await stage.listed(client)
+    before = await listed(stage, client)
     async with stage.calling(client):
         await asyncio.sleep(0.5)
         broke = time.time()
-        stage.kill("up")
+        stage.servers.kill("up")
         # A child is the hub's to start, at once.
         child = stage.adapter.behind == "stdio"
         whole = stage.scale.down + stage.scale.patience
-        coming = asyncio.create_task(stage.until_back(broke=broke, since=broke, patience=whole)) if child else None
+        coming = asyncio.create_task(until_back(stage, broke=broke, since=broke, patience=whole)) if child else None
         meanwhile, mended = await _wait_out(stage, client, stage.scale.down)
-        await stage.up("up")
-        back = await (stage.until_back(broke=broke, since=mended) if coming is None else coming)
-    starts = sum(event == "start" for _, event, _ in stage.log("up"))
+        await stage.servers.up("up")
+        back = await (until_back(stage, broke=broke, since=mended) if coming is None else coming)
+    starts = stage.servers.count("up", "start")
     if child and starts < 2 and stage.tally.first(mended, mended) is not None:
         raise RuntimeError("the child was not killed: there is nothing to judge")
     return _outage(stage, "down", [(broke, mended)], back, before, meanwhile, {"starts": starts})
@@ -45,52 +45,52 @@ async def killed(stage: Stage) -> Outcome:
 async def unavailable(stage: Stage) -> Outcome:
     """The server answers 503 to everything for a minute."""
     client = await stage.play("up")
-    before = await stage.listed(client)
+    before = await listed(stage, client)
     async with stage.calling(client):
         await asyncio.sleep(0.5)
         broke = time.time()
-        stage.orders("up", status=503, body="Service Unavailable")
+        stage.servers.orders("up", status=503, body="Service Unavailable")
         meanwhile, mended = await _wait_out(stage, client, stage.scale.unavailable)
-        stage.orders("up")
-        back = await stage.until_back(broke=broke, since=mended)
-    asked = sum(event == "refused" for _, event, _ in stage.log("up"))
+        stage.servers.orders("up")
+        back = await until_back(stage, broke=broke, since=mended)
+    asked = stage.servers.count("up", "refused")
     return _outage(stage, "unavailable", [(broke, mended)], back, before, meanwhile, {"requests_refused": asked})
 
 
 async def expired(stage: Stage) -> Outcome:
     """The token that the hub sends expires; later the server takes it again."""
     client = await stage.play("up", token="benchmark-token")
-    before = await stage.listed(client)
+    before = await listed(stage, client)
     async with stage.calling(client):
         await asyncio.sleep(0.5)
         broke = time.time()
-        stage.orders("up", status=401, body='{"error": "invalid_token"}', headers=EXPIRED)
+        stage.servers.orders("up", status=401, body='{"error": "invalid_token"}', headers=EXPIRED)
         meanwhile, mended = await _wait_out(stage, client, 2 * stage.scale.down)
-        stage.orders("up")
-        back = await stage.until_back(broke=broke, since=mended)
+        stage.servers.orders("up")
+        back = await until_back(stage, broke=broke, since=mended)
     return _outage(stage, "expired", [(broke, mended)], back, before, meanwhile)
 
 
 async def flapping(stage: Stage) -> Outcome:
     """The server is killed every few seconds and comes back, again and again."""
     client = await stage.play("up")
-    before = await stage.listed(client)
+    before = await listed(stage, client)
     async with stage.calling(client):
         await asyncio.sleep(0.5)
         spans = []
         for _ in range(stage.scale.flaps):
             down = time.time()
-            stage.kill("up")
+            stage.servers.kill("up")
             await asyncio.sleep(stage.scale.flap)
             spans.append((down, time.time()))
-            await stage.up("up")
+            await stage.servers.up("up")
             await asyncio.sleep(stage.scale.flap)
         down = time.time()
-        stage.kill("up")
+        stage.servers.kill("up")
         meanwhile, mended = await _wait_out(stage, client, stage.scale.flap)
         spans.append((down, mended))
-        await stage.up("up")
-        back = await stage.until_back(broke=down, since=mended)
+        await stage.servers.up("up")
+        back = await until_back(stage, broke=down, since=mended)
     return _outage(stage, "down", spans, back, before, meanwhile)
 
 
@@ -98,7 +98,7 @@ async def _wait_out(stage: Stage, client: Client, seconds: float) -> tuple[list[
     """Wait until the fault is over; what the hub lists meanwhile, and when it was over."""
     ends = time.time() + seconds
     await asyncio.sleep(seconds / 2)
-    meanwhile = await stage.listed(client)
+    meanwhile = await listed(stage, client)
     await asyncio.sleep(max(0.0, ends - time.time()))
     return meanwhile, time.time()
 
@@ -162,9 +162,9 @@ async def slow_start(stage: Stage) -> Outcome:
     slow, patience = stage.scale.slow, stage.scale.patience
     stage.behind("up", delay=slow)
     await stage.registered("up")
-    earlier = sum(event == "start" for _, event, _ in stage.log("up"))
+    earlier = stage.servers.count("up", "start")
     began = time.time()
-    await stage.up("up", delay=slow, wait=False)
+    await stage.servers.up("up", delay=slow, wait=False)
     try:
         await stage.hub()
     except HubFailed as exc:
@@ -177,8 +177,8 @@ async def slow_start(stage: Stage) -> Outcome:
         return Outcome("bad", f"no session within {deadline:.0f} s", {"listening": listening})
     opened = time.time() - began
     async with stage.calling(client):
-        back = await stage.until_back(broke=began, since=began, patience=deadline)
-    starts = [when for when, event, _ in stage.log("up") if event == "start"][earlier:]
+        back = await until_back(stage, broke=began, since=began, patience=deadline)
+    starts = [when for when, event, _ in stage.servers.log("up") if event == "start"][earlier:]
     ready = starts[0] - began if starts else None
     counts = stage.counts()
     said = stage.told("starting", [(began, began + (ready or slow))], listed=False)
@@ -221,7 +221,7 @@ async def hung(stage: Stage) -> Outcome:
         )
     counts = stage.counts()
     said = told([answer.text] if answer.kind == "error" else [], "hung")
-    ran = stage.ran().get("hung", 0)
+    ran = stage.servers.ran().get("hung", 0)
     hurt = counts["lost"] + counts["refused"] + counts["wrong"]
     if answer.kind == "lost":
         seen = f"no answer within {stage.scale.hung:g} s"
@@ -241,8 +241,8 @@ async def one_dead(stage: Stage) -> Outcome:
     well = [name for name in all_names if name != dead]
     stage.behind(*all_names)
     await stage.registered(*all_names)
-    stage.orders(dead, die=True)
-    await stage.up(*well)
+    stage.servers.orders(dead, die=True)
+    await stage.servers.up(*well)
     began = time.time()
     try:
         await stage.hub()
@@ -296,9 +296,9 @@ async def _dead_one(
     async with stage.calling(client, dead):
         await asyncio.sleep(stage.scale.down)
         revived = time.time()
-        stage.orders(dead)
-        await stage.up(dead)
-        back = await stage.until_back(dead, broke=began, since=revived)
+        stage.servers.orders(dead)
+        await stage.servers.up(dead)
+        back = await until_back(stage, dead, broke=began, since=revived)
     listed = stage.adapter.registers
     return stage.told("down", [(began, revived)], listed=listed), back
 
@@ -308,8 +308,8 @@ async def denied(stage: Stage) -> Outcome:
     beside = stage.adapter.kind == "hub"
     stage.behind(*(("secret", "up") if beside else ("secret",)))
     await stage.registered("secret", *(["up"] if beside else []))
-    stage.orders("secret", status=403, body=FORBIDDEN, headers={"content-type": "application/json"})
-    await stage.up("secret", *(["up"] if beside else []))
+    stage.servers.orders("secret", status=403, body=FORBIDDEN, headers={"content-type": "application/json"})
+    await stage.servers.up("secret", *(["up"] if beside else []))
     try:
         await stage.hub()
         client = await (stage.ready("up") if beside else _any_client(stage))
@@ -319,13 +319,13 @@ async def denied(stage: Stage) -> Outcome:
         said = told([str(exc)], "denied", listed=False)
         return Outcome("good" if said.verdict == "true" else "part", f"no session: told {said.verdict}", {}, said)
     began = time.time()
-    asked = sum(event == "refused" for _, event, _ in stage.log("secret"))
+    asked = stage.servers.count("secret", "refused")
     async with stage.calling(client, "secret"):
         await asyncio.sleep(2 * stage.scale.down)
     said = stage.told("denied", [(began, time.time())], listed=stage.adapter.registers)
     counts = stage.counts()
     beside_ok = not beside or (await stage.call(client, "up")).kind == "result"
-    asked = sum(event == "refused" for _, event, _ in stage.log("secret")) - asked
+    asked = stage.servers.count("secret", "refused") - asked
     grade: Grade = "good" if said.verdict == "true" and not counts["lost"] else "part"
     if said.verdict in {"false", "nothing"} or not beside_ok:
         grade = "bad"

@@ -32,7 +32,7 @@ from benchmarks.hubs.client import Answer, Client, Era, Refused, connected
 from benchmarks.hubs.rubric import Told, told
 from benchmarks.processes import Tree
 
-__all__ = ["FULL", "SMALL", "Grade", "Outcome", "Scale", "Spans", "Stage", "Tally", "stage"]
+__all__ = ["FULL", "SMALL", "Grade", "Outcome", "Scale", "Spans", "Stage", "Tally", "listed", "stage", "until_back"]
 
 PROGRAM = Path(str(server_program.__file__))
 UP_SECONDS = 20.0
@@ -172,21 +172,15 @@ class Tally:
         }
 
 
-class Stage:
-    """One scene with one hub."""
+class Servers:
+    """The servers behind a hub: those over HTTP are started here, those over stdio by the hub."""
 
-    def __init__(self, adapter: Adapter, folder: Path, mark: str, scale: Scale) -> None:
-        self.adapter = adapter
-        self.scale = scale
-        self.tally = Tally()
-        self.setup = Setup(folder / "hub", _port(), {}, mark)
+    def __init__(self, adapter: Adapter, folder: Path, mark: str) -> None:
+        self._adapter = adapter
         self._folder = folder
+        self._mark = mark
         self._ports: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._clients: list[Client] = []
-        self.running: Running | None = None
-
-    # -- servers
 
     def orders(self, name: str, **orders: Any) -> None:
         """Tell a server how to behave from now on."""
@@ -194,25 +188,22 @@ class Stage:
         new.write_text(json.dumps(orders))
         new.rename(self._folder / f"{name}.json")
 
-    def behind(self, *names: str, token: str | None = None, delay: float = 0.0) -> None:
-        """The servers that the hub shall have; those over HTTP do not run yet."""
-        servers = dict(self.setup.servers)
-        for name in names:
-            self._ports[name] = _port()
-            command = [sys.executable, "-S", str(PROGRAM), "stdio", *self._options(name, delay)]
-            servers[name] = Behind(f"http://127.0.0.1:{self._ports[name]}/mcp", command, token)
-        self.setup = Setup(self.setup.folder, self.setup.port, servers, self.setup.mark)
+    def add(self, name: str, *, token: str | None = None, delay: float = 0.0) -> Behind:
+        """A server that the hub shall have; over HTTP it does not run yet."""
+        self._ports[name] = _port()
+        command = [sys.executable, "-S", str(PROGRAM), "stdio", *self._options(name, delay)]
+        return Behind(f"http://127.0.0.1:{self._ports[name]}/mcp", command, token)
 
     def _options(self, name: str, delay: float) -> list[str]:
         return ["--folder", str(self._folder), "--name", name, "--delay", str(delay)]
 
     async def up(self, *names: str, delay: float = 0.0, wait: bool = True) -> None:
         """Start servers over HTTP; a server over stdio is started by its hub."""
-        if self.adapter.behind == "stdio":
+        if self._adapter.behind == "stdio":
             return
         ports = ",".join(str(self._ports[name]) for name in names)
         command = [sys.executable, "-S", str(PROGRAM), "http", *self._options(",".join(names), delay), "--port", ports]
-        environment = {**os.environ, MARK: self.setup.mark}
+        environment = {**os.environ, MARK: self._mark}
         self._processes[names[0]] = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0, env=environment
         )
@@ -233,7 +224,7 @@ class Stage:
 
     def kill(self, name: str) -> None:
         """``kill -9`` for a server: its process, or the child of the hub that it is."""
-        if self.adapter.behind == "stdio":
+        if self._adapter.behind == "stdio":
             for pid in self.children():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -246,6 +237,10 @@ class Stage:
         """The servers that the hub has started and that live."""
         return [pid for pid in _all_processes() if _runs_server(pid, self._folder)]
 
+    def memory(self) -> int:
+        """Bytes of the servers that the hub has started."""
+        return sum(Tree.memory_of(pid) for pid in self.children())
+
     def log(self, name: str) -> list[tuple[float, str, str]]:
         """What a server wrote down: when, what, and the key of a call."""
         file = self._folder / f"{name}.log"
@@ -254,35 +249,63 @@ class Stage:
         lines = [line.split(" ") for line in file.read_text().splitlines()]
         return [(float(when), event, key) for when, _, event, key in lines]
 
+    def count(self, name: str, event: str) -> int:
+        """How often a server wrote something down."""
+        return sum(one == event for _, one, _ in self.log(name))
+
     def ran(self) -> dict[str, int]:
         """How often each call ran, by its key, over all servers."""
         found: Counter[str] = Counter()
-        for name in self.setup.servers:
+        for name in self._ports:
             found.update(key for _, event, key in self.log(name) if event == "call" and key)
         return dict(found)
 
-    # -- the hub
+    def close(self) -> None:
+        """End those that are left, and forget those that were ended."""
+        for pid in self.children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait(UP_SECONDS)
+
+
+class Stage:
+    """One scene with one hub."""
+
+    def __init__(self, adapter: Adapter, folder: Path, mark: str, scale: Scale) -> None:
+        self.adapter = adapter
+        self.scale = scale
+        self.tally = Tally()
+        self.servers = Servers(adapter, folder, mark)
+        self.setup = Setup(folder / "hub", _port(), {}, mark)
+        self.running: Running | None = None
+        self._clients: list[Client] = []
+
+    def behind(self, *names: str, token: str | None = None, delay: float = 0.0) -> None:
+        """The servers that the hub shall have."""
+        added = {name: self.servers.add(name, token=token, delay=delay) for name in names}
+        self.setup = Setup(self.setup.folder, self.setup.port, {**self.setup.servers, **added}, self.setup.mark)
 
     async def play(self, *names: str, token: str | None = None) -> Client:
         """The servers, the hub, and a client whose first call was answered."""
         self.behind(*names, token=token)
-        await self.up(*names)
+        await self.servers.up(*names)
         await self.hub()
         return await self.ready(names[0])
-
-    async def hub(self) -> Running:
-        """Start the hub, again if it was stopped: with the same folder and the same port."""
-        self.running = await asyncio.to_thread(self.adapter.start, self.setup)
-        return self.running
 
     async def registered(self, *names: str) -> None:
         """A hub with a database gets its servers while they are well, as its operator would have done before."""
         if not self.adapter.registers:
             return
-        await self.up(*names)
+        await self.servers.up(*names)
         await self.hub()
         await self.stop()
-        self.kill(names[0])
+        self.servers.kill(names[0])
+
+    async def hub(self) -> Running:
+        """Start the hub, again if it was stopped: with the same folder and the same port."""
+        self.running = await asyncio.to_thread(self.adapter.start, self.setup)
+        return self.running
 
     async def stop(self) -> bool:
         """End the hub as an operator does."""
@@ -292,10 +315,8 @@ class Stage:
     def memory(self) -> int:
         """Bytes of the hub and what it started, without the servers behind it."""
         assert self.running is not None
-        tree = Tree(self.running.pid)
-        return sum(tree.memory_of(pid) for pid in tree.pids() if not _runs_server(pid, self._folder))
-
-    # -- clients
+        behind = set(self.servers.children())
+        return sum(Tree.memory_of(pid) for pid in Tree(self.running.pid).pids() if pid not in behind)
 
     async def client(self, server: str = "up", *, era: Era = "legacy", within: float = 20.0) -> Client:
         """A new client with an open session."""
@@ -368,63 +389,13 @@ class Stage:
             pacing.cancel()
             await asyncio.gather(pacing, *tasks, return_exceptions=True)
 
-    async def listed(self, client: Client, server: str = "up") -> list[str] | str:
-        """The server's own tools that the hub lists now, or what it says instead."""
-        own = ("echo", "big", "steps", "ask", "sample", "wait", "extra")
-        try:
-            if (other := self.adapter.listing(server)) is not None:
-                answer = await client.call(*other, within=self.scale.answer)
-                if answer.kind != "result":
-                    return answer.text[:200]
-                return [name for name in own if f'"name": "{name}"' in answer.text or f'"name":"{name}"' in answer.text]
-            names = set(await client.tools(within=self.scale.answer))
-        except FAULTS as exc:
-            return (f"{exc}" or type(exc).__name__)[:200]
-        return [name for name in own if self.adapter.tool(self.setup, server, name) in names]
-
-    async def until_back(
-        self, server: str = "up", *, broke: float, since: float, patience: float | None = None
-    ) -> dict[str, float | None]:
-        """Seconds until calls that go on meanwhile are answered: in the same session, and in a new one.
-
-        None: not within the patience. Calls count that were sent after ``broke`` and answered after ``since``.
-        """
-        anew = asyncio.create_task(self._until_anew(server))
-        deadline = since + (self.scale.patience if patience is None else patience)
-        same: float | None = None
-        while same is None and time.time() < deadline:
-            await asyncio.sleep(0.02)
-            same = self.tally.first(broke, since)
-            if anew.done():
-                # A session that is lost does not come back: some seconds more show it, without all of the patience.
-                deadline = min(deadline, anew.result() + self.scale.patience / 3)
-        if not anew.done():
-            anew.cancel()
-            await asyncio.gather(anew, return_exceptions=True)
-        new = None if anew.cancelled() else anew.result() - since
-        return {"same_session": same, "new_session": same if new is None else new}
-
-    async def _until_anew(self, server: str) -> float:
-        while not await self._answered_anew(server):  # noqa: ASYNC110 - a hub sets no event
-            await asyncio.sleep(0.2)
-        return time.time()
-
-    async def _answered_anew(self, server: str) -> bool:
-        try:
-            other = await self.client(server, within=5.0)
-        except FAULTS:
-            return False
-        answered = (await self.raw(other, server, "echo", {"key": "again"})).kind == "result"
-        await other.close()
-        return answered
-
     def told(self, fact: str, spans: Spans, *, listed: bool = True) -> Told:
         """What callers were told in these times."""
         return told(self.tally.texts(spans), fact, listed=listed)
 
     def counts(self) -> dict[str, int]:
         """What became of all calls."""
-        return self.tally.counts(self.ran())
+        return self.tally.counts(self.servers.ran())
 
     async def close(self) -> None:
         """End everything."""
@@ -432,13 +403,63 @@ class Stage:
             with suppress(*FAULTS):
                 await client.close()
         await asyncio.to_thread(end_marked, self.setup.mark)
-        for pid in self.children():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         if self.running is not None:
             self.running.reap()
-        for process in self._processes.values():
-            process.wait(UP_SECONDS)
+        self.servers.close()
+
+
+async def listed(stage: Stage, client: Client, server: str = "up") -> list[str] | str:
+    """The server's own tools that the hub lists now, or what it says instead."""
+    own = ("echo", "big", "steps", "ask", "sample", "wait", "extra")
+    try:
+        if (other := stage.adapter.listing(server)) is not None:
+            answer = await client.call(*other, within=stage.scale.answer)
+            if answer.kind != "result":
+                return answer.text[:200]
+            return [name for name in own if f'"name": "{name}"' in answer.text or f'"name":"{name}"' in answer.text]
+        names = set(await client.tools(within=stage.scale.answer))
+    except FAULTS as exc:
+        return (f"{exc}" or type(exc).__name__)[:200]
+    return [name for name in own if stage.adapter.tool(stage.setup, server, name) in names]
+
+
+async def until_back(
+    stage: Stage, server: str = "up", *, broke: float, since: float, patience: float | None = None
+) -> dict[str, float | None]:
+    """Seconds until calls that go on meanwhile are answered: in the same session, and in a new one.
+
+    None: not within the patience. Calls count that were sent after ``broke`` and answered after ``since``.
+    """
+    anew = asyncio.create_task(_until_anew(stage, server))
+    deadline = since + (stage.scale.patience if patience is None else patience)
+    same: float | None = None
+    while same is None and time.time() < deadline:
+        await asyncio.sleep(0.02)
+        same = stage.tally.first(broke, since)
+        if anew.done():
+            # A session that is lost does not come back: some seconds more show it, without all of the patience.
+            deadline = min(deadline, anew.result() + stage.scale.patience / 3)
+    if not anew.done():
+        anew.cancel()
+        await asyncio.gather(anew, return_exceptions=True)
+    new = None if anew.cancelled() else anew.result() - since
+    return {"same_session": same, "new_session": same if new is None else new}
+
+
+async def _until_anew(stage: Stage, server: str) -> float:
+    while not await _answered_anew(stage, server):  # noqa: ASYNC110 - a hub sets no event
+        await asyncio.sleep(0.2)
+    return time.time()
+
+
+async def _answered_anew(stage: Stage, server: str) -> bool:
+    try:
+        other = await stage.client(server, within=5.0)
+    except FAULTS:
+        return False
+    answered = (await stage.raw(other, server, "echo", {"key": "again"})).kind == "result"
+    await other.close()
+    return answered
 
 
 @asynccontextmanager
