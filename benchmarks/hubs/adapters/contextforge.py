@@ -54,9 +54,9 @@ class ContextForge(PypiAdapter):
         file = setup.folder / "secrets.json"
         if not file.exists():
             made = {
-                "jwt": secrets.token_urlsafe(48),
-                "key": secrets.token_urlsafe(48),
-                "word": secrets.token_urlsafe(16),
+                "jwt": secrets.token_hex(48),
+                "key": secrets.token_hex(48),
+                "word": secrets.token_hex(16),
             }
             file.write_text(json.dumps(made))
         made = json.loads(file.read_text())

@@ -33,7 +33,7 @@ class McpHangar(PypiAdapter):
         """Remote servers, and no limit on the rate."""
         servers: dict[str, Any] = {}
         for name, server in setup.servers.items():
-            auth = {} if server.token is None else {"auth": {"type": "bearer", "token": server.token}}
+            auth = {} if server.token is None else {"auth": {"type": "bearer", "bearer_token": server.token}}
             servers[name] = {"mode": "remote", "endpoint": server.url, **auth}
         limit = {"rps": 1_000_000, "burst": 1_000_000}
         file = config_file(setup, "config.yaml", {"mcp_servers": servers, "rate_limit": limit})

@@ -54,10 +54,11 @@ async def _again(stage: Stage, *, kill: bool) -> Outcome:
         else:
             own = await stage.stop()
         down = time.time()
-        left = len(stage.servers.children()) if stage.adapter.behind == "stdio" else 0
+        left = await _left(stage)
         stage.running.reap()
         running = await stage.hub()
-        back = await until_back(stage, broke=broke, since=down)
+        started = time.time() - down
+        back = await until_back(stage, broke=broke, since=down, patience=started + stage.scale.patience)
         flown = await flying
     counts = stage.counts()
     figures = {**counts, "back": back, "ended_by_itself": own, "stop_seconds": down - broke, "left": left,
@@ -74,6 +75,16 @@ async def _again(stage: Stage, *, kill: bool) -> Outcome:
     parts += [f"{counts[what]} {what}" for what in ("wrong", "doubled") if counts[what]]
     parts.append(back_text(back))
     return Outcome(grade, "; ".join(parts), figures)
+
+
+async def _left(stage: Stage) -> int:
+    """Children of the hub that outlive it. They have some seconds to see the end of their input."""
+    if stage.adapter.behind == "http":
+        return 0
+    deadline = time.time() + ORPHAN_SECONDS
+    while stage.servers.children() and time.time() < deadline:  # noqa: ASYNC110 - a process that ends sets no event
+        await asyncio.sleep(0.1)
+    return len(stage.servers.children())
 
 
 async def sessions(stage: Stage) -> Outcome:

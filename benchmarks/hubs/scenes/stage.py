@@ -474,16 +474,25 @@ async def stage(adapter: Adapter, scale: Scale) -> AsyncIterator[Stage]:
             await made.close()
 
 
+_PORTS: list[socket.socket] = []
+"""What reserves the ports of this process until it ends."""
+
+
 def _port() -> int:
     """A port that stays free until it is used, and while its server is down.
 
-    Linux gives ports from 32768 on to outgoing connections, so one of those may be taken at any time.
+    Linux gives ports from 32768 on to outgoing connections, so one of those may be taken at any time. Other scenes
+    that are played meanwhile see the reservation: an abstract Unix socket, whose name a process has alone.
     """
     while True:
         port = random.randrange(15_000, 32_000)
+        reservation = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, suppress(OSError):
+            reservation.bind(f"\0hubs-benchmark-port-{port}")
             probe.bind(("127.0.0.1", port))
+            _PORTS.append(reservation)
             return port
+        reservation.close()
 
 
 def _all_processes() -> list[int]:
