@@ -202,7 +202,7 @@ def _where(number: int, run: Mapping[str, Any]) -> str:
     busy = f"load average {min(loads):g} to {max(loads):g}, median {statistics.median(loads):g}"
     return (
         f"- Run {number}: {where['began']}, {where['cores']} cores, {where['memory_gb']} GB, {where['kernel']}, "
-        f"Python {where['python']}, Holdfast at {where['commit']}; {busy}."
+        f"Python {where['python']}, Holdfast at {where['commit']}; {busy}. {where.get('remark', '')}".rstrip()
     )
 
 
