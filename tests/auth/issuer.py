@@ -27,7 +27,8 @@ class Person:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.http = httpx2.AsyncClient(trust_env=False)
+        # No connection outlives its answer, so there is none to close.
+        self.http = httpx2.AsyncClient(trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0))
 
     async def visit(self, address: str, *, until: str = "") -> httpx2.Response:
         """Open an address, sign in with her name where a page asks, and agree to what it asks.

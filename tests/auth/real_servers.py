@@ -23,6 +23,8 @@ from tests.peers.tls import Certificates
 __all__ = [
     "KEY",
     "METHODS",
+    "NODE_MODULES",
+    "NODE_PROGRAMS",
     "SECRET",
     "RealServers",
     "node",
@@ -33,8 +35,8 @@ __all__ = [
     "running_issuer",
 ]
 
-_PROGRAMS = Path(__file__).with_name("servers")
-_MODULES = Path(__file__).parents[2] / ".tools/node/node_modules"
+NODE_PROGRAMS = Path(__file__).with_name("servers")
+NODE_MODULES = Path(__file__).parents[2] / ".tools/node/node_modules"
 
 METHODS = ("none", "client_secret_basic", "client_secret_post", "client_secret_jwt", "private_key_jwt")
 """The client authentication methods that ``oidc-provider`` offers by default."""
@@ -72,12 +74,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
 @contextmanager
 def python_servers(python: Path, *names: str) -> Iterator[RealServers]:
     """The servers of ``servers/python.py``, in the environment of this Python."""
-    with _running((python, _PROGRAMS / "python.py", *names), {"FASTMCP_CHECK_FOR_UPDATES": "off"}) as servers:
+    with _running((python, NODE_PROGRAMS / "python.py", *names), {"FASTMCP_CHECK_FOR_UPDATES": "off"}) as servers:
         yield servers
 
 
 @contextmanager
-def node_servers(folder: Path, modules: Path = _MODULES) -> Iterator[RealServers]:
+def node_servers(folder: Path, modules: Path = NODE_MODULES) -> Iterator[RealServers]:
     """The servers of ``servers/node.cjs``; the folder is for the certificate of its document."""
     folder.mkdir(parents=True, exist_ok=True)
     _, _, authority = Certificates().write_server(folder)
@@ -89,7 +91,7 @@ def node_servers(folder: Path, modules: Path = _MODULES) -> Iterator[RealServers
         "CLIENT_JWK": json.dumps(public_key(KEY)),
         "SERVER_JWK": new_key([])[0],
     }
-    with _running((everything.node(), _PROGRAMS / "node.cjs"), environment) as servers:
+    with _running((everything.node(), NODE_PROGRAMS / "node.cjs"), environment) as servers:
         yield servers
 
 
@@ -97,19 +99,19 @@ def node_servers(folder: Path, modules: Path = _MODULES) -> Iterator[RealServers
 def running_issuer(hub: str) -> Iterator[RealServers]:
     """The issuer of ``servers/issuer.cjs`` for the hub at an address."""
     environment = {
-        "NODE_PATH": str(_MODULES),
+        "NODE_PATH": str(NODE_MODULES),
         "HUB": hub,
         "CLIENT_SECRET": SECRET,
         "SERVER_JWK": new_key([])[0],
     }
-    with _running((everything.node(), _PROGRAMS / "issuer.cjs"), environment) as servers:
+    with _running((everything.node(), NODE_PROGRAMS / "issuer.cjs"), environment) as servers:
         yield servers
 
 
 @contextmanager
 def node_program(name: str, modules: Path) -> Iterator[RealServers]:
     """The servers of another program in ``servers``, with the packages of this folder."""
-    with _running((everything.node(), _PROGRAMS / name), {"NODE_PATH": str(modules)}) as servers:
+    with _running((everything.node(), NODE_PROGRAMS / name), {"NODE_PATH": str(modules)}) as servers:
         yield servers
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,8 +17,10 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
+from anyio.streams.text import TextReceiveStream
 from mcp import Client
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
@@ -27,9 +30,11 @@ from holdfast.access.audit_check import AuditFilter, AuditReader
 from holdfast.access.audit_files import AuditRecord
 from holdfast.files import replace_file
 from tests.auth.issuer import SECRET, Person, issuer_for
-from tests.cli.serve_process import Served, served
+from tests.auth.real_servers import NODE_MODULES, NODE_PROGRAMS
+from tests.cli.serve_process import Served, run, served
 from tests.harness.served_hub import text_of
 from tests.harness.waiting import asked
+from tests.peers.everything import node
 from tests.peers.mcp_http import McpPeer
 from tests.peers.ports import free_port
 
@@ -152,6 +157,50 @@ async def test_an_sdk_client_finds_the_issuer_by_the_challenge_logs_in_and_calls
             assert (await http.post(f"{hub.base}{other}", json={})).status_code == 401
     called = [one.principal for one in records(tmp_path, "call") if one.tool == "echo"]
     assert called == [f"{hub.issuer}#ada"]
+
+
+async def test_a_client_on_the_typescript_sdk_logs_in_the_same_way(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as hub:
+        environment = {"URL": f"{hub.base}/mcp", "TOOL": "peer__echo", "PATH": os.environ["PATH"]}
+        program = NODE_PROGRAMS / "mcp_client.cjs"
+        with anyio.fail_after(60):
+            async with await anyio.open_process(
+                [str(node()), str(program)], env={**environment, "NODE_PATH": str(NODE_MODULES)}
+            ) as client:
+                assert client.stdin is not None
+                assert client.stdout is not None
+                said = TextReceiveStream(client.stdout)
+                visit = json.loads(await said.receive())["visit"]
+                answer = await Person("ada").visit(visit, until="http://127.0.0.1:1/callback")
+                assert "error" not in answer.headers["location"], (visit, answer.headers["location"])
+                await client.stdin.send(f"{answer.headers['location']}\n".encode())
+                assert json.loads(await said.receive()) == {"result": "hi"}
+    called = [one.principal for one in records(tmp_path, "call") if one.tool == "echo"]
+    assert called == [f"{hub.issuer}#ada"]
+
+
+async def test_a_gateway_names_the_person_at_the_browser(tmp_path: Path) -> None:
+    secret = tmp_path / "gateway"
+    secret.write_text("secret-of-the-gateway-0123456789")
+    secret.chmod(0o600)
+    async with guarded(tmp_path, "--gateway-secret-file", str(secret)) as hub:
+        named = {"x-forwarded-user": "eve", "x-forwarded-groups": "dev"}
+        async with httpx2.AsyncClient(base_url=hub.base, trust_env=False, headers=named) as http:
+            assert (await http.get("/api/me")).status_code == 401
+            http.headers["holdfast-gateway-secret"] = "secret-of-the-gateway-0123456789"
+            me = (await http.get("/api/me")).json()
+            assert (me["principal"], me["roles"], me["signed_in"]) == ("gateway#eve", ["read"], False)
+            assert b'data-known="yes"' in (await http.get("/")).content
+
+
+async def test_a_command_works_with_the_own_token_of_a_principal_and_names_the_missing_role(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as hub:
+        own = partial(run, home=tmp_path / "elsewhere", HOLDFAST_CONTROL_TOKEN=CI)
+        shown = await anyio.to_thread.run_sync(partial(own, "status", "--url", hub.base))
+        assert (shown.returncode, "peer" in shown.stdout) == (0, True), shown.stderr
+        refused = await anyio.to_thread.run_sync(partial(own, "disable", "peer", "--url", hub.base))
+        assert refused.returncode != 0
+        assert "this needs the role `operate`, which ci does not have" in refused.stderr
 
 
 async def test_a_stranger_learns_the_issuer_and_nothing_about_the_servers(tmp_path: Path) -> None:
