@@ -18,7 +18,8 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from holdfast.access import Principal, TokenPolicy
-from holdfast.config import AccessSettings, Config, Settings, config_from_mapping
+from holdfast.config import AccessRule, AccessSettings, Config, Settings, config_from_mapping
+from holdfast.errors import CallForbidden, UnknownTool
 from holdfast.front.app import create_app
 from holdfast.hub import Hub
 from tests.access.plain_policy import Caller, PlainPolicy
@@ -320,3 +321,39 @@ def test_every_door_decides_as_the_rules_read(
         await check.check_completion()
 
     doors.run(run)
+
+
+BOUND = AccessSettings(
+    rules=(
+        AccessRule(effect="deny", tools=("get_secret",)),
+        AccessRule(effect="deny", tools=("get_issue",), when="arguments.n > 10"),
+    ),
+    default="allow",
+)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SEC-14")
+async def test_a_program_that_holds_the_hub_is_local_and_bound_by_rules_without_subjects() -> None:
+    async with open_doors() as opened:
+        await opened.rule(BOUND)
+        hub = opened.hub
+        assert "jira__get_secret" not in {tool.name for tool in hub.tools()}
+        assert "jira__get_secret" not in {hit.name for hit in await hub.find_tools("secret issue", limit=20)}
+        with pytest.raises(UnknownTool) as hidden:
+            await hub.call_tool("jira__get_secret", {})
+        assert "get_secret" not in hidden.value.hint
+        await hub.call_tool("jira__get_issue", {"n": 1})
+        with pytest.raises(CallForbidden) as refused:
+            await hub.call_tool("jira__get_issue", {"n": 11})
+        assert refused.value.rule == "rules[1]"
+        assert opened.saw() == [("jira", "tool", "get_issue")]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SEC-14")
+async def test_a_method_that_no_rule_covers_passes_only_where_nothing_is_limited() -> None:
+    async with open_doors() as opened:
+        await opened.rule(BOUND)
+        answer = await opened.ask(Caller(name="ci"), "/servers/jira/mcp", "vendor/method")
+        assert answer["error"]["message"] == "Method not found"

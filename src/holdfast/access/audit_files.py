@@ -96,7 +96,7 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Its number in the chain of its process, from 1 on; the writer gives it."""
     time: datetime
     event: str
-    """call, refusal, login, approval, switch, reconnect, reload, sign-in; opened, closed and lost are of the writer."""
+    """call, refusal, login, approval, switch, reconnect, reload, policy, sign-in; the writer: opened, closed, lost."""
     principal: str = ""
     """Who did it; ``local`` where the hub asks for no credentials."""
     groups: tuple[str, ...] = ()

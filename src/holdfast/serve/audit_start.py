@@ -130,6 +130,8 @@ def record_other_events(trail: AuditTrail | None, hub: Hub, *, wall: Callable[[]
                 refusals.add(record)
             case ConfigApplied():
                 trail.event("reload", outcome="applied", reason=str(record))
+                if "holdfast.access" in record.settings:
+                    trail.event("policy", outcome="applied", reason=f"version {hub.registry.policy.version}")
             case ConfigRefused():
                 trail.event("reload", outcome="refused", reason=str(record))
             case Transition(cause="LoginSucceeded"):
