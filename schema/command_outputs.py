@@ -517,6 +517,8 @@ class AuditOutput(Versioned):
     time: str
     event: str
     principal: NotRequired[str]
+    groups: NotRequired[list[str]]
+    scopes: NotRequired[list[str]]
     program: NotRequired[str]
     source: NotRequired[str]
     server: NotRequired[str]
@@ -526,6 +528,8 @@ class AuditOutput(Versioned):
     ms: NotRequired[float]
     trace: NotRequired[str]
     rule: NotRequired[str]
+    approval: NotRequired[str]
+    authz: NotRequired[str]
     reason: NotRequired[str]
     argument_bytes: NotRequired[int]
     result_bytes: NotRequired[int]

@@ -22,7 +22,7 @@ from tests.peers.envoy import envoy_gateway
 from tests.peers.grpc_authorizer import GrpcAuthorizer, grpc_authorizer
 from tests.peers.mcp_http import McpPeer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-14")]
 
 ALICE = Principal(
     name="https://idp.example#alice", groups=frozenset({"sre", "a, b"}), scopes=frozenset({"call"}), source="jwt"

@@ -15,6 +15,8 @@ from holdfast.access.policy import AccessItem, Policy
 from holdfast.access.what_if import PossiblePolicy, principal_named, replayed
 from holdfast.config.settings import AccessRule, AccessSettings
 
+pytestmark = pytest.mark.requirement("SEC-14")
+
 RULES = st.builds(
     AccessRule,
     effect=st.sampled_from(["allow", "deny", "ask"]),

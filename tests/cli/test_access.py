@@ -13,6 +13,8 @@ from holdfast.access.audit_files import AuditFiles, AuditRecord
 from tests.access.test_audit import KEY
 from tests.cli.in_process import Inside
 
+pytestmark = pytest.mark.requirement("SEC-14")
+
 RULES: list[dict[str, Any]] = [
     {"effect": "allow", "groups": ["sre"]},
     {"effect": "allow", "principals": ["bob"], "servers": ["jira"], "tools": ["get_*"], "when": "arguments.n < 100"},

@@ -16,12 +16,16 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from holdfast.access.principals import TokenPolicy
+from holdfast.access.audit_check import AuditFilter, AuditReader
+from holdfast.access.audit_files import AuditFiles
+from holdfast.access.audit_trail import AuditTrail
+from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config.read import config_from_mapping
 from holdfast.config.settings import ApprovalSettings
 from holdfast.core.breaker import BreakerState
 from holdfast.endpoint.call_gate import argument_hash
 from holdfast.errors import NotApproved
+from holdfast.front.app import create_app
 from holdfast.hub.call_approvals import (
     MOST_OF_CALLER,
     CallApprovals,
@@ -29,8 +33,11 @@ from holdfast.hub.call_approvals import (
     CallVerdict,
     UnknownQuestion,
 )
+from holdfast.hub.hub import Hub
+from tests.access.test_audit import KEY
 from tests.harness.served_hub import Era, Person, Served, front, text_of
 from tests.harness.waiting import came_true
+from tests.harness.web import serving
 from tests.peers.grpc_authorizer import GrpcAuthorizer, grpc_authorizer
 from tests.peers.peer_server import Origin, running
 
@@ -50,6 +57,7 @@ async def authorized(service: GrpcAuthorizer, *, within: str = "20s") -> AsyncIt
 # The external service.
 
 
+@pytest.mark.requirement("SEC-14")
 async def test_each_call_is_authorized_and_no_list_is(tmp_path: Path, ada: Person, client_era: Era) -> None:
     async with grpc_authorizer(tmp_path) as service, authorized(service) as (served, _):
         async with ada.client(served.all, client_era) as client:
@@ -77,6 +85,7 @@ async def test_each_call_is_authorized_and_no_list_is(tmp_path: Path, ada: Perso
     assert len({one["argument_hash"] for one in asked if one["method"] == "tools/call"}) == 1
 
 
+@pytest.mark.requirement("SEC-14")
 async def test_a_denial_says_who_may_not_do_what_and_reaches_no_server(
     tmp_path: Path, ada: Person, client_era: Era
 ) -> None:
@@ -94,6 +103,7 @@ async def test_a_denial_says_who_may_not_do_what_and_reaches_no_server(
     assert origin.calls == []
 
 
+@pytest.mark.requirement("SEC-14")
 async def test_a_service_that_cannot_be_asked_refuses_in_words_of_its_own_and_counts_for_no_breaker(
     tmp_path: Path, ada: Person, client_era: Era
 ) -> None:
@@ -115,6 +125,7 @@ async def test_a_service_that_cannot_be_asked_refuses_in_words_of_its_own_and_co
     assert origin.calls == []
 
 
+@pytest.mark.requirement("SEC-14")
 async def test_a_service_that_flaps_is_believed_call_by_call(tmp_path: Path, ada: Person) -> None:
     async with (
         grpc_authorizer(tmp_path) as service,
@@ -131,6 +142,7 @@ async def test_a_service_that_flaps_is_believed_call_by_call(tmp_path: Path, ada
     assert len(origin.calls) == 2
 
 
+@pytest.mark.requirement("SEC-14")
 async def test_the_service_of_a_new_configuration_is_asked_at_once(tmp_path: Path, ada: Person) -> None:
     async with grpc_authorizer(tmp_path) as service, authorized(service) as (served, origin):
         service.deny()
@@ -442,3 +454,37 @@ def test_a_verdict_that_the_store_does_not_carry_allows_nothing() -> None:
     other.decide(question, CallVerdict(True, "olga"))
     assert home.take(BINDING) is None
     assert [one.id for one in home.waiting()] == [question]
+
+
+@pytest.mark.requirement("SEC-14", "SEC-19")
+async def test_the_audit_has_who_called_and_what_was_decided(tmp_path: Path) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path / "audit", KEY), KEY)
+    trail.start()
+    ada = Principal(name="ada", groups=frozenset({"sre"}), scopes=frozenset({"call"}), source="jwt")
+
+    async def verify(token: str, path: str = "") -> Principal | None:
+        return ada
+
+    async with grpc_authorizer(tmp_path) as service, running("legacy") as origin:
+        access = {**ASK_ALL, "extAuthz": {"address": service.address, "timeout": "20s"}}
+        hub = Hub.from_config({"mcpServers": {"o": {"url": origin.url}}, "holdfast": {"access": access}})
+        app = create_app(hub, tokens=TokenPolicy(verify=verify), audit=trail)
+        async with hub, serving(app) as base:
+            assert await hub.ready(60)
+            async with _as("ada", f"{base}/mcp", "legacy") as client:
+                await client.call_tool("o__echo", {"text": "1"})
+                (question,) = hub.registry.call_approvals.waiting()
+                hub.registry.call_approvals.decide(question.id, CallVerdict(True, "olga"))
+                await client.call_tool("o__echo", {"text": "1"})
+            told = service.seen[0]["context_extensions"]
+    trail.close()
+    waited, made = AuditReader(tmp_path / "audit", AuditFilter(principal="ada")).read()
+    assert (waited.outcome, waited.rule, waited.approval) == ("refused", "rules[0]", "")
+    assert (made.outcome, made.rule, made.approval, made.authz) == (
+        "completed",
+        "rules[0]",
+        "approved by olga",
+        "allowed",
+    )
+    assert (made.groups, made.scopes) == (("sre",), ("call",))
+    assert (told["groups"], told["scopes"], told["principal_source"]) == ('["sre"]', '["call"]', "jwt")

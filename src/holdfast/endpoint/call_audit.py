@@ -94,7 +94,9 @@ class CallAudit:
         record = AuditRecord(
             time=datetime.now(UTC),
             event="call",
-            principal=client.principal,
+            principal=call.principal,
+            groups=tuple(sorted(call.identity.groups)),
+            scopes=tuple(sorted(call.identity.scopes)),
             program=client.program,
             server=call.server,
             method=call.method,
