@@ -129,6 +129,8 @@ class CallGate:
 
     async def admit(self, call: Call, judged: Judgement) -> None:
         """Return if the call may be made; raises what says why not."""
+        if judged.decision.effect == "allow" and self._current_service() is None:
+            return  # the rules decided it, and no one else is asked
         digest = await argument_hash(judged.arguments)
         while judged.decision.effect == "ask":
             await self._approve(call, judged, _binding(judged, digest))
