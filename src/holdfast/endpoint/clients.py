@@ -224,8 +224,8 @@ class Call:
 
     __slots__ = (
         "_task", "cancelled", "client", "done", "failed", "headers", "hidden_by", "identity", "judged", "message",
-        "method", "open", "params", "progress_token", "reply", "sent", "sent_before", "server", "task", "trace_id",
-        "version", "view",
+        "method", "open", "params", "principal", "progress_token", "reply", "sent", "sent_before", "server", "task",
+        "trace_id", "version", "view",
     )  # fmt: skip
 
     def __init__(
@@ -245,6 +245,8 @@ class Call:
         """Its parameters, as the bytes that they came in."""
         self.client = client
         self.identity = identity or client.identity
+        self.principal = self.identity.name
+        """The name of the principal that calls."""
         self.view = client.view
         """What its sender may see of the endpoint (``McpServer.answer``)."""
         self.hidden_by = ""
@@ -292,11 +294,6 @@ class Call:
     def era(self) -> Era:
         """The era that the client speaks."""
         return "modern" if self.client.modern else "legacy"
-
-    @property
-    def principal(self) -> str:
-        """The name of the principal that calls."""
-        return self.identity.name
 
     @property
     def bound_to(self) -> str:
