@@ -314,6 +314,7 @@ def test_every_door_decides_as_the_rules_read(
             check = Check(opened, plain, caller)
             for thing in things:
                 await check.check_request(thing, given_ if thing.kind == "tool" else {})
+        await Check(opened, plain, one).check_lists()
         check = Check(opened, plain, other)
         await check.check_lists()
         await check.check_texts()
