@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ListRootsResult, Root, TextContent
 
 from holdfast.access import LOCAL, Principal, TokenPolicy
-from holdfast.config import Config, load_config
+from holdfast.config import Config, TrustStore, load_config
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -184,3 +184,23 @@ async def test_over_http_a_local_client_names_its_folder_and_a_remote_one_cannot
         assert refused == 404
         assert "local clients" in why["error"]
         assert LOCAL.name == "local"
+
+
+async def test_a_client_is_asked_for_its_roots_only_where_a_folder_makes_a_difference(tmp_path: Path) -> None:
+    """A question before the first answer costs a round trip, and two seconds where a client does not answer."""
+    (tmp_path / "server.py").write_text(SERVER)
+    server = {"command": sys.executable, "args": [str(tmp_path / "server.py"), str(tmp_path / "notes")]}
+    projects = ProjectServers(
+        _config(tmp_path, p=server), {"HOME": "/nowhere", "XDG_STATE_HOME": str(tmp_path)}, _as_it_is
+    )
+    seen: list[bool] = []
+
+    def read(**more: object) -> None:
+        projects.of(load_config(_config(tmp_path, p={**server, **more})))
+        seen.append(projects.matter)
+
+    read()
+    read(scope="project")
+    TrustStore({"XDG_STATE_HOME": str(tmp_path)}).trust(tmp_path / "mcp.json", b"{}")
+    read()
+    assert seen == [False, True, True], "a trusted file may give its folder servers"

@@ -4,7 +4,7 @@ Theory of operation. A desktop program starts its servers in ``/`` or in the hom
 folder that their person opened: it is the first of their roots. The hub asks for the roots with the first request of
 the client, on the way back of that request, so that a client over HTTP needs no open stream. From the answer on the
 client is served as if it had named that folder: its exchange moves to the endpoint of the folder. A client whose roots
-change is asked again with its next request.
+change is asked again with its next request. Where no folder makes a difference, no client is asked.
 
 What must hold. Only a shell whose clients are the hub's own user passes a ``RootFolder``: a remote caller could start
 what is in a folder of this machine. A request waits for the answer no longer than for a server that is not ready
@@ -31,6 +31,10 @@ ROOTS_SECONDS: Final = 2.0
 
 class ClientFolders(Protocol):
     """The folders that clients work in."""
+
+    @property
+    def matter(self) -> bool:
+        """Whether the folder of a client makes a difference: some server runs once for each, or may come from one."""
 
     def of(self, named: str, working: str) -> str | None:
         """The folder of a client that names one and works in another; None if it works in none."""
@@ -70,6 +74,8 @@ class RootFolder:
     async def server_for(self, call: Call) -> McpServer | None:
         """The endpoint that serves the client from now on; None if that is the same as before."""
         if self._is_known or call.method == "ping" or "roots" not in call.client.capabilities:
+            return None
+        if not self._folders.matter:
             return None
         async with self._turn:  # the first of several requests asks
             return await self._moved(call)

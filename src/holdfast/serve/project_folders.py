@@ -26,7 +26,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from holdfast.config import Config, ServerSpec, read_file
+from holdfast.config import Config, ServerSpec, TrustStore, read_file
 from holdfast.errors import ConfigError, UntrustedConfig
 from holdfast.hub import Clock, SlotKey
 
@@ -82,10 +82,13 @@ class ProjectServers:
         self._environ = environ
         self._clean = clean
         self.in_use: dict[str, FolderUse] = {}
+        self.matter = False
+        """Whether the folder of a client makes a difference, by the configuration and the trusted files last read."""
 
     def of(self, config: Config) -> Config:
         """What the hub serves: a definition that runs once for each folder does not run by itself."""
         projects = [name for name, one in config.servers.items() if one.scope == "project"]
+        self.matter = bool(projects or TrustStore(self._environ).files())
         copies = [one for folder, use in self.in_use.items() for one in self._of_folder(folder, use, projects)]
         if not projects and not copies:
             return config
@@ -144,6 +147,11 @@ class FolderClients:
         self._clock = clock
         self._turn = anyio.Lock()
         self._changed = anyio.Event()
+
+    @property
+    def matter(self) -> bool:
+        """Whether the folder of a client makes a difference."""
+        return self._servers.matter
 
     def of(self, named: str, working: str) -> str | None:
         """The folder of a client; None if it works in none."""
