@@ -142,6 +142,7 @@ def test_local_stays_open_until_a_rule_names_it_and_rules_without_subjects_bind_
     [
         b'{"n": 1, "n": 100}',
         b'{"o": {"a": 1, "a": 2}, "n": 1}',
+        b'{"n": 1, "N": 100}',
         b'{"n": NaN}',
         b'{"n": 1000000000000000000000000}',
         b'{"n": "\\ud800"}',
@@ -149,11 +150,59 @@ def test_local_stays_open_until_a_rule_names_it_and_rules_without_subjects_bind_
         b'{"n": ' + b"[" * 3000 + b"]" * 3000 + b"}",
         b'{"n": 1}\xff',
     ],
-    ids=["twice", "twice-inside", "nan", "huge", "surrogate", "list", "deep", "no-text"],
+    ids=["twice", "twice-inside", "other-case", "nan", "huge", "surrogate", "list", "deep", "no-text"],
 )
 def test_arguments_that_two_readers_may_read_differently_are_not_judged(raw: bytes) -> None:
     assert policy(allow(when="arguments.n < 10")).decide(ANN, TOOL, raw).effect == "deny"
     assert policy(allow(), deny(when="arguments.n == 7")).decide(ANN, TOOL, raw).effect == "deny"
+
+
+@pytest.mark.requirement("SEC-14")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///public/../secret/key",
+        "file:///public/%2e%2e/secret/key",
+        "file:///public/..%2Fsecret/key",
+        "file:///public/.\t./secret/key",
+        "file:///public/..\\secret/key",
+    ],
+)
+def test_dots_in_a_uri_do_not_lead_out_of_what_is_allowed(uri: str) -> None:
+    made = policy(AccessRule(effect="allow", servers=("files",), resources=("file:///public/*",)))
+    item = AccessItem("resource", "files", uri)
+    assert made.decide(ANN, item).effect == "deny"
+    assert not made.may_list(ANN, item)
+    for inside in ("file:///public/a", "file:///public/a%20b", "file:///public/b/../a"):
+        assert made.decide(ANN, AccessItem("resource", "files", inside)).effect == "allow"
+
+
+@pytest.mark.requirement("SEC-14")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "FILE:///secret",
+        "file:/secret",
+        "file://localhost/secret",
+        "file:///public/../secret",
+        "file:///%73ecret",
+        "file:///sec\tret",
+        "file:///secret?",
+        "file:///secret#part",
+    ],
+)
+def test_what_is_denied_is_denied_however_its_uri_is_written(uri: str) -> None:
+    made = policy(
+        AccessRule(effect="allow", servers=("files",)),
+        AccessRule(effect="deny", servers=("files",), resources=("file:///secret",)),
+    )
+    assert made.decide(ANN, AccessItem("resource", "files", uri)).effect == "deny"
+    assert made.decide(ANN, AccessItem("resource", "files", "file:///secrets")).effect == "allow"
+
+
+@pytest.mark.parametrize("uri", ["docs://public/../secret", "docs:public/../secret", "mem:x", "no uri at all"])
+def test_a_rule_for_all_of_a_server_holds_for_every_uri(uri: str) -> None:
+    assert policy(allow()).decide(ANN, AccessItem("resource", TOOL.server, uri)).effect == "allow"
 
 
 def test_large_arguments_are_refused_only_where_a_condition_is_asked() -> None:

@@ -396,6 +396,13 @@ async def test_two_equal_calls_at_a_time_need_two_verdicts() -> None:
 
 
 @pytest.mark.requirement("SEC-19")
+async def test_an_approval_serves_no_arguments_that_a_server_may_read_otherwise() -> None:
+    approved = b'{"path": "/tmp/a"}'
+    for other in (b'{"path": "/etc/shadow", "path": "/tmp/a"}', b'{"path": "/tmp/a", "Path": "/etc/shadow"}'):
+        assert await argument_hash(other) != await argument_hash(approved)
+
+
+@pytest.mark.requirement("SEC-19")
 async def test_the_hash_of_arguments_does_not_depend_on_how_they_are_written() -> None:
     assert await argument_hash(b'{"a": 1, "b": [2]}') == await argument_hash(b'{"b":[2],"a":1}')
     assert await argument_hash(b'{"a": 1}') != await argument_hash(b'{"a": "1"}')

@@ -10,6 +10,8 @@ person. A rule with a condition covers tools and prompts only: a resource has no
 - ``local``, the user of this machine, stays open unless a rule names it. Rules without subjects bind it too.
 - A condition that cannot be evaluated counts as true for ``deny`` and ``ask``, and as false for ``allow``: of two
   readings of a request the stricter one holds. Arguments over the bound are refused where a condition is asked.
+- A resource's URI can be written in several ways, and each server has its own way to read it. A deny holds for all of
+  them; an allow does not hold for dots that lead out of what it allows (``other_readings``).
 - **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids.
 
 How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Index`` those for an item; a
@@ -26,10 +28,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import translate
+from posixpath import normpath
 from re import compile as compiled
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+from pydantic import AnyUrl
 
 from holdfast.access.principals import LOCAL, Principal
 from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, Unjudged
@@ -256,6 +263,7 @@ class _Index:
         self._kinds: Mapping[ItemKind, _Patterns] = {
             kind: _Patterns([_covered(rule, kind) for rule in rules]) for kind in ("tool", "prompt", "resource")
         }
+        self._denying = _bits(rule.effect == "deny" for rule in rules)
         self._whole = _bits(not (rule.tools or rule.prompts or rule.resources) for rule in rules)
         self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
         self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
@@ -280,7 +288,16 @@ class _Index:
         if found is None:
             server = self.server(item.server)
             found = self._kinds[item.kind].of(item.name, among=server) & server
+            if item.kind == "resource" and server:
+                found = self._by_all_readings(item.name, found, server)
             self._of_item.keep(item, found)
+        return found
+
+    def _by_all_readings(self, uri: str, found: int, server: int) -> int:
+        readings, has_dots = other_readings(uri)
+        for reading in readings:
+            also = self._kinds["resource"].of(reading, among=server) & server
+            found = (found & also if has_dots else found) | ((found | also) & self._denying)
         return found
 
 
@@ -293,6 +310,36 @@ def _covered(rule: AccessRule, kind: ItemKind) -> tuple[str, ...]:
         return ()
     given: tuple[str, ...] = getattr(rule, f"{kind}s")
     return given or (() if rule.tools or rule.prompts or rule.resources else _ALL)
+
+
+_DROPPED = str.maketrans("", "", "\t\r\n")
+"""What parsers of URLs leave out, wherever it stands."""
+
+
+def other_readings(uri: str) -> tuple[frozenset[str], bool]:
+    """What servers may read for a URI, beside its own text; and whether it has segments of dots.
+
+    ``file:///a/../b`` is ``file:///b`` to most libraries, and so is ``FILE:///b``; many servers decode the path, and
+    many use the path alone, without query and fragment.
+    """
+    decoded = unquote(uri.translate(_DROPPED)).replace("\\", "/")
+    has_dots = any(part in (".", "..") for part in decoded.split("/"))
+    found = {decoded}
+    with suppress(ValueError):  # what is no URL can only be compared
+        found.add(str(AnyUrl(uri)))  # as the libraries of most servers do
+    if has_dots:
+        scheme, mark, rest = decoded.partition("://") if "://" in decoded else decoded.partition(":")
+        host, _, path = rest.partition("/")
+        found.add(f"{scheme}{mark}{host}{_resolved(path)}")
+        if host:  # it is the first folder to some servers
+            found.add(f"{scheme}{mark}{_resolved(rest).removeprefix('/')}")
+    else:
+        found |= {part for one in (uri, *found) for mark in "#?" if (part := one.partition(mark)[0]) != one}
+    return frozenset(found - {uri}), has_dots
+
+
+def _resolved(path: str) -> str:
+    return normpath(f"/{path.lstrip('/')}")
 
 
 class _Names:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         CallFacts as CallFacts,
         Condition as Condition,
         Unjudged as Unjudged,
+        each_key_once as each_key_once,
     )
     from holdfast.config.config_search import (
         find_config as find_config,

@@ -11,7 +11,8 @@ What must never happen:
   expression of the caller's, would have no bound. So these two are refused in the configuration. For the rest ``cost``
   is an upper bound in bytes compared, and ``CallFacts`` has a budget of them for one decision.
 - A caller shows the rules other arguments than the server: an object that names a key twice means one thing here and
-  may mean another there. Such arguments cannot be judged, and a number beyond 64 bits cannot either.
+  may mean another there. Two spellings of one key (``path``, ``Path``) are the same to servers that do not look at
+  case. Such arguments cannot be judged, and a number beyond 64 bits cannot either.
 
 Nothing here decides what follows if a condition cannot be evaluated: ``access/policy.py`` does.
 """
@@ -28,7 +29,7 @@ from holdfast.config.fields import InvalidValue
 if TYPE_CHECKING:
     from cel_expr_python import cel
 
-__all__ = ["LARGEST_ARGUMENTS", "CallFacts", "Condition", "Unjudged"]
+__all__ = ["LARGEST_ARGUMENTS", "CallFacts", "Condition", "Unjudged", "each_key_once"]
 
 LARGEST_ARGUMENTS: Final = 64 * 1024
 """Bytes. Larger arguments are not parsed for a condition."""
@@ -124,7 +125,7 @@ class CallFacts:
         # An upper bound of the elements of all lists and objects.
         self._parts = 1 + encoded.count(b",") + encoded.count(b"[") + encoded.count(b"{")
         try:
-            value = json.loads(encoded.decode(), object_pairs_hook=_without_twins, parse_constant=_no_number)
+            value = json.loads(encoded.decode(), object_pairs_hook=each_key_once, parse_constant=_no_number)
         except (ValueError, RecursionError) as exc:
             raise Unjudged("its arguments are no JSON object with each key once") from exc
         if not isinstance(value, dict):
@@ -132,9 +133,10 @@ class CallFacts:
         return _environment().Activation({"arguments": value})
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these members, for a decoder of JSON; raises ``ValueError`` if two readers may differ about it."""
     made = dict(pairs)
-    if len(made) < len(pairs):
+    if len({key.casefold() for key in made}) < len(pairs):
         raise ValueError("a key occurs twice")
     return made
 

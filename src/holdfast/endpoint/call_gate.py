@@ -23,7 +23,7 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -39,13 +39,13 @@ from holdfast.access import (
     Policy,
     Principal,
 )
-from holdfast.config import ExtAuthzSettings
+from holdfast.config import ExtAuthzSettings, each_key_once
 from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
 from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
 from holdfast.hub import CallBinding, CallVerdict, Hub
-from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, loads, text_of
+from holdfast.wire import SMALL_BYTES, Bytes, Fields, RawObject, text_of
 
 __all__ = ["CallGate", "Judgement", "argument_hash"]
 
@@ -319,10 +319,18 @@ async def argument_hash(arguments: Bytes | None) -> str:
     if len(arguments) > SMALL_BYTES:
         return await anyio.to_thread.run_sync(lambda: hashlib.sha256(arguments).hexdigest())
     try:
-        content = json.dumps(loads(arguments), sort_keys=True, separators=(",", ":")).encode()
-    except BadJson:
+        content = json.dumps(_read(arguments), sort_keys=True, separators=(",", ":")).encode()
+    except ValueError:
         content = bytes(arguments)
     return hashlib.sha256(content).hexdigest()
+
+
+def _read(arguments: Bytes) -> Any:
+    """The arguments as every reader reads them; raises ``ValueError`` where two may differ: what a person approves."""
+    try:
+        return json.loads(bytes(arguments).decode("utf-8", "surrogatepass"), object_pairs_hook=each_key_once)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
@@ -332,8 +340,8 @@ def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
     if len(arguments) > LARGEST_SHOWN:
         return f"\nIts arguments have {len(arguments)} bytes, too many to show."
     try:
-        text = json.dumps(masked_data(loads(arguments), redactor), ensure_ascii=False, indent=1)
-    except BadJson:
-        return "\nIts arguments cannot be read."
+        text = json.dumps(masked_data(_read(arguments), redactor), ensure_ascii=False, indent=1)
+    except ValueError:
+        return "\nIts arguments cannot be read, or name a key twice: the server may read something else than is shown."
     cut = f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)" if len(text) > LONGEST_SHOWN else text
     return f"\n{cut}"
