@@ -74,6 +74,9 @@ class ToolRoute(NamedTuple):
 MOST_VIEWS: Final = 256
 """How many different rights of callers an endpoint keeps a view for. One that is dropped is made again."""
 
+_LABEL: Final = '["endpoint", '
+"""How a label begins that is not the name of a server alone."""
+
 TOOLS_MODES: Final[tuple[ToolsMode, ...]] = ("all", "find")
 
 
@@ -91,14 +94,16 @@ class EndpointAddress(NamedTuple):
     @property
     def label(self) -> str | None:
         """The address as a text, by which session ids and other replicas name it; None for the endpoint of all."""
-        if self.tools == "all" and self.profile is None and self.folder is None:
+        # A caller writes the name of the server: one that looks like a label must not be read as one.
+        is_plain = self.tools == "all" and self.profile is None and self.folder is None
+        if is_plain and not (self.server or "").startswith(_LABEL):
             return self.server
         return json.dumps(["endpoint", *self])
 
     @classmethod
     def of_label(cls, label: str | None) -> EndpointAddress:
         """The address that has this label."""
-        if label is None or not label.startswith('["endpoint", '):
+        if label is None or not label.startswith(_LABEL):
             return cls(label)
         return cls(*json.loads(label)[1:])
 

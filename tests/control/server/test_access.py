@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time as clock
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
+import httpx2
 import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
 from starlette.requests import Request
 
 from holdfast.access.audit_check import AuditFilter, AuditReader
@@ -309,3 +314,51 @@ async def test_a_hub_without_an_audit_has_no_activity() -> None:
     async with steered({"x": MISSING}) as hub:
         answer = await hub.ask("/api/activity", token=TOKEN)
         assert answer.json() == {"audit": False, "principal": "", "records": []}
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_no_name_of_a_server_leads_to_an_endpoint_that_its_caller_may_not_ask_for() -> None:
+    """Only a local client names a folder; a name in the path is never read as anything but a name."""
+    async with steered({"x": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
+        for parts in (["endpoint", None, "all", None, "/srv/project"], ["endpoint", "x", "all", None, None]):
+            name = quote(json.dumps(parts), safe="")
+            answer = await hub.ask(
+                f"/servers/{name}/mcp", method="POST", token=CALLER, body=INITIALIZE, accept=HEADERS["accept"]
+            )
+            assert answer.status_code == 404
+
+
+HIDING = {"rules": [{"effect": "allow", "principals": ["ada"], "servers": ["y"]}]}
+
+
+@pytest.mark.requirement("SEC-14", "SEC-20")
+async def test_metrics_name_no_server_to_a_caller_who_may_not_see_it() -> None:
+    policy = TokenPolicy(tokens={"ada": CALLER, "prometheus": "token-of-prometheus-01"})
+    access = {**HIDING, "roles": {"read": {"principals": ["prometheus"]}}}
+    async with steered({"x": MISSING, "y": MISSING}, tokens=policy, access=access) as hub:
+        assert (await hub.ask("/metrics", token=CALLER)).status_code == 401
+        assert (await hub.ask("/metrics", token="token-of-prometheus-01")).status_code == 200
+        assert (await hub.ask("/metrics", token=TOKEN)).status_code == 200
+
+
+@pytest.mark.requirement("SEC-14", "SEC-15")
+async def test_the_activity_of_a_caller_says_of_a_hidden_name_what_it_says_of_an_unknown_one(
+    trail: AuditTrail,
+) -> None:
+    policy = TokenPolicy(tokens={"ada": CALLER})
+    async with (
+        HttpServer({"get": "one"}) as up,
+        steered({"x": up.definition, "y": MISSING}, tokens=policy, audit=trail, access=HIDING) as hub,
+    ):
+        async with (
+            httpx2.AsyncClient(headers={"authorization": f"Bearer {CALLER}"}, trust_env=False) as http,
+            Client(streamable_http_client(f"{hub.base}/mcp", http_client=http)) as client,
+        ):
+            for name in ("x__get", "z__get"):
+                with pytest.raises(MCPError, match="Unknown tool"):
+                    await client.call_tool(name, {})
+        trail.close()
+        own = (await hub.ask("/api/activity", token=CALLER)).json()["records"]
+        every = (await hub.ask("/api/activity", token=TOKEN)).json()["records"]
+    assert {one["tool"]: one["server"] for one in own} == {"x__get": "", "z__get": ""}
+    assert {one["tool"]: one["server"] for one in every} == {"x__get": "x", "z__get": ""}

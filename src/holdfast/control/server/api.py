@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.access import ALL_ROLES, AuditFilter, AuditTrail, Principal, Role, latest_records, roles_of
+from holdfast.access import ALL_ROLES, AuditFilter, AuditRecord, AuditTrail, Principal, Role, latest_records, roles_of
 from holdfast.control.models import (
     ActivityRecord,
     ActivityView,
@@ -574,11 +574,17 @@ async def list_activity(api: ApiContext, request: ApiRequest) -> ApiModel:
     shown = [
         ActivityRecord(
             at=one.time.timestamp(),
-            **{name: getattr(one, name) for name in ActivityRecord.model_fields if name != "at"},
+            server="" if request.access.own and _may_be_hidden(one) else one.server,
+            **{name: getattr(one, name) for name in ActivityRecord.model_fields if name not in ("at", "server")},
         )
         for one in records
     ]
     return ActivityView(audit=True, principal=request.access.own, records=tuple(shown))
+
+
+def _may_be_hidden(record: AuditRecord) -> bool:
+    """Whether a caller was told "unknown" because of a rule: its server would tell her that the name is there."""
+    return record.event == "call" and record.outcome == "refused" and bool(record.rule)
 
 
 async def get_me(_: ApiContext, request: ApiRequest) -> ApiModel:

@@ -14,7 +14,7 @@ import anyio
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Mount
 
-from holdfast.access import AuditTrail
+from holdfast.access import AuditTrail, roles_of
 from holdfast.config import UNIX
 from holdfast.control.models import FleetView
 from holdfast.control.server.api import HANDLERS, ApiContext, ControlApi
@@ -145,7 +145,12 @@ class ControlServer:
         if self.sessions.access(token) is not None:
             return True
         callers = self._browsers.tokens
-        return callers is not None and await callers.principal(token) is not None
+        principal = await callers.principal(token) if callers is not None else None
+        if principal is None:
+            return False
+        # Metrics name every server: a caller who may not see all of them needs the role.
+        roles = roles_of(principal, self._hub.config.settings.access.roles)
+        return "read" in roles or self._hub.registry.policy.grants(principal).is_unlimited
 
     # Called by the server.
 

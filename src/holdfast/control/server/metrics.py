@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import anyio
 import anyio.to_thread
@@ -441,6 +441,9 @@ class Metrics:
         }
 
 
+_NOT_FOR_YOU: Final = "a valid bearer token is required; under access rules, one of a principal with the role `read`\n"
+
+
 def metrics_route(metrics: Metrics, group: WorkerGroup | None, *, read_by: ReadBy | None = None) -> Route:
     """Return the route ``/metrics``; with ``read_by`` it needs a bearer token that the function accepts.
 
@@ -453,7 +456,7 @@ def metrics_route(metrics: Metrics, group: WorkerGroup | None, *, read_by: ReadB
         kind, _, token = authorization.partition(" ")
         if read_by is not None and not (kind.lower() == "bearer" and await read_by(token.strip())):
             challenge = {"www-authenticate": "Bearer"}
-            return PlainTextResponse("a valid bearer token is required\n", status_code=401, headers=challenge)
+            return PlainTextResponse(_NOT_FOR_YOU, status_code=401, headers=challenge)
         text = await metrics.text()
         if group is not None and not is_from_worker(request.scope):
             headers = [("authorization", authorization)] if authorization else []
