@@ -265,6 +265,33 @@ async def test_an_approval_is_for_the_caller_who_needs_it_and_for_the_policy_tha
     assert origin.calls == []
 
 
+@pytest.mark.requirement("SEC-19")
+async def test_her_own_approval_with_one_token_is_none_for_a_token_that_needs_an_operator() -> None:
+    async def verify(token: str, path: str = "") -> Principal | None:
+        scopes = {"d": "desk", "m": "mobile"}[token[0]]
+        return Principal(name="alice", scopes=frozenset({scopes}), source="jwt")
+
+    asks = [
+        {"effect": "ask", "scopes": ["desk"], "approver": "caller"},
+        {"effect": "ask", "scopes": ["mobile"], "approver": "operator"},
+    ]
+    access = {"rules": asks, "default": "allow", "approvals": {"wait": "10ms"}}
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}, tokens=TokenPolicy(verify=verify), access=access) as served,
+        _as("desk", served.all, "legacy") as desk,
+        _as("mobile", served.all, "legacy") as mobile,
+    ):
+        questions = served.hub.registry.call_approvals
+        await desk.call_tool("o__echo", {"text": "1"})
+        (question,) = questions.waiting()
+        assert question.approver == "caller"
+        questions.decide(question.id, CallVerdict(True, "alice"))
+        assert "the approval of an operator" in text_of(await mobile.call_tool("o__echo", {"text": "1"}))
+        assert origin.calls == []
+        assert text_of(await desk.call_tool("o__echo", {"text": "1"})) == "1"
+
+
 @asynccontextmanager
 async def _as(name: str, url: str, era: Era) -> AsyncIterator[Client]:
     mode: Any = "legacy" if era == "legacy" else "auto"
@@ -331,7 +358,7 @@ async def test_a_call_that_no_operator_decides_says_that_it_waits_still(ada: Per
     assert origin.calls == []
 
 
-BINDING = CallBinding("alice", "jira", "delete", "ab", "p1")
+BINDING = CallBinding("alice", "jira", "delete", "ab", "p1", "rules[0]")
 
 
 def _open(questions: CallApprovals, binding: CallBinding = BINDING) -> str:

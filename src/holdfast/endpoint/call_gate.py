@@ -302,8 +302,8 @@ def _check(judged: Judgement) -> None:
 
 
 def _binding(judged: Judgement, digest: str) -> CallBinding:
-    item = judged.item
-    return CallBinding(judged.principal.name, item.server, item.name, digest, judged.policy.version)
+    item, policy = judged.item, judged.policy
+    return CallBinding(judged.principal.name, item.server, item.name, digest, policy.version, judged.decision.rule)
 
 
 def _can_be_asked(client: Client) -> bool:

@@ -62,6 +62,8 @@ class CallBinding(NamedTuple):
     tool: str
     argument_hash: str
     policy: str
+    rule: str
+    """The rule that asks. With another token of the same caller another rule may ask another person."""
 
 
 class CallVerdict(NamedTuple):
