@@ -34,6 +34,7 @@ from holdfast.hub.call_approvals import (
     UnknownQuestion,
 )
 from holdfast.hub.hub import Hub
+from holdfast.testing import StdioServer
 from tests.access.test_audit import KEY
 from tests.harness.served_hub import Era, Person, Served, front, text_of
 from tests.harness.waiting import came_true
@@ -522,3 +523,24 @@ async def test_the_audit_has_who_called_and_what_was_decided(tmp_path: Path) -> 
     )
     assert (made.groups, made.scopes) == (("sre",), ("call",))
     assert (told["groups"], told["scopes"], told["principal_source"]) == ('["sre"]', '["call"]', "jwt")
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_a_name_that_is_a_guess_leads_to_no_tool_that_was_not_judged(ada: Person) -> None:
+    """A server that was never listed is called under a guess of its name, and the true name is known later."""
+    with StdioServer({"forecast": "sunny", "tides": "high"}) as server:
+        definition = {"my lazy.server": {**server.definition, "lazy": True}}
+        async with Hub(config_from_mapping({"mcpServers": definition})) as first:
+            await first.reconnect("my lazy.server")
+            shown = {entry.original: entry.name for entry in first.catalog.tools}
+        access = {"rules": [{"effect": "deny", "tools": ["forecast"]}], "default": "allow"}
+        async with (
+            front(definition, wait=False, access=access, call={"readyTimeout": "20s"}) as served,
+            ada.client(served.all, "legacy") as client,
+        ):
+            guessed = text_of(await client.call_tool(shown["forecast"], {}))
+            assert text_of(await client.call_tool(shown["tides"], {})) == "high"
+            with pytest.raises(MCPError, match="Unknown tool"):
+                await client.call_tool(shown["forecast"], {})
+    assert "sunny" not in guessed
+    assert "make the call again" in guessed

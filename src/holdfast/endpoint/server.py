@@ -322,7 +322,9 @@ class McpServer:
         begun = self.broker.begin(call)
         try:
             for _ in range(MAX_ROUNDS):
-                result = await slot.call(call.method, params, caller=call, repeatable=repeatable)
+                result = await slot.call(
+                    call.method, params, caller=call, repeatable=repeatable, exact=judged is not None
+                )
                 if not is_input_required(result):
                     return result
                 if call.client.modern:

@@ -98,11 +98,12 @@ class HubCalls:
         if arguments is not None and not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments of `{name}` must be a mapping, not {type(arguments).__name__}")
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
-        if not self.registry.policy.is_open:
+        judged = not self.registry.policy.is_open
+        if judged:
             self._check(tool.key, arguments)
         slot = self.registry.slot(tool.server)
         result = await slot.call(
-            "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress, within=timeout
+            "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress, within=timeout, exact=judged
         )
         if self.registry.config.settings.large_results.over and not tool.has_output_schema:
             result = await self.kept_results.shortened(result, name, principal=LOCAL.name)
@@ -148,9 +149,12 @@ class HubCalls:
         check_timeout(timeout)
         key = self._owner(name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
-        if not self.registry.policy.is_open:
+        judged = not self.registry.policy.is_open
+        if judged:
             self._check(key, arguments)
-        return await self.registry.request(key.server, "prompts/get", params, repeatable=True, within=timeout)
+        return await self.registry.request(
+            key.server, "prompts/get", params, repeatable=True, within=timeout, exact=judged
+        )
 
     async def read_resource(
         self,

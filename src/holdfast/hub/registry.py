@@ -211,11 +211,12 @@ class SlotRegistry:
         caller: Caller | None = None,
         slot: Slot | None = None,
         within: float | None = None,
+        exact: bool = False,
     ) -> Mapping[str, Any]:
         """Send a request whose parameters are values, and read its result."""
         sent = RawObject.of(params).members
         result = await (slot or self.slot(server)).call(
-            method, sent, caller=caller, repeatable=repeatable, on_progress=on_progress, within=within
+            method, sent, caller=caller, repeatable=repeatable, on_progress=on_progress, within=within, exact=exact
         )
         return await read_result(server, result)
 

@@ -215,11 +215,13 @@ class Slot:
         repeatable: bool = False,
         on_progress: ProgressFn | None = None,
         within: float | None = None,
+        exact: bool = False,
     ) -> RawObject:
         """Send any request for ``caller``, with the server's own names; slot_call.py says what can happen to it.
 
         Parameters and result pass as the bytes that they came in. ``repeatable``: it may be sent a second time.
-        ``within`` is the caller's own limit, in seconds: for everything, waits too.
+        ``within`` is the caller's own limit, in seconds: for everything, waits too. ``exact``: it was judged under the
+        name in its parameters, so it is refused if that was a guess and its true name is another one.
         """
         call = SlotCall(
             self,
@@ -229,6 +231,7 @@ class Slot:
             caller=caller,
             repeatable=repeatable,
             within=within,
+            exact=exact,
         )
         result: RawObject | None = None
         try:

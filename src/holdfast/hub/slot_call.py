@@ -129,6 +129,7 @@ class SlotCall:
     __slots__ = (
         "_asked_at",
         "_context",
+        "_exact",
         "_late",
         "_method",
         "_params",
@@ -142,7 +143,7 @@ class SlotCall:
         "trace",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a request is, and what limits it
         self,
         slot: Slot,
         context: SlotContext,
@@ -152,6 +153,7 @@ class SlotCall:
         caller: Caller | None,
         repeatable: bool,
         within: float | None = None,
+        exact: bool = False,
     ) -> None:
         self.slot = slot
         self._context = context
@@ -160,6 +162,7 @@ class SlotCall:
         self.caller = caller
         self._repeatable = repeatable
         self._within = within
+        self._exact = exact
         self.limit = anyio.move_on_after(within) if within is not None else None
         """Ends the call when the caller's own time is up; most callers have none."""
         self.timer = _Timer()
@@ -187,8 +190,16 @@ class SlotCall:
         return Outcome.TIMED_OUT if is_up and self.timer.is_running else Outcome.NEUTRAL
 
     def prepared(self) -> Fields:
-        """The parameters to send now; raises ``ToolHeld``."""
-        return self._context.host.prepared(self.slot.id, self._method, self._params, late=self._late)
+        """The parameters to send now; raises ``ToolHeld``, and ``CallForbidden`` where another name was judged."""
+        found = self._context.host.prepared(self.slot.id, self._method, self._params, late=self._late)
+        if self._exact and self._late and text_of(found.get("name")) != text_of(self._params.get("name")):
+            raise CallForbidden(
+                f"not called: MCP server '{self.slot.id}' was not connected yet, and the rules are about names that it"
+                " lists",
+                rule="",
+                hint="It is connected now: make the call again.",
+            )
+        return found
 
     def admitted(self) -> Permit:
         """The breaker's permit; raises ``ServerUnavailable``."""
