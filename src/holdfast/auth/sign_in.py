@@ -64,7 +64,7 @@ class SignInClient:
         secret: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._issuer = issuer
+        self.issuer = issuer
         self._client_id = client_id
         self._redirect_uri = redirect_uri
         self._scope = tuple(scope)
@@ -74,7 +74,7 @@ class SignInClient:
         self._known: tuple[float, AuthorizationServer] | None = None
 
     def __repr__(self) -> str:
-        return f"<SignInClient {self._client_id} of {self._issuer}>"
+        return f"<SignInClient {self._client_id} of {self.issuer}>"
 
     async def begin(self) -> tuple[str, PendingSignIn]:
         """Where to send a browser, and what to keep for it. Raises ``LoginFailed``."""
@@ -149,7 +149,7 @@ class SignInClient:
         return server
 
     async def _metadata(self) -> dict[str, Any]:
-        url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
+        url = f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
             answer = await exchange(
                 "GET", url, headers={"accept": "application/json"}, doing="the metadata", within=ANSWER_SECONDS
@@ -169,7 +169,7 @@ class SignInClient:
             value = fields.get(name)
             return value if isinstance(value, str) else ""
 
-        if text("issuer") != self._issuer:
+        if text("issuer") != self.issuer:
             raise LoginFailed(
                 "the issuer's metadata names another issuer", hint="write --jwt-issuer as the issuer writes itself"
             )
@@ -178,7 +178,7 @@ class SignInClient:
             raise LoginFailed("the issuer names no endpoints with https to sign in at")
         methods = fields.get("token_endpoint_auth_methods_supported")
         return AuthorizationServer(
-            issuer=self._issuer,
+            issuer=self.issuer,
             authorization_endpoint=endpoints[0],
             token_endpoint=endpoints[1],
             methods=tuple(one for one in methods if isinstance(one, str)) if isinstance(methods, list) else (),

@@ -14,15 +14,17 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from starlette.requests import Request
+from starlette.responses import Response
 
 from holdfast.access.audit_check import AuditFilter, AuditReader
 from holdfast.access.audit_files import AuditFiles
 from holdfast.access.audit_trail import AuditTrail
 from holdfast.access.principals import TokenPolicy
+from holdfast.auth.sign_in import SignInClient
 from holdfast.control.models import ApiError, Session
 from holdfast.control.server import sign_ins as limits
 from holdfast.control.server.api import page_name
-from holdfast.control.server.browser_identity import BrowserIdentity
+from holdfast.control.server.browser_identity import BrowserIdentity, SealedCookies
 from holdfast.control.server.openapi import OPERATIONS
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.errors import HubRefused
@@ -362,3 +364,28 @@ async def test_the_activity_of_a_caller_says_of_a_hidden_name_what_it_says_of_an
         every = (await hub.ask("/api/activity", token=TOKEN)).json()["records"]
     assert {one["tool"]: one["server"] for one in own} == {"x__get": "", "z__get": ""}
     assert {one["tool"]: one["server"] for one in every} == {"x__get": "x", "z__get": ""}
+
+
+@pytest.mark.requirement("SEC-20")
+async def test_who_signed_in_at_another_issuer_is_not_known_after_the_hub_got_a_new_one() -> None:
+    ids = SessionIds()
+
+    async def verify(token: str, audience: str) -> None:
+        return None
+
+    def browsers(issuer: str) -> BrowserIdentity:
+        client = SignInClient(issuer, "hub", redirect_uri="http://127.0.0.1:1/signin/callback", scope=(), verify=verify)
+        tokens = TokenPolicy(tokens={"caller": CALLER})
+        return BrowserIdentity(
+            "http://127.0.0.1:1", ring=lambda: ids.keys.ring, ended=ids, tokens=tokens, issuer=client
+        )
+
+    response = Response()
+    content = {"groups": ["admins"], "scopes": [], "id": "00" * 16, "name": "https://old#ada"}
+    SealedCookies("http://127.0.0.1:1", lambda: ids.keys.ring, clock.time).put(response, "session", content)
+    cookie = response.headers["set-cookie"].partition(";")[0].encode()
+    request = Request({"type": "http", "headers": [(b"cookie", cookie)]})
+    known = await browsers("https://old").identify(request)
+    assert known is not None
+    assert known.principal.groups == {"admins"}
+    assert await browsers("https://new").identify(request) is None

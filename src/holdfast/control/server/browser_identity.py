@@ -326,8 +326,10 @@ class BrowserIdentity:
             principal = Principal(name=kept["name"], groups=groups, scopes=scopes, source="jwt")
         if principal is None or principal.name != kept["name"]:
             return None
-        # A hub that was started again for another issuer, or for none, knows none of its people.
-        if principal.source == "jwt" and self._issuer is None:
+        # A hub that was started again for another issuer, or for none, knows none of its people. Groups of the same
+        # name may be others there.
+        issuer = self._issuer.issuer if self._issuer is not None else None
+        if principal.source == "jwt" and (issuer is None or not principal.name.startswith(f"{issuer}#")):
             return None
         return Identified(principal=principal, by="cookie", until=kept["until"])
 
