@@ -285,3 +285,16 @@ def test_what_is_kept_of_principals_is_bounded() -> None:
     kept = made._subjects
     assert MOST_SUBJECTS // 2 <= len(kept) <= MOST_SUBJECTS
     assert repr(made).startswith("<Policy ")
+
+
+@pytest.mark.requirement("SEC-14")
+def test_long_names_of_callers_are_not_kept() -> None:
+    """A caller writes the URI of a resource: thousands of long ones would take the memory of the hub."""
+    made = policy(allow())
+    kept = made._rules.index._of_item
+    for number in range(10):
+        uri = f"file:///{number}/{'x' * 100_000}"
+        assert made.decide(ANN, AccessItem("resource", TOOL.server, uri)).effect == "allow"
+    assert len(kept) == 0
+    made.decide(ANN, TOOL)
+    assert len(kept) == 1

@@ -55,6 +55,10 @@ MOST_ITEMS: Final = 131_072
 """Items that are kept: more than the servers of a hub list."""
 
 
+LONGEST_KEPT: Final = 512
+"""Characters of the name of an item that is kept. A caller may write a URI of megabytes."""
+
+
 class AccessItem(NamedTuple):
     """One thing that a rule may cover: the server's name in the configuration, and its own name for the thing."""
 
@@ -290,7 +294,8 @@ class _Index:
             found = self._kinds[item.kind].of(item.name, among=server) & server
             if item.kind == "resource" and server:
                 found = self._by_all_readings(item.name, found, server)
-            self._of_item.keep(item, found)
+            if len(item.name) <= LONGEST_KEPT:
+                self._of_item.keep(item, found)
         return found
 
     def _by_all_readings(self, uri: str, found: int, server: int) -> int:
