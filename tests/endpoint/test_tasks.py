@@ -13,8 +13,9 @@ import httpx2
 import pytest
 
 from holdfast.access.principals import TokenPolicy
-from holdfast.endpoint.tasks import ServerTask, TaskIds
+from holdfast.endpoint.tasks import LONGEST_TASK, MOST_OPEN, ServerTask, TaskIds, renamed
 from holdfast.hub import call_tool
+from holdfast.wire import RawObject
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, text_of
 from tests.harness.waiting import until
@@ -245,3 +246,25 @@ def test_an_id_opens_only_for_its_principal_and_only_as_it_was_given() -> None:
     ):
         assert ids.find(other, "ada") is None
     assert json.loads(json.dumps(shown)) == shown
+
+
+@pytest.mark.requirement("DX-8")
+def test_a_task_is_under_way_until_its_server_says_otherwise_or_its_lifetime_is_over() -> None:
+    """A hub in the background does not end meanwhile."""
+    now = [0.0]
+    ids = TaskIds(now=lambda: now[0])
+
+    def said(**members: object) -> RawObject:
+        return RawObject.of({"taskId": "one", **members})
+
+    seen = [ids.has_open]
+    for status in ("working", "completed"):
+        renamed(said(status=status, ttl=60_000), "t", ids, "ada")
+        seen.append(ids.has_open)
+    renamed(RawObject.of({"task": {"taskId": "two", "status": "input_required", "ttl": None}}), "t", ids, "ada")
+    for now[0] in (LONGEST_TASK - 1, LONGEST_TASK):
+        seen.append(ids.has_open)
+    assert seen == [False, True, False, True, False]
+    for number in range(2 * MOST_OPEN):
+        renamed(RawObject.of({"taskId": str(number), "status": "working"}), "t", ids, "ada")
+    assert len(ids._open) == MOST_OPEN

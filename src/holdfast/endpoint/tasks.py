@@ -4,6 +4,9 @@ A server gives its tasks any ids, and clients of the hub share its connections. 
 server and the server's own id, sealed for the client's principal: it leads back to its task, and opens none of another
 principal. In a fleet the id also names the replica whose connection made the task: only it can tell whose the task is.
 A server's list of its tasks is not offered: it would show those of every client.
+
+What a server last said of a task is noted for one question: whether one is still under way (``TaskIds.has_open``). A
+hub that ends when it is not used must not end while a task runs whose client will come back for it.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import base64
 import binascii
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.endpoint.eras import COMPLETE
 from holdfast.keys import SHORTEST_SECRET, KeyRing
-from holdfast.wire import RELATED_TASK, RawObject, dumps, fields, is_object, join_fields, text_of
+from holdfast.wire import RELATED_TASK, Fields, RawObject, dumps, fields, is_object, join_fields, loads, text_of
 
 __all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "is_new_task", "renamed", "with_related_task"]
 
@@ -28,6 +32,12 @@ MODERN_TASKS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 _PURPOSE = "task id"
 _SEAL_BYTES = 16
 _LONGEST_ID = 4_096
+
+_UNDER_WAY = frozenset({"working", "input_required"})
+LONGEST_TASK = 3_600.0
+"""Seconds. A task that its client never asks about again is taken for ended after that, or after its own lifetime."""
+MOST_OPEN = 1_000
+"""Tasks that are noted as under way. The oldest gives way."""
 
 
 class ServerTask(NamedTuple):
@@ -42,11 +52,36 @@ class ServerTask(NamedTuple):
 class TaskIds:
     """The ids that clients see."""
 
-    def __init__(self, ring: Callable[[], KeyRing] | None = None, home: str = "") -> None:
+    def __init__(
+        self,
+        ring: Callable[[], KeyRing] | None = None,
+        home: str = "",
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Without a ``ring`` the ids end with the process."""
         own = KeyRing([secrets.token_bytes(SHORTEST_SECRET)])
         self._ring = ring or (lambda: own)
         self._home = home
+        self._now = now
+        self._open: dict[ServerTask, float] = {}
+        """The tasks that are under way by what their servers last said, and until when that counts."""
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a task is still under way, as far as is known."""
+        return any(until > self._now() for until in self._open.values())
+
+    def note(self, task: ServerTask, said: Fields) -> None:
+        """A server told the state of a task."""
+        status = text_of(said.get("status"))
+        if status is None:
+            return
+        self._open.pop(task, None)
+        if status in _UNDER_WAY:
+            self._open[task] = self._now() + _lifetime(said)
+            if len(self._open) > MOST_OPEN:
+                del self._open[next(iter(self._open))]
 
     def shown(self, task: ServerTask, principal: str) -> str:
         """The id of a task for one principal; the same each time."""
@@ -67,6 +102,15 @@ class TaskIds:
         return ServerTask(*json.loads(_bytes(body)))
 
 
+def _lifetime(said: Fields) -> float:
+    """How many seconds a task lives at most, by its server."""
+    given = next((said[key] for key in ("ttl", "ttlMs") if key in said), b"null")
+    milliseconds: object = loads(given)
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float) or milliseconds < 0:
+        return LONGEST_TASK
+    return min(milliseconds / 1000, LONGEST_TASK)
+
+
 def _said(body: str, principal: str) -> bytes:
     return f"{len(principal)}:{principal}{body}".encode()
 
@@ -80,17 +124,21 @@ def is_new_task(result: RawObject) -> bool:
 def renamed(result: RawObject, server: str, ids: TaskIds, principal: str) -> RawObject:
     """A result about a task, with the id that its client knows."""
 
-    def shown(raw: Any) -> bytes | None:
+    def shown(raw: Any, said: Fields | None = None) -> bytes | None:
         own = text_of(raw)
-        return dumps(ids.shown(ServerTask(server, own), principal)) if own is not None else None
+        if own is None:
+            return None
+        if said is not None:
+            ids.note(ServerTask(server, own), said)
+        return dumps(ids.shown(ServerTask(server, own), principal))
 
     changes: dict[str, Any] = {}
-    if (flat := shown(result.get("taskId"))) is not None:
+    if (flat := shown(result.get("taskId"), result.members)) is not None:
         changes["taskId"] = flat
     inner = result.get("task")
     if inner is not None and is_object(inner):
         members = fields(inner)
-        if (named := shown(members.get("taskId"))) is not None:
+        if (named := shown(members.get("taskId"), members)) is not None:
             changes["task"] = join_fields({**members, "taskId": named})
     meta = result.get("_meta")
     if meta is not None and is_object(meta) and RELATED_TASK in (keys := fields(meta)):

@@ -268,7 +268,8 @@ async def _let_join(joined: JoinServer, place: SharedPlace, server: HubWebServer
 async def _end_background(server: HubWebServer, front: Front, joined: JoinServer) -> None:
 
     def busy() -> bool:
-        return bool(joined.clients or server.held or front.broker.attribution.calls)
+        broker = front.broker
+        return bool(joined.clients or server.held or broker.attribution.calls or broker.task_ids.has_open)
 
     await end_when_idle(front.hub.registry.clock, lambda: server.server_state.total_requests, busy)
     log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
