@@ -86,6 +86,9 @@ def test_every_wrong_usage_has_one_style(inside: Inside, arguments: tuple[str, .
 
 
 JSON = {
+    "access explain": ("access", "explain", "ada", "one/echo", "--config", "mcp.json"),
+    "access test": ("access", "test", "expected.json", "--config", "mcp.json"),
+    "access replay": ("access", "replay", "--policy", "mcp.json", "--path", "audit"),
     "tools": ("tools", "one"),
     "find": ("find", "say it again"),
     "check": ("check", "--wait", "0s"),
@@ -134,6 +137,7 @@ def test_every_json_output_has_a_version(inside: Inside, tmp_path: Path) -> None
         AuditFiles(tmp_path / "audit", read_key(tmp_path / "audit.key", make=True)).write([])
         hub.answers["GET /api/servers/notes/logs"] = (200, {"server": "notes", "lines": [line]})
         hub.answers["GET /api/approvals"] = (200, {"approvals": []})
+        (tmp_path / "expected.json").write_text('{"tests": [{"user": "ada", "tool": "one/echo", "expect": "allow"}]}')
         hub.answers["GET /api/catalog"] = (200, {"version": 1})
         for name, arguments in JSON.items():
             at_hub = {} if name in ("tools", "find", "call") else hub.environment  # those would be its MCP clients
@@ -169,8 +173,8 @@ def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
 def test_an_unexpected_error_is_a_sentence_and_with_debug_a_traceback_without_secrets(cli: Cli) -> None:
     program = (
         "import holdfast.cli.tools as room, sys\n"
-        "def load_trusted(path): raise KeyError('token=hunter22')\n"
-        "room.load_trusted = load_trusted\n"
+        "def load_servers(*given, **more): raise KeyError('token=hunter22')\n"
+        "room.load_servers = load_servers\n"
         "sys.argv = ['holdfast', 'tools']\n"
         "from holdfast.cli.entry import main; main()"
     )

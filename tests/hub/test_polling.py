@@ -69,7 +69,7 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
         if caller.f_code.co_name == "sleep_until_poll" and caller.f_back is not None:
             caller = caller.f_back
         due[caller.f_globals["__name__"]] = anyio.current_time() + delay
-        if len(due) == 4:
+        if len(due) == 5:
             came.set()
         await anyio.sleep_forever()
 
@@ -84,6 +84,7 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
     assert due.keys() == {
         "holdfast.hub.state_store",
         "holdfast.hub.operate",
+        "holdfast.hub.user_slots",
         "holdfast.front.session_store",
         "holdfast.control.server.metrics",
     }

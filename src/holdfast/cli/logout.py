@@ -38,11 +38,12 @@ def logout(
     require_per_user(spec, user)
     gone = anyio.run(_log_out, spec, user)
     whose = f" of {plain(user)}" if user is not None else ""
+    tokens = f"the tokens{whose}" if whose else "its tokens"
     if gone is None:
         side_console().print(Text(f"There was no login{whose} for {server}."), soft_wrap=True)
         return
     revoked = f", and revoked by {gone.grant.issuer}" if gone.revoked else ""
-    data_console().print(Text(f"Logged out of {server}: the tokens{whose} are removed{revoked}."), soft_wrap=True)
+    data_console().print(Text(f"Logged out of {server}: {tokens} are removed{revoked}."), soft_wrap=True)
     if others := _others(found, gone, server):
         side_console().print(Text(f"These servers used the same login: {', '.join(others)}."), soft_wrap=True)
 

@@ -60,6 +60,7 @@ async def test_the_page_names_each_joined_client_by_its_program_and_folder_while
     (project := tmp_path / "home" / "webapp").mkdir(parents=True)
     listed = "[...document.querySelectorAll('[data-client]')].map((one) => one.innerText).join('; ')"
     async with join_home(tmp_path / "home") as home:
+        home.write(p=home.server(scope="project"))
         runtime = home.environ["XDG_RUNTIME_DIR"]
         async with watching(tmp_path, "--config", str(home.config), XDG_RUNTIME_DIR=runtime) as page:
             await page.come_in()
