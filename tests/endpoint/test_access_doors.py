@@ -92,13 +92,20 @@ class Doors:
 
     async def ask(self, caller: Caller, path: str, method: str, **params: Any) -> dict[str, Any]:
         """The answer to one modern request."""
+        async with self.stream(caller, path, method, **params) as answer:
+            await answer.aread()
+            return _message(answer)
+
+    @asynccontextmanager
+    async def stream(self, caller: Caller, path: str, method: str, **params: Any) -> AsyncIterator[httpx2.Response]:
+        """The answer to one modern request, as it comes; ``_meta`` is what it says besides the usual."""
         headers = {**MODERN, "mcp-method": method, "authorization": f"Bearer {token_of(caller)}"}
-        named = params.get("name") or params.get("uri")
-        if method in ("tools/call", "prompts/get", "resources/read"):
-            headers["mcp-name"] = str(named)
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": MODERN_META}}
-        answer = await self.http.post(self.base + path, json=body, headers=headers)
-        return _message(answer)
+        if method in ("tools/call", "prompts/get", "resources/read") or method.startswith("tasks/"):
+            headers["mcp-name"] = str(params.get("name") or params.get("uri") or params.get("taskId"))
+        params["_meta"] = {**MODERN_META, **params.get("_meta", {})}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        async with self.http.stream("POST", self.base + path, json=body, headers=headers) as answer:
+            yield answer
 
     async def ask_in_session(self, caller: Caller, method: str, **params: Any) -> dict[str, Any]:
         """The answer to a request in the legacy session of the principal, with this token."""

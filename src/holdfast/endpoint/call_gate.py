@@ -10,7 +10,8 @@ call runs, and nothing here counts for the breaker. In this order:
 3. **An external service** (SEC-14), if one is configured. It is asked last: its answer is fresh when the call is made.
 
 What must never happen: a call passes because something failed. Each error leaves the call unmade, and says so. An
-approval is for one call under one policy: if the rules changed while a person decided, the call is judged again.
+approval is for one call under one policy: if the rules changed while a person decided, the call is judged again. So is
+one that waited for its server (``check_again``).
 
 A modern server may answer with questions of its own, and the client repeats the call with the answers. That is the same
 call for a person, so she is not asked twice: ``note_round`` remembers which state of the server belongs to an approved
@@ -142,6 +143,22 @@ class CallGate:
         if (service := self._current_service()) is not None:
             await self._authorize(service, call, judged, digest)
 
+    def check_again(self, call: Call) -> None:
+        """A call waited for its server. If the rules changed meanwhile, it is judged again; raises if it is refused."""
+        before, policy = call.judged, self._hub.registry.policy
+        if policy.is_open if before is None else before.policy.version == policy.version:
+            return
+        judged = self.judge(call, call.server, call.sent or {})
+        if judged is None:
+            return
+        if before is not None:
+            judged.approval, judged.authz = before.approval, before.authz
+        if judged.decision.effect == "ask":
+            raise NotApproved(
+                f"{judged.what} was not called: the rules changed while it waited, and it needs an approval now",
+                hint="Make the call again to be asked.",
+            )
+
     async def note_round(self, judged: Judgement, result: RawObject) -> None:
         """The server of an approved call asks something: the next request of the client goes on with this call."""
         if judged.approval and (state := result.get("requestState")) is not None:
@@ -196,7 +213,7 @@ class CallGate:
     async def _ask_client(self, call: Call, judged: Judgement) -> CallVerdict:
         """Ask the person at the caller's own client."""
         question = {
-            "message": f"Allow the call of {judged.what}?{_shown(self._redactor(call), judged.arguments)}",
+            "message": f"Allow the call of {judged.what}?{_shown(_redactor(self._hub, call), judged.arguments)}",
             "requestedSchema": {"type": "object", "properties": {}},
         }
         answer = None
@@ -231,7 +248,7 @@ class CallGate:
             approver=judged.decision.approver,
             rule=judged.decision.rule,
             program=call.client.program,
-            arguments=_shown(self._redactor(call), judged.arguments).strip(),
+            arguments=_shown(_redactor(self._hub, call), judged.arguments).strip(),
         )
         log.info("%s: %s waits for an approval (%s)", judged.principal.name, judged.what, question.id)
         call.progress(0, None, f"waits for an approval ({question.id})")
@@ -247,10 +264,6 @@ class CallGate:
             f"{span(settings.lifetime)}",
             hint=f"{way}. Then make the same call again.",
         )
-
-    def _redactor(self, call: Call) -> Redactor:
-        spec = self._hub.config.servers.get(call.server)
-        return Redactor(spec.secrets if spec is not None else ())
 
     # The external service.
 
@@ -304,6 +317,11 @@ def _check(judged: Judgement) -> None:
 def _binding(judged: Judgement, digest: str) -> CallBinding:
     item, policy = judged.item, judged.policy
     return CallBinding(judged.principal.name, item.server, item.name, digest, policy.version, judged.decision.rule)
+
+
+def _redactor(hub: Hub, call: Call) -> Redactor:
+    spec = hub.config.servers.get(call.server)
+    return Redactor(spec.secrets if spec is not None else ())
 
 
 def _can_be_asked(client: Client) -> bool:

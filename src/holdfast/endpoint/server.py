@@ -323,7 +323,12 @@ class McpServer:
         try:
             for _ in range(MAX_ROUNDS):
                 result = await slot.call(
-                    call.method, params, caller=call, repeatable=repeatable, exact=judged is not None
+                    call.method,
+                    params,
+                    caller=call,
+                    repeatable=repeatable,
+                    exact=judged is not None,
+                    check=partial(gate.check_again, call),
                 )
                 if not is_input_required(result):
                     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
@@ -103,7 +104,13 @@ class HubCalls:
             self._check(tool.key, arguments)
         slot = self.registry.slot(tool.server)
         result = await slot.call(
-            "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress, within=timeout, exact=judged
+            "tools/call",
+            params,
+            repeatable=tool.repeatable,
+            on_progress=on_progress,
+            within=timeout,
+            check=partial(self._check, tool.key, arguments),
+            exact=judged,
         )
         if self.registry.config.settings.large_results.over and not tool.has_output_schema:
             result = await self.kept_results.shortened(result, name, principal=LOCAL.name)

@@ -206,7 +206,7 @@ class Slot:
 
     # Calls.
 
-    async def call(
+    async def call(  # noqa: PLR0913 - what a request is, and what limits it
         self,
         method: str,
         params: Fields,
@@ -216,12 +216,14 @@ class Slot:
         on_progress: ProgressFn | None = None,
         within: float | None = None,
         exact: bool = False,
+        check: Callable[[], object] | None = None,
     ) -> RawObject:
         """Send any request for ``caller``, with the server's own names; slot_call.py says what can happen to it.
 
         Parameters and result pass as the bytes that they came in. ``repeatable``: it may be sent a second time.
         ``within`` is the caller's own limit, in seconds: for everything, waits too. ``exact``: it was judged under the
-        name in its parameters, so it is refused if that was a guess and its true name is another one.
+        name in its parameters, so it is refused if that was a guess and its true name is another one. ``check`` is
+        asked after a wait, and raises if the call may not be made any more.
         """
         call = SlotCall(
             self,
@@ -232,6 +234,7 @@ class Slot:
             repeatable=repeatable,
             within=within,
             exact=exact,
+            check=check,
         )
         result: RawObject | None = None
         try:

@@ -10,8 +10,8 @@ What can happen:
 
 * The breaker refuses, or the lifecycle does: the network is not touched, and the error says when to try again.
 * The call waits for its turn or for a connection. Then the world may have changed, so it is admitted again, what is
-  held is looked at again, and its parameters get the names that the server lists now. A probe keeps its place in the
-  breaker: it is the one call that may try.
+  held is looked at again, its caller's rights are (``check``), and its parameters get the names that the server lists
+  now. A probe keeps its place in the breaker: it is the one call that may try.
 * The server answers: any answer, also an error, is a completed round trip (BRK-3).
 * The connection fails, or the time is up. ``CallAttempt.fail`` says what that means for the server. Only then the
   breaker and the lifecycle count it.
@@ -41,6 +41,7 @@ many calls take less.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter
@@ -128,6 +129,7 @@ class SlotCall:
 
     __slots__ = (
         "_asked_at",
+        "_check",
         "_context",
         "_exact",
         "_late",
@@ -154,6 +156,7 @@ class SlotCall:
         repeatable: bool,
         within: float | None = None,
         exact: bool = False,
+        check: Callable[[], object] | None = None,
     ) -> None:
         self.slot = slot
         self._context = context
@@ -163,6 +166,7 @@ class SlotCall:
         self._repeatable = repeatable
         self._within = within
         self._exact = exact
+        self._check = check
         self.limit = anyio.move_on_after(within) if within is not None else None
         """Ends the call when the caller's own time is up; most callers have none."""
         self.timer = _Timer()
@@ -200,6 +204,12 @@ class SlotCall:
                 hint="It is connected now: make the call again.",
             )
         return found
+
+    def prepared_again(self) -> Fields:
+        """The parameters after a wait; raises ``ToolHeld``, and what ``check`` raises."""
+        if self._check is not None:
+            self._check()
+        return self.prepared()
 
     def admitted(self) -> Permit:
         """The breaker's permit; raises ``ServerUnavailable``."""
@@ -382,7 +392,7 @@ class CallAttempt:
         self._lease, self._faults = lease, lease.faults
         connection = self._connection = await lease.connection_for(call.caller)
         if waited or connection is not lease.connection:
-            self.params = call.prepared()
+            self.params = call.prepared_again()
         if trace is not None:
             trace.enter("upstream")
             self.params = trace.carried(self.params)

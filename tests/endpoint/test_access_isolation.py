@@ -1,0 +1,288 @@
+"""What a call left behind, what is open and what waits keeps the access rules too (SEC-14).
+
+Ann has two tokens. The wide one names her group, for which everything is allowed. The narrow one does not: with it she
+may call one tool of each server. Both are the same principal, so only the rules tell them apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.access import TokenPolicy
+from holdfast.config import config_from_mapping
+from holdfast.hub.call_approvals import CallVerdict
+from tests.access.plain_policy import Caller
+from tests.endpoint.test_access_doors import Doors, token_of, verify
+from tests.fleet.test_homes import events_of, message
+from tests.harness.raw_session import Session
+from tests.harness.served_hub import front
+from tests.harness.waiting import came_true
+from tests.harness.web import serving
+from tests.peers.modern_tasks import EXTENSION, ModernTasks
+from tests.peers.peer_server import Origin, running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-14")]
+
+WIDE = Caller(name="ann", groups=frozenset({"sre"}))
+NARROW = Caller(name="ann")
+BOB = Caller(name="bob", groups=frozenset({"sre"}))
+ALLOWED: dict[str, Any] = {
+    "rules": [{"effect": "allow", "groups": ["sre"]}, {"effect": "allow", "principals": ["ann"], "tools": ["bump"]}]
+}
+LONG = "".join(f"line {number:04}\n" for number in range(400))
+ANSWERS = {"q1": {"action": "accept", "content": {"colour": "blue"}}}
+
+
+def denying(**rule: Any) -> dict[str, Any]:
+    """The rules with one more, that denies something to Ann, with either token."""
+    return {"rules": [*ALLOWED["rules"], {"effect": "deny", "principals": ["ann"], **rule}]}
+
+
+def headers_of(caller: Caller) -> dict[str, str]:
+    return {"authorization": f"Bearer {token_of(caller)}"}
+
+
+def capable(**capabilities: Any) -> dict[str, Any]:
+    """What a modern request says of its client."""
+    return {"_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities}}
+
+
+@asynccontextmanager
+async def opened(servers: dict[str, Any], access: Any = None, **options: Any) -> AsyncIterator[Doors]:
+    """A served hub that knows callers by their tokens."""
+    async with (
+        front(servers, tokens=TokenPolicy(verify=verify), access=access or ALLOWED, **options) as served,
+        httpx2.AsyncClient(timeout=30, trust_env=False) as http,
+    ):
+        yield Doors(served.hub, served.base, http, {})
+
+
+@asynccontextmanager
+async def with_origin(access: Any = None, **options: Any) -> AsyncIterator[tuple[Doors, Origin]]:
+    async with running("legacy") as origin, opened({"o": {"url": origin.url}}, access, **options) as doors:
+        yield doors, origin
+
+
+async def reload(doors: Doors, access: dict[str, Any]) -> None:
+    """The rules change, and nothing else does."""
+    changed = config_from_mapping({"mcpServers": {}, "holdfast": {"access": access}}).settings.access
+    config = doors.hub.config
+    await doors.hub.apply(replace(config, settings=replace(config.settings, access=changed)))
+
+
+# What a call left behind.
+
+
+async def test_a_task_is_unknown_to_a_narrower_token_of_its_principal() -> None:
+    origin, able = ModernTasks(), capable(extensions={EXTENSION: {}})
+    async with serving(origin.app) as base, opened({"m": {"url": f"{base}/mcp"}}) as doors:
+        created = await doors.ask(WIDE, "/mcp", "tools/call", name="m__long", arguments={}, **able)
+        task = created["result"]["taskId"]
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            for path in ("/mcp", "/servers/m/mcp"):
+                refused = await doors.ask(NARROW, path, method, taskId=task, inputResponses={}, **able)
+                assert "no such task" in refused["error"]["message"]
+        assert origin.methods() == ["tools/call"]
+        got = await doors.ask(WIDE, "/mcp", "tasks/get", taskId=task, **able)
+        assert got["result"]["status"] == "completed"
+        await reload(doors, denying(tools=["long"]))
+        ended = await doors.ask(WIDE, "/mcp", "tasks/get", taskId=task, **able)
+        assert "no such task" in ended["error"]["message"]
+
+
+async def test_a_kept_result_is_unknown_to_a_narrower_token_of_its_principal() -> None:
+    async with with_origin(largeResults={"over": 1_000}) as (doors, _):
+        called = await doors.ask(WIDE, "/mcp", "tools/call", name="o__echo", arguments={"text": LONG})
+        (uri,) = [block["uri"] for block in called["result"]["content"] if block["type"] == "resource_link"]
+        read_on = {"name": "read_result", "arguments": {"handle": uri.removeprefix("holdfast://results/")}}
+        for path in ("/mcp", "/servers/o/mcp", "/mcp?tools=find"):
+            read = await doors.ask(NARROW, path, "tools/call", **read_on)
+            assert "Unknown handle" in read["result"]["content"][0]["text"]
+            contents = await doors.ask(NARROW, path, "resources/read", uri=uri)
+            assert "Unknown" in contents["error"]["message"]
+        read = await doors.ask(WIDE, "/mcp", "tools/call", **read_on)
+        assert read["result"]["content"][0]["text"].startswith("line 0000")
+        contents = await doors.ask(WIDE, "/mcp", "resources/read", uri=uri)
+        assert contents["result"]["contents"][0]["text"] == LONG
+
+
+async def test_a_stream_is_not_resumed_by_a_narrower_token_of_its_principal() -> None:
+    async with with_origin() as (doors, origin):
+        session = Session(doors.http, f"{doors.base}/mcp")
+        session.headers |= headers_of(WIDE)
+        await session.begin()
+        async with session.call("o__wait", {}, progressToken="p") as events:
+            first = await anext(events)
+        origin.go.set()
+        session.headers |= headers_of(NARROW)
+        (lost,) = await session.come_back(after=first["id"])
+        assert "a caller with other rights" in json.loads(lost["data"])["error"]["message"]
+        session.headers |= headers_of(WIDE)
+        assert "waited" in (await session.come_back(after=first["id"]))[-1]["data"]
+
+
+# What is open when the rules change.
+
+
+async def _updates(events: AsyncIterator[dict[str, Any]], until: str) -> list[str]:
+    """The resources that a stream tells of before the next notice of another method."""
+    told: list[str] = []
+    async for event in events:
+        said = event.get("message") or json.loads(event.get("data") or "{}")
+        if said.get("method") == until:
+            return told
+        if said.get("method") == "notifications/resources/updated":
+            told.append(said["params"]["uri"])
+    raise AssertionError("the stream ended")
+
+
+RESOURCES_CHANGED = "notifications/resources/list_changed"
+GRANTED = denying(tools=["none"])
+DENIED = denying(resources=["note://*"])
+
+
+@asynccontextmanager
+async def listening(doors: Doors, caller: Caller) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """The stream of a modern subscription."""
+    wanted = {"resourcesListChanged": True, "resourceSubscriptions": ["note://one"]}
+    async with doors.stream(caller, "/mcp", "subscriptions/listen", notifications=wanted) as answer:
+        events = events_of(answer)
+        await message(events, "notifications/subscriptions/acknowledged")
+        yield events
+
+
+@asynccontextmanager
+async def subscribed(doors: Doors, caller: Caller) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """The stream of a legacy session that subscribed."""
+    session = Session(doors.http, f"{doors.base}/mcp")
+    session.headers |= headers_of(caller)
+    await session.begin()
+    async with session.request("resources/subscribe", {"uri": "note://one"}) as events:
+        assert "result" in json.loads((await anext(events))["data"])
+    async with session.notices() as notices:
+        yield notices
+
+
+@pytest.mark.parametrize("open_stream", [listening, subscribed])
+async def test_an_open_stream_tells_nothing_that_new_rules_hide(open_stream: Any) -> None:
+    async with (
+        with_origin(GRANTED) as (doors, _),
+        open_stream(doors, WIDE) as ann,
+        open_stream(doors, BOB) as bob,
+    ):
+
+        async def touch() -> None:
+            touched = await doors.ask(BOB, "/mcp", "tools/call", name="o__touch", arguments={"uri": "note://one"})
+            assert "result" in touched
+            await _heard(bob)
+
+        with anyio.fail_after(20):
+            await touch()
+            await reload(doors, DENIED)
+            assert await _updates(ann, RESOURCES_CHANGED) == ["note://one"]
+            await touch()
+            await reload(doors, GRANTED)
+            assert await _updates(ann, RESOURCES_CHANGED) == []
+            await touch()
+            await _heard(ann)
+
+
+async def _heard(events: AsyncIterator[dict[str, Any]]) -> None:
+    """Wait for the next notice of an updated resource."""
+    async for event in events:
+        if "notifications/resources/updated" in event.get("data", ""):
+            return
+    raise AssertionError("the stream ended")
+
+
+async def test_a_session_cannot_subscribe_to_what_its_token_does_not_see() -> None:
+    async with with_origin() as (doors, origin):
+        await doors.ask_in_session(WIDE, "ping")
+        refused = await doors.ask_in_session(NARROW, "resources/subscribe", uri="note://one")
+        assert "Unknown" in refused["error"]["message"]
+        assert origin.subscribed == []
+
+
+async def test_a_stream_of_notices_is_judged_by_the_token_that_opened_it() -> None:
+    async with with_origin() as (doors, _):
+        session = Session(doors.http, f"{doors.base}/mcp")
+        session.headers |= headers_of(WIDE)
+        await session.begin()
+        async with session.request("resources/subscribe", {"uri": "note://one"}) as events:
+            await anext(events)
+        session.headers |= headers_of(NARROW)
+        async with session.notices() as ann, subscribed(doors, BOB) as bob:
+            with anyio.fail_after(20):
+                await doors.ask(BOB, "/mcp", "tools/call", name="o__touch", arguments={"uri": "note://one"})
+                await _heard(bob)
+                await reload(doors, GRANTED)
+                assert await _updates(ann, RESOURCES_CHANGED) == []
+
+
+# What waits when the rules change.
+
+
+async def test_a_call_that_waits_for_a_person_is_judged_by_the_rules_when_she_decides() -> None:
+    asks = {"rules": [*ALLOWED["rules"], {"effect": "ask", "approver": "operator"}]}
+    async with with_origin(asks) as (doors, origin), anyio.create_task_group() as tasks:
+        answers: list[dict[str, Any]] = []
+
+        async def call() -> None:
+            answers.append(await doors.ask(WIDE, "/mcp", "tools/call", name="o__echo", arguments={"text": "1"}))
+
+        tasks.start_soon(call)
+        questions = doors.hub.registry.call_approvals
+        await came_true(questions.waiting)
+        await reload(doors, denying(tools=["echo"]))
+        questions.decide(questions.waiting()[0].id, CallVerdict(True, "olga"))
+        await came_true(lambda: answers)
+    assert "'ann' was denied echo of MCP server 'o'" in answers[0]["result"]["content"][0]["text"]
+    assert origin.calls == []
+
+
+async def test_a_pending_call_is_continued_only_while_the_rules_allow_it() -> None:
+    form = capable(elicitation={"form": {}})
+    asked = {"name": "o__ask", "arguments": {"kind": "elicit"}}
+    async with with_origin() as (doors, _):
+        begun = [(await doors.ask(WIDE, "/mcp", "tools/call", **asked, **form))["result"] for _ in range(3)]
+        hidden, denied, done = (
+            {**asked, "requestState": one["requestState"], "inputResponses": ANSWERS, **form} for one in begun
+        )
+        refused = await doors.ask(NARROW, "/mcp", "tools/call", **hidden)
+        assert "Unknown tool" in refused["error"]["message"]
+        await reload(doors, denying(tools=["ask"], when='arguments.kind == "elicit"'))
+        refused = await doors.ask(WIDE, "/mcp", "tools/call", **denied)
+        assert "'ann' was denied ask" in refused["result"]["content"][0]["text"]
+        await reload(doors, ALLOWED)
+        answered = await doors.ask(WIDE, "/mcp", "tools/call", **done)
+        assert answered["result"]["content"][0]["text"] == "blue"
+
+
+async def test_a_call_that_waits_for_its_turn_is_judged_by_the_rules_when_it_is_made() -> None:
+    async with (
+        with_origin(call={"concurrency": 1}) as (doors, origin),
+        anyio.create_task_group() as tasks,
+    ):
+        answers: list[dict[str, Any]] = []
+
+        async def call() -> None:
+            answers.append(await doors.ask(WIDE, "/mcp", "tools/call", name="o__echo", arguments={"text": "1"}))
+
+        tasks.start_soon(partial(doors.ask, BOB, "/mcp", "tools/call", name="o__wait", arguments={}))
+        await origin.waiting.wait()
+        tasks.start_soon(call)
+        await came_true(lambda: doors.hub.registry.slots["o"].bulkhead.waiting)
+        await reload(doors, denying(tools=["echo"]))
+        origin.go.set()
+        await came_true(lambda: answers)
+    assert "'ann' was denied echo of MCP server 'o'" in answers[0]["result"]["content"][0]["text"]
+    assert origin.calls == ["wait"]
