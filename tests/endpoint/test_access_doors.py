@@ -19,6 +19,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from holdfast.access import Principal, TokenPolicy
 from holdfast.config import AccessRule, AccessSettings, Config, Settings, config_from_mapping
+from holdfast.core import Kind, NameKey
 from holdfast.errors import CallForbidden, UnknownTool
 from holdfast.front.app import create_app
 from holdfast.hub import Hub
@@ -275,6 +276,9 @@ class Check:
                 yield await self.doors.ask_in_session(self.caller, "prompts/get", name=name, arguments={})
             case _:
                 yield await ask(self.caller, at_one, "resources/read", uri=thing.name)
+                uri = self.doors.hub.catalog.names[NameKey(Kind.RESOURCE, thing.server, thing.name)]
+                yield await ask(self.caller, "/mcp", "resources/read", uri=uri)
+                yield await self.doors.ask_in_session(self.caller, "resources/read", uri=uri)
 
     async def check_found(self) -> None:
         query = {"query": "issue secret get delete", "limit": 20}

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,17 +19,28 @@ import httpx2
 import pytest
 
 from holdfast.access import TokenPolicy
+from holdfast.access.audit_check import AuditFilter, AuditReader
+from holdfast.access.audit_files import AuditFiles
+from holdfast.access.audit_trail import AuditTrail
 from holdfast.config import config_from_mapping
+from holdfast.core import Kind
+from holdfast.endpoint.call_access import has_all
+from holdfast.endpoint.view import View
+from holdfast.front.app import create_app
+from holdfast.hub import Hub, SlotKey
 from holdfast.hub.call_approvals import CallVerdict
+from holdfast.serve.audit_start import record_other_events
 from tests.access.plain_policy import Caller
+from tests.access.test_audit import KEY
 from tests.endpoint.test_access_doors import Doors, token_of, verify
-from tests.fleet.test_homes import events_of, message
+from tests.fleet.test_homes import LegacyClient, events_of, hurry, message, replicas
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
 from tests.harness.waiting import came_true
 from tests.harness.web import serving
 from tests.peers.modern_tasks import EXTENSION, ModernTasks
 from tests.peers.peer_server import Origin, running
+from tests.peers.recording_server import recording
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-14")]
 
@@ -286,3 +298,107 @@ async def test_a_call_that_waits_for_its_turn_is_judged_by_the_rules_when_it_is_
         await came_true(lambda: answers)
     assert "'ann' was denied echo of MCP server 'o'" in answers[0]["result"]["content"][0]["text"]
     assert origin.calls == ["wait"]
+
+
+# Replicas, folders, and what is recorded.
+
+
+async def test_a_request_is_judged_by_its_own_token_at_the_replica_that_it_belongs_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hurry(monkeypatch)
+    async with (
+        running("legacy") as origin,
+        replicas(
+            {"o": {"url": origin.url}, "own": {"url": origin.url, "sharing": "per-client"}},
+            tokens=TokenPolicy(verify=verify),
+            access=ALLOWED,
+            largeResults={"over": 1_000},
+        ) as (a, b),
+        httpx2.AsyncClient(trust_env=False, timeout=20) as http,
+    ):
+        ann = LegacyClient(http, token_of(WIDE))
+        await ann.begin(a)
+        assert [await ann.call(at, "own__bump") for at in (a, b)] == ["1", "2"]
+        assert await ann.call(b, "own__echo", text="hi") == "hi"
+        called = await ann.ask(a, "tools/call", name="o__echo", arguments={"text": LONG})
+        (uri,) = [block["uri"] for block in called["result"]["content"] if block["type"] == "resource_link"]
+        handle = uri.removeprefix("holdfast://results/")
+        assert (await ann.call(b, "read_result", handle=handle)).startswith("line 0000")
+        ann.headers |= headers_of(NARROW)
+        assert (await ann.call(b, "read_result", handle=handle)).startswith("Unknown handle")
+        assert "Unknown" in (await ann.ask(b, "resources/read", uri=uri))["error"]["message"]
+        assert "Unknown" in (await ann.ask(b, "tools/call", name="own__echo", arguments={}))["error"]["message"]
+        assert await ann.call(b, "own__bump") == "3"
+
+
+LIMITED: dict[str, Any] = {
+    "rules": [
+        {"effect": "allow", "groups": ["sre"], "servers": ["files"]},
+        {"effect": "deny", "principals": ["ann"], "servers": ["files"], "tools": ["get_secret"]},
+        {"effect": "deny", "principals": ["ann"], "tools": ["get_issue"], "when": "arguments.n > 10"},
+    ]
+}
+
+
+@asynccontextmanager
+async def limited(folder: str = "", audit: AuditTrail | None = None) -> AsyncIterator[tuple[Doors, str]]:
+    """A server under these rules, and its id; one that runs for a folder, if that is named."""
+    async with recording("files") as server, httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        config = config_from_mapping({"mcpServers": {"files": {"url": server.url}}, "holdfast": {"access": LIMITED}})
+        spec = config.servers["files"]
+        if folder:
+            key = SlotKey("files", "folder", folder)
+            spec = replace(spec, id=key.id, scope="project", folder=folder, configured_as="files")
+        hub = Hub(replace(config, servers={spec.id: spec}))
+        app = create_app(hub, tokens=TokenPolicy(verify=verify), audit=audit)
+        async with hub, serving(app) as base:
+            record_other_events(audit, hub)
+            assert await hub.ready(60)
+            yield Doors(hub, base, http, {"files": server}), spec.id
+
+
+async def test_rules_mean_the_server_of_a_folder_by_its_name_in_the_configuration() -> None:
+    async with limited("/home/ann/project") as (doors, server):
+        ann, bob = await verify(token_of(WIDE)), await verify(token_of(BOB))
+        assert ann is not None
+        assert bob is not None
+        assert server.startswith("files@project-")
+        path = f"/servers/{server}/mcp"
+        seen = View(doors.hub, folder="/home/ann/project").seen_by(ann)
+        expected = {"get_issue", "delete_issue"}
+        assert {entry.original for entry in seen.entries(Kind.TOOL)} == expected
+        listed = await doors.ask(WIDE, path, "tools/list")
+        assert {tool["name"] for tool in listed["result"]["tools"]} == expected
+        hidden = await doors.ask(WIDE, path, "tools/call", name="get_secret", arguments={})
+        assert "Unknown tool" in hidden["error"]["message"]
+        denied = await doors.ask(WIDE, path, "tools/call", name="get_issue", arguments={"n": 11})
+        assert "was denied get_issue" in denied["result"]["content"][0]["text"]
+        assert doors.saw() == []
+        await doors.ask(WIDE, path, "tools/call", name="get_issue", arguments={"n": 1})
+        assert doors.saw() == [("files", "tool", "get_issue")]
+        one = View(doors.hub, server)
+        assert [has_all(one.seen_by(who)) for who in (ann, bob)] == [False, True]
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_the_audit_names_the_rule_of_a_refusal_and_has_each_change_of_the_rules(tmp_path: Path) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY)
+    trail.start()
+    async with limited(audit=trail) as (doors, _):
+        for caller, tool, n in ((WIDE, "get_secret", 1), (WIDE, "get_issue", 11), (NARROW, "get_issue", 1)):
+            await doors.ask(caller, "/mcp", "tools/call", name=f"files__{tool}", arguments={"n": n})
+        assert doors.saw() == []
+        await reload(doors, ALLOWED)
+        version = doors.hub.registry.policy.version
+        config = doors.hub.config
+        await doors.hub.apply(replace(config, settings=replace(config.settings, pin=("files/*",))))
+    trail.close()
+    found = list(AuditReader(tmp_path, AuditFilter()).read())
+    assert [(one.server, one.outcome, one.rule) for one in found if one.event == "call"] == [
+        ("files", "refused", "rules[1]"),
+        ("files", "denied", "rules[2]"),
+        ("files", "refused", "default"),
+    ]
+    assert [one.reason for one in found if one.event == "policy"] == [f"version {version}"]
+    assert [one.outcome for one in found if one.event == "reload"] == ["applied", "applied"]

@@ -30,5 +30,5 @@ def hidden_or_unknown(call: Call, view: View, kind: Kind, found: Unknown) -> MCP
     grants = call.view.grants
     there = view.find(kind, found.name) if grants is not None else None
     if grants is not None and isinstance(there, NameKey):
-        call.server, call.hidden_by = there.server, grants.decide(access_item(view.hub.registry, there)).rule
+        call.server, call.hidden_by = there.server, grants.hidden_by(access_item(view.hub.registry, there))
     return unknown_name(kind, found, modern=call.client.modern)
