@@ -64,9 +64,10 @@ async def serving(
     server = _Server(app, accept=accept, tls=tls)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_serve, server, listener)
-        with anyio.fail_after(10):
-            await server.up.wait()
         try:
+            # A child that is started meanwhile holds the loop until the process that forks for it has its imports.
+            with anyio.fail_after(60):
+                await server.up.wait()
             yield f"{'https' if tls is not None else 'http'}://127.0.0.1:{name[1]}" if unix is None else f"unix:{unix}"
         finally:
             server.should_exit = True
