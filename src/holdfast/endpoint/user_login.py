@@ -69,8 +69,8 @@ def login_tool(servers: tuple[str, ...]) -> dict[str, Any]:
     return {
         "name": LOGIN_TOOL,
         "title": "Log in to an MCP server",
-        "description": f"Log in to an MCP server as yourself. Your login is missing at: {', '.join(servers)}. "
-        "Until then its tools are not listed.",
+        "description": "Log in to an MCP server as yourself. "
+        f"Your login is missing or has ended at: {', '.join(servers)}. Until then its tools are not listed.",
         "inputSchema": {
             "type": "object",
             "properties": {"server": {"type": "string", "description": "The server to log in to."}},

@@ -44,7 +44,7 @@ from holdfast.hub.lease import FindRelay
 from holdfast.hub.owned_slots import OwnedSlots
 from holdfast.hub.publisher import prepared
 from holdfast.hub.records import OneClientRecord, Published
-from holdfast.hub.slot import Slot, SlotContext
+from holdfast.hub.slot import Slot, SlotContext, remedy_for
 from holdfast.hub.slot_key import SlotKey, SlotScope
 from holdfast.hub.state_store import written_prefixes
 from holdfast.wire import Fields
@@ -91,7 +91,7 @@ class UserSlots:
             servers=lambda: self.servers,
             is_connected=lambda principal: principal in self.slots.servers_of,
         )
-        self.slots = OwnedSlots(UserOwners(tokens, self.catalogs, others=self._of_server))
+        self.slots = OwnedSlots(UserOwners(tokens, self.catalogs, others=self.of_server))
 
     @property
     def servers(self) -> frozenset[str]:
@@ -114,6 +114,11 @@ class UserSlots:
         """The slot that a user's calls go to: her own if it was started, else the shared one."""
         own = self.slots.find(principal, server) if self.has_own(principal, server) else None
         return own or self._shared(server)
+
+    def of_server(self, server: str) -> list[tuple[str, Slot]]:
+        """The users that have a slot for a server, and their slots."""
+        found = ((str(owner), self.slots.find(owner, server)) for owner in self.slots.servers_of)
+        return [(principal, slot) for principal, slot in found if slot is not None]
 
     def grants(self, principal: str) -> UserGrants:
         """The logins of a user."""
@@ -167,11 +172,12 @@ class UserSlots:
 
     def _lacks_login(self, principal: str, server: str) -> bool:
         slot = self.slots.find(principal, server)
-        return slot is not None and slot.state is State.DENIED and self.grants(principal).lacks_login(slot.spec)
-
-    def _of_server(self, server: str) -> list[tuple[str, Slot]]:
-        found = ((str(owner), self.slots.find(owner, server)) for owner in self.slots.servers_of)
-        return [(principal, slot) for principal, slot in found if slot is not None]
+        if slot is None or slot.state is not State.DENIED:
+            return False
+        # A login that is stored may be rejected all the same: it expired, or was revoked, and cannot be renewed.
+        # One that lacks a scope is no missing login.
+        remedy = remedy_for(slot)
+        return bool(remedy.login and not remedy.scope) or self.grants(principal).lacks_login(slot.spec)
 
     def __repr__(self) -> str:
         return f"<UserSlots of {len(self.slots.servers_of)} users, {self.catalogs!r}>"
