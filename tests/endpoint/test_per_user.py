@@ -10,20 +10,28 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+from holdfast.access.audit_check import AuditFilter, AuditReader
+from holdfast.access.audit_files import AuditFiles
+from holdfast.access.audit_trail import AuditTrail
 from holdfast.access.principals import TokenPolicy
 from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.config.read import config_from_mapping
+from holdfast.core.breaker import BreakerState
+from holdfast.core.lifecycle.events import ReconnectRequested
 from holdfast.core.lifecycle.table import State
+from holdfast.errors import LoadFailed, ServerDisabled
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
+from holdfast.hub.slot import Slot
 from holdfast.keys import KeyRing
+from tests.access.test_audit import KEY
 from tests.auth.logins import logged_in
 from tests.harness.served_hub import PATIENT, Person, Served, over_stdio, text_of
 from tests.harness.web import serving
@@ -47,7 +55,9 @@ def tokens(tmp_path: Path) -> UserTokens:
 
 
 @asynccontextmanager
-async def hub_of(servers: dict[str, Any], tokens: UserTokens, **options: Any) -> AsyncIterator[Served]:
+async def hub_of(
+    servers: dict[str, Any], tokens: UserTokens, *, audit: AuditTrail | None = None, **options: Any
+) -> AsyncIterator[Served]:
     """A hub whose callers are known by their tokens; another process may keep the logins of its users."""
     config = config_from_mapping({"mcpServers": servers, "holdfast": options})
     own = UserTokens(tokens.folder, keys=KEYS, keeps=True)
@@ -58,7 +68,7 @@ async def hub_of(servers: dict[str, Any], tokens: UserTokens, **options: Any) ->
         user_tokens=own,
         chance=lambda: 0.0,
     )
-    app = create_app(hub, tokens=TOKENS)
+    app = create_app(hub, tokens=TOKENS, audit=audit)
     async with hub, serving(app) as base:
         assert await hub.ready(30)
         yield Served(hub, app, base)
@@ -146,6 +156,39 @@ async def test_a_user_who_lacks_the_login_is_told_so_and_gets_her_tools_when_she
             assert bob.notices == other_heard, "what changed for her is not told to another user"
 
 
+async def test_a_user_whose_login_is_rejected_and_cannot_be_renewed_is_told_to_log_in_again(
+    peer: Guarded, tokens: UserTokens, ada: Person, bob: Person
+) -> None:
+    await peer.behave(gives_refresh=False)
+    await logs_in("ada", peer, tokens)
+    await peer.behave(revoke=True)
+    await logs_in("bob", peer, tokens)
+    async with (
+        hub_of(per_user(peer), tokens) as served,
+        client_of(ada, served.all) as one,
+        client_of(bob, served.all) as other,
+    ):
+        with anyio.fail_after(30):
+            assert await names(one) == {"holdfast_login", "holdfast_status"}
+            told = await one.call_tool("holdfast_login", {"server": "files"})
+            assert (told.structured_content or {})["status"] == "login_required"
+            assert "holdfast login files --user ada" in text_of(told)
+            assert "holdfast_login" not in await names(other)
+            await logs_in("ada", peer, tokens)
+            assert "holdfast_login" not in await listed(one, ada, "files__of_ada")
+
+
+async def test_a_user_to_whom_a_new_login_would_not_help_is_not_sent_to_one(
+    peer: Guarded, tokens: UserTokens, ada: Person
+) -> None:
+    await logs_in("ada", peer, tokens)
+    await peer.behave(mcp_status=403)
+    async with hub_of(per_user(peer), tokens) as served, client_of(ada, served.all) as one:
+        with anyio.fail_after(30):
+            assert await names(one) == {"holdfast_status"}
+            assert "files: denied" in text_of(await one.call_tool("holdfast_status", {}))
+
+
 async def test_a_logout_ends_the_access_of_one_user_alone(
     peer: Guarded, tokens: UserTokens, ada: Person, bob: Person
 ) -> None:
@@ -167,7 +210,12 @@ async def test_a_logout_ends_the_access_of_one_user_alone(
             assert "denied" in text_of(refused)
 
 
-async def test_the_evidence_that_a_server_is_down_is_for_all_and_a_denial_for_one(
+def slots_of(served: Served, *users: str) -> list[Slot]:
+    found = dict(served.hub.registry.users.of_server("files"))
+    return [found[name] for name in users]
+
+
+async def test_a_denial_is_about_one_user_and_no_evidence_for_another(
     peer: Guarded, tokens: UserTokens, ada: Person, bob: Person
 ) -> None:
     await logs_in("bob", peer, tokens)
@@ -177,27 +225,160 @@ async def test_the_evidence_that_a_server_is_down_is_for_all_and_a_denial_for_on
         client_of(bob, served.all) as other,
     ):
         with anyio.fail_after(30):
-            await names(one)
             await names(other)
-            users = served.hub.registry.users.slots
-            hers, his = users.find("ada", "files"), users.find("bob", "files")
-            assert hers is not None
-            assert his is not None
+            await names(one)
+            for _ in range(3):
+                assert (await one.call_tool("files__read", {})).is_error
+            await anyio.wait_all_tasks_blocked()
+            hers, his = slots_of(served, "ada", "bob")
             assert (hers.state, his.state) == (State.DENIED, State.CONNECTED)
+            assert (his.machine.breaker.failures, his.health().breaker) == (0, BreakerState.CLOSED)
+            assert text_of(await other.call_tool("files__read", {})) == "read done for bob"
+
+
+async def test_that_a_server_fails_is_noticed_by_one_user_and_known_for_the_other(
+    peer: Guarded, tokens: UserTokens, ada: Person, bob: Person
+) -> None:
+    for name in ("ada", "bob"):
+        await logs_in(name, peer, tokens)
+    async with (
+        hub_of(per_user(peer), tokens, breaker={"threshold": 2}) as served,
+        client_of(ada, served.all) as one,
+        client_of(bob, served.all) as other,
+    ):
+        with anyio.fail_after(30):
+            for client in (one, other):
+                await names(client)
+            hers, his = slots_of(served, "ada", "bob")
+            await peer.behave(mcp_status=503)
+            for _ in range(2):
+                assert (await one.call_tool("files__read", {})).is_error
+            assert hers.health().breaker is BreakerState.OPEN
+            while not his.machine.breaker.failures:
+                await his.changed()
+            assert his.health().breaker is BreakerState.CLOSED, "what another saw opens nothing by itself"
+            assert (await other.call_tool("files__read", {})).is_error
+            assert his.health().breaker is BreakerState.OPEN, "one failure of his own is enough"
+
+
+@pytest.mark.parametrize("logged", [("bob", "ada"), ("bob",)], ids=["by a connection", "by a denial"])
+async def test_that_a_server_is_back_is_noticed_by_one_user_and_known_for_the_other(
+    logged: tuple[str, ...], peer: Guarded, tokens: UserTokens, ada: Person, bob: Person
+) -> None:
+    for name in logged:
+        await logs_in(name, peer, tokens)
+    async with (
+        hub_of(per_user(peer), tokens, reconnect={"backoff": ["10m"]}) as served,
+        client_of(ada, served.all) as one,
+        client_of(bob, served.all) as other,
+    ):
+        with anyio.fail_after(30):
+            for client in (one, other):
+                await names(client)
+            hers, his = slots_of(served, "ada", "bob")
+            await peer.behave(mcp_status=503)
+            with pytest.raises(LoadFailed, match="503"):
+                await served.hub.reconnect("files")
+            while his.machine.dialing is not None:
+                await his.changed()
+            assert (hers.state, his.state) == (State.RECONNECTING, State.RECONNECTING)
+            await peer.behave(mcp_status=0)
+            hers.handle(ReconnectRequested())
+            while his.state is not State.CONNECTED:
+                await his.changed()
+            assert hers.state is (State.CONNECTED if "ada" in logged else State.DENIED)
+            assert text_of(await other.call_tool("files__read", {})) == "read done for bob"
+
+
+async def test_an_operator_reconnects_the_users_of_a_server_and_a_denied_one_is_no_failure(
+    peer: Guarded, tokens: UserTokens, ada: Person, bob: Person
+) -> None:
+    await logs_in("bob", peer, tokens)
+    async with (
+        hub_of(per_user(peer), tokens) as served,
+        client_of(ada, served.all) as one,
+        client_of(bob, served.all) as other,
+    ):
+        with anyio.fail_after(30):
+            for client in (one, other):
+                await names(client)
+            hers, his = slots_of(served, "ada", "bob")
+            before = his.machine.life.generation
+            await served.hub.reconnect("files")
+            assert his.machine.life.generation > before
+            assert (hers.state, his.state) == (State.DENIED, State.CONNECTED)
+            assert served.hub.registry.slot("files").state is State.IDLE, "no one is `local` here"
+            await peer.behave(mcp_status=500)
+            with pytest.raises(LoadFailed, match="500"):
+                await served.hub.reconnect("files")
+            await served.hub.toggle("files", enabled=False)
+            with pytest.raises(ServerDisabled):
+                await served.hub.reconnect("files")
+
+
+@pytest.mark.requirement("FIND-6")
+async def test_what_is_kept_of_one_user_s_large_result_is_read_by_no_other(
+    tokens: UserTokens, ada: Person, bob: Person
+) -> None:
+    long = "a line of ada's\n" * 200
+    async with (
+        hub_of(
+            {"o": over_stdio("legacy", sharing="per-user")}, tokens, call=PATIENT, largeResults={"over": 1_000}
+        ) as served,
+        client_of(ada, served.all) as one,
+        client_of(bob, served.all) as other,
+    ):
+        with anyio.fail_after(60):
+            shortened = await one.call_tool("o__echo", {"text": long})
+            (link,) = [block for block in shortened.content if block.type == "resource_link"]
+            asked = {"handle": str(link.uri).rpartition("/")[2]}
+            assert "a line of ada's" in text_of(await one.call_tool("read_result", asked))
+            assert text_of(await other.call_tool("read_result", asked)).startswith("Unknown handle")
+            with pytest.raises(MCPError):
+                await other.read_resource(str(link.uri))
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_the_audit_records_each_call_as_that_of_its_user(
+    peer: Guarded, tokens: UserTokens, ada: Person, bob: Person, tmp_path: Path
+) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path / "audit", KEY), KEY)
+    trail.start()
+    await logs_in("bob", peer, tokens)
+    async with (
+        hub_of(per_user(peer), tokens, audit=trail) as served,
+        client_of(ada, served.all) as one,
+        client_of(bob, served.all) as other,
+    ):
+        with anyio.fail_after(30):
+            for client in (one, other):
+                await names(client)
+            await other.call_tool("files__of_bob", {})
+            await one.call_tool("files__read", {})
+            await other.call_tool("files__read", {})
+    trail.close()
+    hers, his = (AuditReader(tmp_path / "audit", AuditFilter(principal=name)).read() for name in ("ada", "bob"))
+    assert [(record.tool, record.outcome) for record in his] == [("of_bob", "completed"), ("read", "completed")]
+    (refused,) = hers
+    assert (refused.tool, refused.server) == ("read", "files")
+    assert refused.outcome != "completed"
 
 
 async def test_idle_connections_of_users_close_and_the_next_call_opens_them_again(
     peer: Guarded, tokens: UserTokens, ada: Person
 ) -> None:
     await logs_in("ada", peer, tokens)
-    async with hub_of(per_user(peer), tokens, perUser={"idle": "300ms"}) as served, client_of(ada, served.all) as one:
+    async with hub_of(per_user(peer), tokens) as served, client_of(ada, served.all) as one:
         with anyio.fail_after(30):
             assert "files__of_ada" in await names(one)
-            users = served.hub.registry.users.slots
+            users, before = served.hub.registry.users.slots, served.hub.config
             slot = users.find("ada", "files")
             assert slot is not None
+            short = {"mcpServers": per_user(peer), "holdfast": {"perUser": {"idle": "100ms"}}}
+            await served.hub.apply(config_from_mapping(short))
             await slot.closed.wait()
             assert users.find("ada", "files") is None
+            await served.hub.apply(before)
             assert "files__of_ada" in await names(one), "what she has stays listed"
             assert text_of(await one.call_tool("files__read", {})) == "read done for ada"
 

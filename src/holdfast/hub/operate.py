@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.auth import canonical, takes_login
 from holdfast.config import Config
-from holdfast.core import ApprovalKind, Health, State, effects as do, events as on
+from holdfast.core import ApprovalKind, Health, State, events as on
 from holdfast.errors import HubClosed, LoadFailed, ServerDisabled
 from holdfast.hub.hub_clock import sleep_until_poll
+from holdfast.hub.lease import FailedDial
 from holdfast.hub.slot import Slot
 
 if TYPE_CHECKING:
@@ -32,22 +33,23 @@ class Operations:
     registry: SlotRegistry
 
     async def reconnect(self, name: str) -> Health:
-        """Make a new connection now.
+        """Make a new connection now; of a server that is per user, those of all users.
+
+        A user who is denied access is no failure of the server.
 
         Raises ``UnknownServer``, ``ServerDisabled``, ``HubClosed``, or ``LoadFailed`` with the reason.
         """
-        slot = self._slot(name)
-        effects = slot.handle(on.ReconnectRequested())
-        if any(isinstance(effect, do.Reject) for effect in effects):
-            raise _refusal(slot)
-        generation = slot.machine.dialing
-        while slot.machine.dialing == generation and generation is not None:
-            await slot.changed()
-        if slot.machine.life.stopped or slot.switched_off:
-            raise _refusal(slot)  # meanwhile
-        failure = slot.leases.failed_dials.get(generation) if generation is not None else None
-        if failure is not None:
-            raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
+        slot, users = self._slot(name), self.registry.users
+        _require_served(slot)
+        own = [one for _, one in users.of_server(name)]
+        # Where no caller is `local`, the shared slot of a per-user server is not used.
+        common = [slot] if self.registry.has_local or name not in users.servers else []
+        dials = [(one, _dialing_again(one)) for one in (*common, *own)]
+        for one, generation in dials:
+            failure = await _failure_of(one, generation)
+            _require_served(slot)  # still
+            if failure is not None and not (one in own and failure.event.status == "denied"):
+                raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
         return slot.health()
 
     async def toggle(self, name: str, enabled: bool) -> Health:
@@ -104,6 +106,24 @@ class Operations:
     def _slot(self, name: str) -> Slot:
         self.registry.require_use()
         return self.registry.slot(name)
+
+
+def _require_served(slot: Slot) -> None:
+    if slot.machine.life.stopped or slot.state in (State.DISABLED, State.DISABLING):
+        raise _refusal(slot)
+
+
+def _dialing_again(slot: Slot) -> int | None:
+    """Begin a new connection; the generation that is dialed."""
+    slot.handle(on.ReconnectRequested())
+    return slot.machine.dialing
+
+
+async def _failure_of(slot: Slot, generation: int | None) -> FailedDial | None:
+    """Wait for the outcome of a dial; None if it did not fail."""
+    while slot.machine.dialing == generation and generation is not None:
+        await slot.changed()
+    return slot.leases.failed_dials.get(generation) if generation is not None else None
 
 
 def _refusal(slot: Slot) -> ServerDisabled | HubClosed:
