@@ -14,7 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("requirements-dev.lock", "deploy/docker/requirements.lock", "deploy/docker/build.lock", "deploy/docker/tools.lock")
+LOCKS = (
+    "requirements-dev.lock",
+    "deploy/docker/requirements.lock",
+    "deploy/docker/build.lock",
+    "deploy/docker/tools.lock",
+)
 SECONDS = 300.0
 """The service is asked for each package, one after another."""
 

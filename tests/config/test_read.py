@@ -127,7 +127,7 @@ def test_everything_wrong_at_the_top_and_in_the_settings_is_told_at_once() -> No
         (
             '{"holdfast": {"zeal": "60s"}}',
             "unknown key `zeal`",
-            "breaker, call, doctorTool, idle, largeResults, limits, load, nameLength, perClient, perUser, pin, profiles",
+            "breaker, call, doctorTool, idle, largeResults, limits, load, nameLength, perClient, perUser, pin",
         ),
         ('{"holdfast": {"breaker": {"max_cooldown": "1s"}}}', "unknown key `max_cooldown`", "`maxCooldown`?"),
         ('{"holdfast": {"load": {"attemptTimeout": "1h"}}}', "`attemptTimeout` (1h) is longer", "`totalTimeout`"),

@@ -162,7 +162,7 @@ class Grants:
         return self._may_see(matching, matching)
 
     def hidden_by(self, item: AccessItem) -> str:
-        """The rule for which an item is not there: the deny without a condition, or ``default`` if no rule allows it."""
+        """The rule for which an item is not there: a deny without a condition, or ``default`` if no rule allows it."""
         denying = self._bits & self._rules.index.item(item) & self._rules.effects["deny"] & ~self._rules.conditional
         return _named(next(_positions(denying))) if denying else _without_rule(is_open=False).rule
 
