@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.docs.documented import commands_of
 
 ROOT = Path(__file__).parents[2]
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -72,3 +73,9 @@ def test_every_public_name_is_documented() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.requirement("DX-1")
+def test_the_first_commands_of_the_readme_are_those_that_a_clone_alone_can_run() -> None:
+    """A fresh machine has Python and make: what follows needs an installer, or a release."""
+    assert [command.split("#")[0].strip() for command in commands_of("README.md")[:2]] == ["make serve", "make test"]
