@@ -24,8 +24,7 @@ from holdfast.access.audit_files import AuditFiles
 from holdfast.access.audit_trail import AuditTrail
 from holdfast.config import config_from_mapping
 from holdfast.core import Kind
-from holdfast.endpoint.call_access import has_all
-from holdfast.endpoint.view import View
+from holdfast.endpoint.view import View, has_all
 from holdfast.front.app import create_app
 from holdfast.hub import Hub, SlotKey
 from holdfast.hub.call_approvals import CallVerdict

@@ -8,17 +8,24 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.endpoint.broker import Broker as Broker
-    from holdfast.endpoint.capabilities import initialize as initialize, program_in as program_in
-    from holdfast.endpoint.clients import Call as Call, Client as Client, MessageReply as MessageReply, Outlet as Outlet
+    from holdfast.endpoint.clients import (
+        Call as Call,
+        Client as Client,
+        LivesElsewhere as LivesElsewhere,
+        MessageReply as MessageReply,
+        Outlet as Outlet,
+        RequestHomes as RequestHomes,
+    )
     from holdfast.endpoint.exchange import (
         CHANGES_CLIENT as CHANGES_CLIENT,
         ROOTS_CHANGED as ROOTS_CHANGED,
+        ClientFolders as ClientFolders,
         Exchange as Exchange,
+        RootFolder as RootFolder,
         is_batch as is_batch,
         read_batch as read_batch,
     )
     from holdfast.endpoint.find_tools import finding_tools as finding_tools
-    from holdfast.endpoint.homes import LivesElsewhere as LivesElsewhere, RequestHomes as RequestHomes
     from holdfast.endpoint.inbound import (
         Message as Message,
         error_message as error_message,
@@ -28,14 +35,13 @@ if TYPE_CHECKING:
         result_message as result_message,
         result_pieces as result_pieces,
     )
-    from holdfast.endpoint.instructions import IDENTITY as IDENTITY
-    from holdfast.endpoint.login_links import (
+    from holdfast.endpoint.instructions import IDENTITY as IDENTITY, initialize as initialize, program_in as program_in
+    from holdfast.endpoint.server import McpServer as McpServer
+    from holdfast.endpoint.user_login import (
         CONNECT_PATH as CONNECT_PATH,
         LoginLinks as LoginLinks,
         LoginTicket as LoginTicket,
     )
-    from holdfast.endpoint.root_folder import ClientFolders as ClientFolders, RootFolder as RootFolder
-    from holdfast.endpoint.server import McpServer as McpServer
     from holdfast.endpoint.view import (
         LIST_METHODS as LIST_METHODS,
         TOOLS_MODES as TOOLS_MODES,

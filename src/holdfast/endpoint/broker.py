@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -38,20 +38,17 @@ from holdfast.endpoint.announcements import Announcer
 from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, UserRelay, notify
 from holdfast.endpoint.call_audit import CallAudit
 from holdfast.endpoint.call_gate import CallGate
-from holdfast.endpoint.clients import Call, Client
-from holdfast.endpoint.first_list import first_list_seconds
-from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
+from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
 from holdfast.endpoint.input_required import PendingCalls
-from holdfast.endpoint.login_links import LoginLinks
 from holdfast.endpoint.tasks import TaskIds
-from holdfast.endpoint.user_login import LoginsInConversation
+from holdfast.endpoint.user_login import LoginLinks, LoginsInConversation
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy
 from holdfast.hub import Hub, Slot
 from holdfast.keys import KeyRing
 from holdfast.wire import Relay
 
-__all__ = ["Broker", "ClientServers"]
+__all__ = ["LONGEST_WAIT", "PATIENCE", "Broker", "ClientServers", "first_list_seconds"]
 
 
 class Broker:
@@ -284,7 +281,7 @@ class ClientServers:
         """Wait a moment for servers that were never listed, from when each of them began.
 
         ``asker`` is a client that asks for the tools: for its first list it waits for as long as it bears
-        (``first_list``), because many clients list only once. A shorter ``readyTimeout`` counts for that list too.
+        (``first_list_seconds``), because many clients list only once. A shorter ``readyTimeout`` counts for it too.
         """
         catalog = view.user.catalog
         if self._all_listed is catalog:
@@ -410,3 +407,40 @@ def _report_stateless(findings: dict[str, str], server: str) -> None:
 def _era(slot: Slot) -> str | None:
     lease = slot.lease
     return lease.connection.era if lease is not None and lease.connection is not None else None
+
+
+# How long the first list of tools waits for servers that are starting (HUB-13).
+#
+# Many clients ask for the tools once, at their start, and never again: what is not in that list does not exist for
+# them. So where no listing of a server is known from before, the first list waits for the servers that are starting.
+# It must not wait longer than the client does: one that gives up has no tools at all. A client is known by the name
+# that it gives itself. For the others the wait stays below the shortest limit that was seen in the field, which is 5 s.
+
+UNKNOWN_WAIT: Final = 4.0
+"""OpenAI Agents, Google ADK, Pydantic AI and Cline give up after 5 s. The Python SDK calls all its clients `mcp`."""
+
+LONGEST_WAIT: Final = 15.0
+
+
+class Patience(NamedTuple):
+    """A program whose limit is known."""
+
+    seconds: float
+    """After this time it gives up on an answer, unless its user has set another one."""
+    source: str
+    """Where that is written."""
+
+
+PATIENCE: Final[dict[str, Patience]] = {
+    "claude-ai": Patience(60, "Claude Desktop; the limit of its TypeScript SDK: DEFAULT_REQUEST_TIMEOUT_MSEC = 60000"),
+    "claude-code": Patience(30, "Claude Code's documentation: MCP_TIMEOUT, 30 s by default"),
+    "codex-mcp-client": Patience(10, "Codex: DEFAULT_STARTUP_TIMEOUT is 10 s for the handshake and the first list"),
+    "gemini-cli-mcp-client": Patience(30, "Gemini CLI: 30 s for the discovery of a server over stdio, 10 min before"),
+}
+"""By the beginning of the name that a client gives itself: some add the name of the server."""
+
+
+def first_list_seconds(program: str) -> float:
+    """How long the first list may wait for servers: half of what the client bears, so that its answer is in time."""
+    known = next((one for name, one in PATIENCE.items() if program == name or program.startswith(f"{name}-")), None)
+    return min(known.seconds / 2, LONGEST_WAIT) if known is not None else UNKNOWN_WAIT

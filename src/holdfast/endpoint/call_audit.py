@@ -19,8 +19,7 @@ from mcp_types import methods as protocol
 
 from holdfast.access import AuditRecord, AuditTrail
 from holdfast.core import mask_url
-from holdfast.endpoint.clients import Call
-from holdfast.endpoint.homes import LivesElsewhere
+from holdfast.endpoint.clients import Call, LivesElsewhere
 from holdfast.endpoint.input_required import is_input_required
 from holdfast.endpoint.instructions import error_result
 from holdfast.errors import HoldfastError, NotAudited

@@ -42,8 +42,7 @@ from holdfast.access import (
 )
 from holdfast.config import ExtAuthzSettings, each_key_once
 from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
-from holdfast.endpoint.clients import Call, Client
-from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
+from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
 from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
 from holdfast.hub import CallBinding, CallVerdict, Hub
 from holdfast.wire import SMALL_BYTES, Bytes, Fields, RawObject, text_of

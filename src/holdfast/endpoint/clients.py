@@ -8,12 +8,16 @@ of one request, or the stream that a client keeps open. A ``MessageReply`` is th
 answer too. Neither ever waits: a message is written when it comes, so the messages of a call go out in the order in
 which they came, all of them before its result. What a client does not read is bounded by its transport, so a slow
 client delays no other.
+
+In a fleet a request can belong to another replica, for one of two reasons. It continues a call that is pending there,
+which the handle of the call says (its tag). Or it goes to a server that keeps a connection for each client, and the
+client's connections are there: its home. ``fleet/`` implements ``RequestHomes``; a hub that is alone has none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -31,7 +35,18 @@ if TYPE_CHECKING:
     from holdfast.endpoint.call_gate import Judgement
     from holdfast.endpoint.input_required import OpenCall
 
-__all__ = ["ASK_SECONDS", "Call", "Client", "MessageReply", "Outlet", "Questions", "require_capability"]
+__all__ = [
+    "ASK_SECONDS",
+    "CALL_LOST",
+    "Call",
+    "Client",
+    "LivesElsewhere",
+    "MessageReply",
+    "Outlet",
+    "Questions",
+    "RequestHomes",
+    "require_capability",
+]
 
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
@@ -368,3 +383,51 @@ def _as_json(value: float | str) -> bytes:
 
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+# Requests that belong to another replica: how the endpoint asks which one, and how it says so.
+
+
+class LivesElsewhere(Exception):
+    """A request belongs to another replica; nothing of it was done here."""
+
+    def __init__(self, replica: str, lost: str = "", *, moves: Callable[[], Awaitable[bool]] | None = None) -> None:
+        super().__init__(f"the request belongs to the replica {replica}")
+        self.replica = replica
+        self.lost = lost
+        """What to say if that replica does not answer."""
+        self.moves = moves
+        """Looks again who is present; whether the request belongs to another replica now. None if it never moves."""
+
+
+CALL_LOST: Final = (
+    "the call that this requestState belongs to is pending on a replica that does not answer. "
+    "Make the call again, without requestState."
+)
+
+
+class RequestHomes(Protocol):
+    """Finds the replica of a request; one for all endpoints of a hub."""
+
+    @property
+    def tag(self) -> str:
+        """Names this replica in ids that clients get."""
+
+    @property
+    def long_tag(self) -> str:
+        """Names this replica where another one with the same short tag must not be meant."""
+
+    async def replica_of(self, tag: str) -> str | None:
+        """The other replica with this tag, if it is present."""
+
+    def check_task(self, home: str) -> bool:
+        """Raise ``LivesElsewhere`` if another replica has a task; False if the one that had it is gone."""
+
+    async def check(self, client: Client) -> None:
+        """Raise ``LivesElsewhere`` if another replica has the connections of this client."""
+
+    def known_elsewhere(self, client: Client) -> str | None:
+        """The other replica that has the connections of a client, if one is known."""
+
+    def lost_connection(self, client: Client) -> bool:
+        """Whether a client had connections that are gone."""

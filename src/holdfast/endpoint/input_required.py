@@ -25,9 +25,16 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, InputRequest
 from pydantic import TypeAdapter, ValidationError
 
-from holdfast.endpoint.clients import ASK_SECONDS, Call, Outlet, require_capability
+from holdfast.endpoint.clients import (
+    ASK_SECONDS,
+    CALL_LOST,
+    Call,
+    LivesElsewhere,
+    Outlet,
+    RequestHomes,
+    require_capability,
+)
 from holdfast.endpoint.eras import COMPLETE
-from holdfast.endpoint.homes import CALL_LOST, LivesElsewhere, RequestHomes
 from holdfast.wire import (
     CLIENT_REQUESTS,
     SMALL_BYTES,

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.core import Kind, NameKey
-from holdfast.endpoint.clients import Call
-from holdfast.endpoint.homes import LivesElsewhere, RequestHomes
+from holdfast.endpoint.clients import Call, LivesElsewhere, RequestHomes
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.hub import READ_RESULT, RESULTS_URI, has_output_schema
 from holdfast.wire import RawObject, via_in

@@ -20,24 +20,22 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, methods as protocol
 
 from holdfast.config import Config
-from holdfast.core import STATUS_URI, Catalog, CatalogEntry, Kind, NameKey, unmarked
+from holdfast.core import STATUS_URI, Catalog, CatalogEntry, Kind, NameKey, Unknown, unmarked
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.broker import Broker
-from holdfast.endpoint.call_access import hidden_or_unknown
-from holdfast.endpoint.capabilities import discover
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.doctor_tool import doctor_tool, offers_doctor
 from holdfast.endpoint.eras import tool_for_client
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
-from holdfast.endpoint.instructions import status_resource, status_tool
+from holdfast.endpoint.instructions import discover, status_resource, status_tool, unknown_name
 from holdfast.endpoint.large_results import keeps_results
 from holdfast.endpoint.user_login import lacking_login, login_tool
 from holdfast.endpoint.view import LIST_METHODS, View
-from holdfast.hub import read_result_tool, shown
+from holdfast.hub import access_item, read_result_tool, shown
 from holdfast.turns import Turns
 from holdfast.wire import LOG_LEVELS, Fields, RawObject, dumps, join_fields, join_items
 
-__all__ = ["Handler", "Lists", "OwnMethods", "checked_values", "find_item", "unknown_method"]
+__all__ = ["Handler", "Lists", "OwnMethods", "checked_values", "find_item", "hidden_or_unknown", "unknown_method"]
 
 Handler: TypeAlias = Callable[[Call], Awaitable[RawObject]]
 
@@ -162,6 +160,15 @@ async def find_item(broker: Broker, view: View, kind: Kind, name: str, call: Cal
     if not isinstance(found, NameKey):
         raise hidden_or_unknown(call, view, kind, found)
     return found
+
+
+def hidden_or_unknown(call: Call, view: View, kind: Kind, found: Unknown) -> MCPError:
+    """The error for a name that is not there for the caller. The audit learns of the rule that hides it (SEC-14)."""
+    grants = call.view.grants
+    there = view.find(kind, found.name) if grants is not None else None
+    if grants is not None and isinstance(there, NameKey):
+        call.server, call.hidden_by = there.server, grants.hidden_by(access_item(view.hub.registry, there))
+    return unknown_name(kind, found, modern=call.client.modern)
 
 
 PAGE = 1_000

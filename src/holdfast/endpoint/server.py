@@ -31,23 +31,22 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 from holdfast.core import STATUS_URI, Kind, RpcError, quoted_line
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
-from holdfast.endpoint.broker import Broker, ClientServers
-from holdfast.endpoint.call_access import has_all, hidden_or_unknown
-from holdfast.endpoint.capabilities import STAMP, own_capabilities
+from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.doctor_tool import DOCTOR_TOOL, doctor_result, offers_doctor
 from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
 from holdfast.endpoint.find_tools import FIND_NAMES, FindTools, own_arguments
-from holdfast.endpoint.first_list import LONGEST_WAIT
 from holdfast.endpoint.inbound import Message
 from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, is_input_required, next_round
 from holdfast.endpoint.instructions import (
     LOGIN_TOOL,
     RESTARTED,
+    STAMP,
     STATELESS,
     STATUS_TOOL,
     error_result,
     outcome_unknown,
+    own_capabilities,
     protocol_error,
     restarted_notice,
     stateless_notice,
@@ -56,10 +55,17 @@ from holdfast.endpoint.instructions import (
     with_notice,
 )
 from holdfast.endpoint.large_results import LargeResults, keeps_results
-from holdfast.endpoint.own_methods import Handler, OwnMethods, checked_values, find_item, unknown_method
+from holdfast.endpoint.own_methods import (
+    Handler,
+    OwnMethods,
+    checked_values,
+    find_item,
+    hidden_or_unknown,
+    unknown_method,
+)
 from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
 from holdfast.endpoint.user_login import offers_login, without_login_state
-from holdfast.endpoint.view import ToolRoute, View, input_schema, view_for
+from holdfast.endpoint.view import ToolRoute, View, has_all, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.hub import READ_RESULT, RESULTS_URI, Slot, findings, read_result
 from holdfast.turns import Turns

@@ -15,11 +15,13 @@ the same rules hold share a view, and where nothing is limited it is the view of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.access import LOCAL, Grants, Principal
 from holdfast.config import Config, ToolsMode
@@ -31,10 +33,11 @@ from holdfast.core import (
     NameKey,
     Unknown,
     base_name,
+    is_own_uri,
     is_repeatable,
     nearest,
+    uri_lead,
 )
-from holdfast.endpoint.resource_uris import ResourceUris
 from holdfast.hub import Hub, Slot, SlotKey, access_item, is_or_may_be, is_shown
 from holdfast.turns import Turns
 from holdfast.wire import dumps
@@ -45,6 +48,7 @@ __all__ = [
     "EndpointAddress",
     "ToolRoute",
     "View",
+    "has_all",
     "input_schema",
     "lists_tools_of",
     "view_for",
@@ -375,6 +379,13 @@ def _in_folder(view: View, server: str) -> bool:
     return view.folder is None or SlotKey(server, "folder", view.folder).id not in config.servers
 
 
+def has_all(view: View) -> bool:
+    """Whether nothing of the endpoint's one server is limited for those who see this view."""
+    if view.grants is None or view.server is None:
+        return view.grants is None
+    return view.grants.has_all_of(_plain(view, view.server))
+
+
 def _plain(view: View, server: str) -> str:
     """The name of a server in the configuration: profiles, pins and rules mean that one."""
     spec = view.hub.registry.config.servers.get(server)
@@ -421,3 +432,76 @@ def lists_tools_of(view: View, server: str) -> bool:
     if view.tools == "all":
         return True
     return any(fnmatchcase(server, pin.partition("/")[0]) for pin in view.hub.config.settings.pin)
+
+
+class ResourceUris:
+    """Finds the server of a URI, and the URI of a server's resource, for one view.
+
+    An endpoint of one server shows each URI as its server wrote it. At the endpoint of many servers two of them may
+    have the same one: then it gets a prefix of its server. A client may also read what no list has, by a template, by
+    the prefix, or because only one server has resources at all. No server has a URI of the hub's own (``holdfast://``).
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._registry = view.hub.registry
+        self._server = view.server
+
+    def find(self, uri: str) -> NameKey | Unknown:
+        """The owner of a resource: by the list, a template, the server prefix, or because one server has them all."""
+        if self._server is not None:
+            found: NameKey | Unknown = NameKey(Kind.RESOURCE, self._server, uri)
+        else:
+            found = self._owner_of(uri) or self._view.user.catalog.resolve(uri, Kind.RESOURCE)
+        own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
+        return Unknown(uri, ()) if own else found
+
+    def shown(self, server: str, uri: str) -> str:
+        """The URI of a server's resource at this endpoint. The hub's own resource is of no server."""
+        if self._server is not None or not server:
+            return uri
+        key = NameKey(Kind.RESOURCE, server, uri)
+        known = self._view.user.catalog.names.get(key)
+        if known is not None:
+            return known
+        named = self._prefixes()[server] + uri
+        return next((one for one in (uri, *self._by_own_templates(key)) if self._owner_of(one) == key), named)
+
+    def _owner_of(self, uri: str) -> NameKey | None:
+        if is_own_uri(uri):
+            return None
+        catalog = self._view.user.catalog
+        listed = catalog.owners.get((Kind.RESOURCE, uri))
+        if listed is not None:
+            return listed
+        for entry in catalog.templates:
+            if _fits(entry.name, uri):
+                lead = entry.name.removesuffix(entry.original)
+                return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
+        for server, lead in self._prefixes().items():
+            if uri.startswith(lead):
+                return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
+        having = {entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in catalog.of(kind)}
+        return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else None
+
+    def _by_own_templates(self, key: NameKey) -> Iterator[str]:
+        for entry in self._view.user.catalog.templates:
+            if entry.server == key.server and _fits(entry.original, key.original):
+                yield entry.name.removesuffix(entry.original) + key.original
+
+    def _prefixes(self) -> dict[str, str]:
+        """The URI prefix of each server; equal prefixes get a number."""
+        prefixes: dict[str, str] = {}
+        taken: set[str] = set()
+        for server in sorted(self._registry.slots):
+            lead = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
+            prefixes[server] = lead
+            taken.add(lead)
+        return prefixes
+
+
+def _fits(template: str, uri: str) -> bool:
+    try:
+        return UriTemplate.parse(template).match(uri) is not None
+    except InvalidUriTemplate:
+        return False
