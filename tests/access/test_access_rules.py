@@ -7,13 +7,11 @@ import socket
 
 import pytest
 
-from holdfast.access.audit_check import checkpoints_in
-from holdfast.access.audit_files import Checkpoint
-from holdfast.access.audit_trail import send_checkpoints
+from holdfast.access.audit_reader import checkpoints_in
+from holdfast.access.audit_writer import Checkpoint, send_checkpoints
 from holdfast.access.connections import Admission, ClientPeer, ConnectionLimits
-from holdfast.access.guard import AccessRules, Refused
+from holdfast.access.guard import DELAY_SECONDS, FAILURES, AccessRules, Refused
 from holdfast.access.principals import LOCAL, TokenPolicy
-from holdfast.access.wrong_credentials import DELAY_SECONDS, FAILURES
 
 HOST = {"host": "localhost"}
 

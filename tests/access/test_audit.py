@@ -19,19 +19,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.access import audit_trail
-from holdfast.access.audit_check import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
-from holdfast.access.audit_files import (
+from holdfast.access import audit_writer
+from holdfast.access.audit_reader import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
+from holdfast.access.audit_writer import (
     START,
     AuditFiles,
     AuditKey,
     AuditRecord,
+    AuditTrail,
     Checkpoint,
     link_of,
     read_key,
     read_line,
+    send_checkpoints,
 )
-from holdfast.access.audit_trail import AuditTrail, send_checkpoints
 from holdfast.core import Redactor
 from holdfast.errors import UsageError
 from holdfast.keys import Mac
@@ -362,8 +363,8 @@ class Disk(AuditFiles):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same steps in shorter times."""
-    monkeypatch.setattr(audit_trail, "SYNC_SECONDS", 0.01)
-    monkeypatch.setattr(audit_trail, "GATHER_SECONDS", 0.001)
+    monkeypatch.setattr(audit_writer, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(audit_writer, "GATHER_SECONDS", 0.001)
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

@@ -22,9 +22,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from holdfast.access.guard import FAILURES
 from holdfast.access.jwt import JwtVerifier
 from holdfast.access.principals import Principal, TokenPolicy, TokensFile, Verify
-from holdfast.access.wrong_credentials import FAILURES
 from holdfast.errors import UsageError
 from holdfast.files import replace_file
 from holdfast.front.app import create_app

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from holdfast.access.connections import Admission, ClientPeer, ConnectionLimits
+from holdfast.access.connections import Admission, ClientPeer, ConnectionLimits, PeerUids, has_left
 from holdfast.access.guard import AccessRules, Refused
-from holdfast.access.local_peer import PeerUids, has_left
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from tests.harness.waiting import came_true
@@ -175,5 +174,5 @@ def test_without_netlink_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> 
     def refused(*_: object) -> socket.socket:
         raise PermissionError("seccomp")
 
-    monkeypatch.setattr("holdfast.access.local_peer.socket.socket", refused)
+    monkeypatch.setattr("holdfast.access.connections.socket.socket", refused)
     assert PeerUids.open() is None

@@ -15,9 +15,7 @@ import httpx2
 import pytest
 
 from holdfast.access.connections import ClientPeer, ConnectionLimits, peer_at
-from holdfast.access.principals import TokenPolicy
-from holdfast.access.quotas import QuotaExceeded, Quotas
-from holdfast.access.wrong_credentials import (
+from holdfast.access.guard import (
     DELAY_SECONDS,
     FAILURES,
     LONG_DELAY_SECONDS,
@@ -25,6 +23,8 @@ from holdfast.access.wrong_credentials import (
     WINDOW_SECONDS,
     WrongCredentials,
 )
+from holdfast.access.principals import TokenPolicy
+from holdfast.access.quotas import QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
 from holdfast.front.acceptor import Acceptor, AdmittedProtocol
 from holdfast.front.app import create_app

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.access.policy import roles_of
 from holdfast.access.principals import Principal, TokenPolicy
-from holdfast.access.roles import roles_of
 from holdfast.config import config_from_mapping
 from holdfast.control.server.openapi import OPERATIONS
 from holdfast.errors import ConfigError

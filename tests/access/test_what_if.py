@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.access.audit_files import AuditRecord
-from holdfast.access.policy import AccessItem, Policy
-from holdfast.access.what_if import PossiblePolicy, principal_named, replayed
+from holdfast.access.audit_reader import replayed
+from holdfast.access.audit_writer import AuditRecord
+from holdfast.access.policy import AccessItem, Policy, PossiblePolicy, principal_named
 from holdfast.config.settings import AccessRule, AccessSettings
 
 pytestmark = pytest.mark.requirement("SEC-14")

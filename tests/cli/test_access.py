@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.access.audit_files import AuditFiles, AuditRecord
+from holdfast.access.audit_writer import AuditFiles, AuditRecord
 from tests.access.test_audit import KEY
 from tests.cli.in_process import Inside
 

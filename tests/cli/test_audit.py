@@ -16,8 +16,8 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from holdfast.access.audit_check import AuditFilter, AuditReader
-from holdfast.access.audit_files import AuditFiles, AuditRecord
+from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_writer import AuditFiles, AuditRecord
 from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
 from holdfast.serve.audit_start import audited

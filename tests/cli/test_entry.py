@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from holdfast import __version__
-from holdfast.access.audit_files import AuditFiles, read_key
+from holdfast.access.audit_writer import AuditFiles, read_key
 from holdfast.cli.entry import COMMANDS
 from holdfast.cli.runner import run_app
 from holdfast.testing import StdioServer

@@ -26,8 +26,8 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-from holdfast.access.audit_check import AuditFilter, AuditReader
-from holdfast.access.audit_files import AuditRecord
+from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_writer import AuditRecord
 from holdfast.files import replace_file
 from tests.auth.issuer import SECRET, Person, issuer_for
 from tests.auth.real_servers import NODE_MODULES, NODE_PROGRAMS

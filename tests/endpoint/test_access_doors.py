@@ -196,9 +196,9 @@ class Check:
 
     def sees(self, server: str) -> bool:
         """Whether the server is there at all, as its endpoint shows it."""
-        return self.doors.hub.registry.policy.may_see_server(
-            Principal(name=self.caller.name, groups=self.caller.groups, scopes=self.caller.scopes), server
-        )
+        return self.doors.hub.registry.policy.grants(
+            Principal(name=self.caller.name, groups=self.caller.groups, scopes=self.caller.scopes)
+        ).may_see_server(server)
 
     async def check_lists(self) -> None:
         for method, (kind, names, key, by) in LISTS.items():

@@ -19,9 +19,8 @@ import httpx2
 import pytest
 
 from holdfast.access import TokenPolicy
-from holdfast.access.audit_check import AuditFilter, AuditReader
-from holdfast.access.audit_files import AuditFiles
-from holdfast.access.audit_trail import AuditTrail
+from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.config import config_from_mapping
 from holdfast.core import Kind
 from holdfast.endpoint.view import View, has_all

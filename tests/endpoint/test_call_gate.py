@@ -16,9 +16,8 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from holdfast.access.audit_check import AuditFilter, AuditReader
-from holdfast.access.audit_files import AuditFiles
-from holdfast.access.audit_trail import AuditTrail
+from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config.read import config_from_mapping
 from holdfast.config.settings import ApprovalSettings

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from holdfast.access.assertions import KEY_SET_PATH, IdentityAssertions
+from holdfast.access.jwt import KEY_SET_PATH, IdentityAssertions
 from holdfast.access.principals import TokenPolicy, TrustedGateway
 from holdfast.config import config_from_mapping
 from holdfast.front.app import create_app

@@ -14,9 +14,8 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from holdfast.access.audit_check import AuditFilter, AuditReader
-from holdfast.access.audit_files import AuditFiles
-from holdfast.access.audit_trail import AuditTrail
+from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.access.principals import TokenPolicy
 from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out

@@ -13,8 +13,7 @@ from typing import Any, cast
 import anyio
 import uvicorn
 
-from holdfast.access.connections import ConnectionLimits
-from holdfast.access.local_peer import PeerUids
+from holdfast.access.connections import ConnectionLimits, PeerUids
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.listener import HttpConnection
 from holdfast.serve.listening_socket import bind

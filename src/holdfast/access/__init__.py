@@ -7,27 +7,31 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.access.assertions import KEY_SET_PATH as KEY_SET_PATH, IdentityAssertions as IdentityAssertions
-    from holdfast.access.audit_check import (
+    from holdfast.access.audit_reader import (
         AuditFilter as AuditFilter,
         AuditReader as AuditReader,
+        Replayed as Replayed,
         Verified as Verified,
         checkpoints_in as checkpoints_in,
         latest_records as latest_records,
+        replayed as replayed,
         verify as verify,
     )
-    from holdfast.access.audit_files import (
+    from holdfast.access.audit_writer import (
         AuditFiles as AuditFiles,
         AuditKey as AuditKey,
         AuditRecord as AuditRecord,
+        AuditTrail as AuditTrail,
         audit_places as audit_places,
         read_key as read_key,
+        send_checkpoints as send_checkpoints,
     )
-    from holdfast.access.audit_trail import AuditTrail as AuditTrail, send_checkpoints as send_checkpoints
     from holdfast.access.connections import (
         Admission as Admission,
         ClientPeer as ClientPeer,
         ConnectionLimits as ConnectionLimits,
+        PeerUids as PeerUids,
+        has_left as has_left,
         peer_at as peer_at,
     )
     from holdfast.access.ext_authz import (
@@ -43,14 +47,22 @@ if TYPE_CHECKING:
         RefusalKind as RefusalKind,
         Refused as Refused,
     )
-    from holdfast.access.jwt import JwtVerifier as JwtVerifier
-    from holdfast.access.local_peer import PeerUids as PeerUids, has_left as has_left
+    from holdfast.access.jwt import (
+        KEY_SET_PATH as KEY_SET_PATH,
+        IdentityAssertions as IdentityAssertions,
+        JwtVerifier as JwtVerifier,
+    )
     from holdfast.access.policy import (
+        ALL_ROLES as ALL_ROLES,
         AccessDecision as AccessDecision,
         AccessItem as AccessItem,
         Grants as Grants,
         ItemKind as ItemKind,
         Policy as Policy,
+        PossiblePolicy as PossiblePolicy,
+        Role as Role,
+        principal_named as principal_named,
+        roles_of as roles_of,
     )
     from holdfast.access.principals import (
         HOW_TO_BE_KNOWN as HOW_TO_BE_KNOWN,
@@ -70,12 +82,5 @@ if TYPE_CHECKING:
         is_endpoint as is_endpoint,
     )
     from holdfast.access.quotas import QuotaExceeded as QuotaExceeded, Quotas as Quotas
-    from holdfast.access.roles import ALL_ROLES as ALL_ROLES, Role as Role, roles_of as roles_of
-    from holdfast.access.what_if import (
-        PossiblePolicy as PossiblePolicy,
-        Replayed as Replayed,
-        principal_named as principal_named,
-        replayed as replayed,
-    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

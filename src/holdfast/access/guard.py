@@ -1,23 +1,30 @@
 """Access to the HTTP endpoints: the user, the Host, the Origin and the token of every request are checked first.
 
-A hub without credentials serves only users that it knows by their uid; see ``local_peer`` (SEC-10). A hub with
+A hub without credentials serves only users that it knows by their uid; see ``PeerUids`` (SEC-10). A hub with
 credentials serves a valid one from any user: it is the better proof, and a proxy on this machine has a user of its own.
 
 A page in a browser can send requests to a loopback address, also under a name of its own (DNS rebinding): so the
 Host must be an allowed one, and so must an Origin. Beyond loopback every caller needs a token or a JWT that
-verifies. The control API and the status page have tokens of their own; a caller's token does not open them. Wrong
-credentials are counted for every path.
+verifies. The control API and the status page have tokens of their own; a caller's token does not open them.
+
+Wrong credentials are counted for every path, for each peer and in all, and answered late where there are many (SEC-11).
+A credential is always looked at: behind a proxy, strangers and users have one address, and a token that was renewed a
+moment ago is as unknown as a guess. What is limited is the work for wrong ones. One request of a connection waits for
+the answer to the one before it, and connections are limited: so an answer that comes late bounds the guesses. A valid
+credential never waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -25,14 +32,25 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.access.assertions import KEY_SET_PATH
 from holdfast.access.connections import Admission
+from holdfast.access.jwt import KEY_SET_PATH
 from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, HubPrincipals, Principal, TokenPolicy
 from holdfast.access.protected_resource import METADATA_PATH, ProtectedResource
 from holdfast.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
-from holdfast.access.wrong_credentials import WrongCredentials
 
-__all__ = ["LOOPBACK_HOSTS", "AccessRules", "Guard", "RefusalKind", "Refused"]
+__all__ = [
+    "DELAY_SECONDS",
+    "FAILURES",
+    "LONG_DELAY_SECONDS",
+    "LOOPBACK_HOSTS",
+    "MOST_FAILURES",
+    "WINDOW_SECONDS",
+    "AccessRules",
+    "Guard",
+    "RefusalKind",
+    "Refused",
+    "WrongCredentials",
+]
 
 RefusalKind: TypeAlias = Literal["user", "unknown_user", "left", "login", "certificate", "too_many_logins", "quota"]
 """Why a client was refused: another user of this machine, or one that is not known, a wrong credential, a client
@@ -201,6 +219,45 @@ class AccessRules:
         exceeded = QuotaExceeded("connections", self.quotas.limits.connections, RETRY_SECONDS)
         self.report("quota", admission.peer.name, principal.name, exceeded.quota)
         return Refused(429, exceeded.message, retry_after=exceeded.retry_after)
+
+
+FAILURES: Final = 20
+WINDOW_SECONDS: Final = 60.0
+DELAY_SECONDS: Final = 1.0
+"""After so many wrong credentials in so many seconds, further ones of a peer are answered after this time. A person, or
+a client after a rotation, needs fewer."""
+
+MOST_FAILURES: Final = 1_000
+LONG_DELAY_SECONDS: Final = 5.0
+"""The same for all peers together."""
+
+MOST_PEERS: Final = 4_096
+"""How many peers are remembered; the one that failed least recently is forgotten first."""
+
+
+class WrongCredentials:
+    """The wrong credentials of the last minute."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failed: dict[str, deque[float]] = {}
+        self._all: deque[float] = deque(maxlen=MOST_FAILURES)
+
+    def count(self, peer: str) -> float:
+        """Note a wrong credential; after how many seconds it is answered."""
+        now = self._clock()
+        times = self._failed.pop(peer, None) or deque(maxlen=FAILURES)
+        many, in_all = self._is_full(times, now), self._is_full(self._all, now)
+        times.append(now)
+        self._all.append(now)
+        self._failed[peer] = times
+        if len(self._failed) > MOST_PEERS:
+            del self._failed[next(iter(self._failed))]
+        return LONG_DELAY_SECONDS if in_all else DELAY_SECONDS if many else 0.0
+
+    @staticmethod
+    def _is_full(times: deque[float], now: float) -> bool:
+        return len(times) == times.maxlen and times[0] > now - WINDOW_SECONDS
 
 
 _SECRET_HEADER = GATEWAY_SECRET_HEADER.lower()

@@ -1,35 +1,47 @@
-"""Verify a caller's JWT: its signature, issuer, audience and time. An unsigned token is never accepted.
+"""JWTs of two kinds: a caller's, which the hub verifies, and the hub's own about its callers, which it signs.
 
-The keys are the issuer's: one public key in a file, or the set that it publishes (JWKS). A token with a key at hand is
-always verified by it. The set is fetched when it is old, or when a token names a key that is not in it. Any sender can
-name an unknown key: so all of them share one fetch, a pause follows it, and requests with known keys do not wait for
-it. A set that cannot be fetched again stays in force for a while: an issuer that is down locks no one out.
+``JwtVerifier`` checks the signature, issuer, audience and time of a caller's token. An unsigned token is never
+accepted. The keys are the issuer's: one public key in a file, or the set that it publishes (JWKS). A token with a key
+at hand is always verified by it. The set is fetched when it is old, or when a token names a key that is not in it. Any
+sender can name an unknown key: so all of them share one fetch, a pause follows it, and requests with known keys do not
+wait for it. A set that cannot be fetched again stays in force for a while: an issuer that is down locks no one out.
+
+``IdentityAssertions`` makes short-lived JWTs (SEC-20). A server that trusts the hub learns from one who calls it, and
+can prove it: the issuer is the address of the hub, the subject the principal, the audience the address of the server.
+An assertion is not the caller's token, and gives access to nothing else: another server must refuse it, because it is
+not the audience. The keys are derived from the hub's secrets, so all workers and replicas with the same secrets sign
+with the same key and publish the same set. A new secret signs at once; the keys of the others stay in the set until
+their secrets are removed.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
 import math
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.access.principals import Principal
 from holdfast.access.protected_resource import ProtectedResource
 from holdfast.core import is_loopback
 from holdfast.errors import UsageError
+from holdfast.keys import KeyRing
 
-__all__ = ["JwtVerifier"]
+__all__ = ["KEY_SET_PATH", "IdentityAssertions", "JwtVerifier"]
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Only asymmetric signatures: with a shared secret, a verifier could also sign."""
@@ -269,3 +281,80 @@ def _from_file(file: Path) -> _KeyFromFile:
     if "PRIVATE KEY" in pem or "PUBLIC KEY" not in pem:
         raise UsageError(f"{file} contains no public key", hint="give the issuer's public key, in PEM form")
     return _KeyFromFile(pem)
+
+
+KEY_SET_PATH: Final = "/.well-known/jwks.json"
+PURPOSE: Final = "identity assertion"
+ALGORITHM: Final = "ES256"
+"""The signature that the libraries of the field have in common, besides RSA, whose keys cannot be derived."""
+
+ASSERTION_SECONDS: Final = 60
+"""How long an assertion is valid: a request takes less to arrive, also with a clock that is a little off."""
+
+REUSED_SECONDS: Final = 20.0
+"""How long one is used again: a signature takes about 50 µs."""
+
+MOST_KEPT: Final = 1_024
+
+_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the curve P-256."""
+
+
+class IdentityAssertions:
+    """Signs for one hub, whose address is ``issuer``. ``ring`` returns the secrets in force."""
+
+    def __init__(self, issuer: str, ring: Callable[[], KeyRing], *, wall: Callable[[], float] = time.time) -> None:
+        self._issuer = issuer
+        self._ring = ring
+        self._wall = wall
+        self._keys: dict[bytes, tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]] = {}
+        self._kept: dict[tuple[str, str, bytes], tuple[float, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<IdentityAssertions of {self._issuer}, {len(self._kept)} in use>"
+
+    def __call__(self, principal: str, audience: str) -> str:
+        """An assertion about a principal for a server."""
+        secret, now = self._ring().derived(PURPOSE)[0], self._wall()
+        made, assertion = self._kept.get((principal, audience, secret), (0.0, ""))
+        if not 0 <= now - made < REUSED_SECONDS:
+            assertion = self._signed(principal, audience, secret, int(now))
+            # The latest stand last, so the oldest give way.
+            self._kept.pop((principal, audience, secret), None)
+            self._kept[principal, audience, secret] = now, assertion
+            while len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return assertion
+
+    def key_set(self) -> dict[str, Any]:
+        """The public keys, as a JWKS."""
+        return {"keys": [self._key(secret)[1] for secret in self._ring().derived(PURPOSE)]}
+
+    def _signed(self, principal: str, audience: str, secret: bytes, now: int) -> str:
+        key, public = self._key(secret)
+        claims = {
+            "iss": self._issuer,
+            "sub": principal,
+            "aud": audience,
+            "iat": now,
+            "exp": now + ASSERTION_SECONDS,
+        }
+        return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": public["kid"]})
+
+    def _key(self, secret: bytes) -> tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]:
+        """The private key of a secret, and its public half."""
+        found = self._keys.get(secret)
+        if found is None:
+            key = ec.derive_private_key(int.from_bytes(secret, "big") % (_ORDER - 1) + 1, ec.SECP256R1())
+            public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+            named = {"kid": _thumbprint(public), "use": "sig", "alg": ALGORITHM}
+            in_force = self._ring().derived(PURPOSE)
+            self._keys = {one: kept for one, kept in self._keys.items() if one in in_force}
+            found = self._keys[secret] = key, {**public, **named}
+        return found
+
+
+def _thumbprint(key: dict[str, Any]) -> str:
+    """The name of a key (RFC 7638): the same at every replica."""
+    content = json.dumps({name: key[name] for name in ("crv", "kty", "x", "y")}, separators=(",", ":"), sort_keys=True)
+    return base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).decode().rstrip("=")

@@ -14,13 +14,19 @@ person. A rule with a condition covers tools and prompts only: a resource has no
   them; an allow does not hold for dots that lead out of what it allows (``other_readings``).
 - **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids.
 
-How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Index`` those for an item; a
+How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Rules`` those for an item; a
 decision is their common bits. Both tables are bounded, and no table has an entry for a principal *and* an item: a
 thousand principals with ten thousand tools would not fit. A subject is a name *with* its groups and scopes: two tokens
 of one principal are two subjects. A new configuration is a new ``Policy``, so nothing kept outlives its rules.
 
 A request that another hub makes for its clients (``source`` is ``hub``) was judged there, by the credential that came
 in there. It is not judged again: an approval would be asked for twice, and the groups are not known here.
+
+Two more are here. ``roles_of`` says what a principal may do with the control API and the status page: read, operate,
+approve. ``PossiblePolicy`` says what the rules can come to where the arguments of a call are not known: a person asks
+without them, and the audit has their hash. Then a condition may be true or false. It only matters together with the
+effect of its rule, so it is enough to judge with all conditional rules of an effect in force, or with none of them, for
+each of the three effects.
 """
 
 from __future__ import annotations
@@ -29,19 +35,31 @@ import hashlib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import translate
+from itertools import product
 from posixpath import normpath
 from re import compile as compiled
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from pydantic import AnyUrl
 
 from holdfast.access.principals import LOCAL, Principal
-from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, Unjudged
+from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, RoleHolders, RoleSettings, Unjudged
 
-__all__ = ["AccessDecision", "AccessItem", "Grants", "ItemKind", "Policy"]
+__all__ = [
+    "ALL_ROLES",
+    "AccessDecision",
+    "AccessItem",
+    "Grants",
+    "ItemKind",
+    "Policy",
+    "PossiblePolicy",
+    "Role",
+    "principal_named",
+    "roles_of",
+]
 
 Effect: TypeAlias = Literal["allow", "deny", "ask"]
 
@@ -117,13 +135,9 @@ class Policy:
         """Whether the item is there at all for this principal: listed, found, completed, suggested."""
         return self.grants(principal).may_list(item)
 
-    def may_see_server(self, principal: Principal, server: str) -> bool:
-        """Whether the server is there at all for this principal: in instructions, status and directory."""
-        return self.grants(principal).may_see_server(server)
-
     def learn(self, item: AccessItem) -> None:
         """Find the rules of an item beforehand. A list of thousands would be too long for one step of the loop."""
-        self._rules.index.item(item)
+        self._rules.item(item)
 
     def __repr__(self) -> str:
         return f"<Policy {self.version} {len(self.settings.rules)} rules, default {self._rules.default}>"
@@ -146,7 +160,7 @@ class Grants:
 
     def decide(self, item: AccessItem, arguments: bytes | Mapping[str, Any] | None = None) -> AccessDecision:
         """What holds for a call of this item."""
-        matching = self._bits & self._rules.index.item(item)
+        matching = self._bits & self._rules.item(item)
         facts = CallFacts(arguments)
         if found := self._rules.first("deny", matching, facts):
             return found
@@ -158,25 +172,25 @@ class Grants:
 
     def may_list(self, item: AccessItem) -> bool:
         """Whether the item is there at all."""
-        matching = self._bits & self._rules.index.item(item)
+        matching = self._bits & self._rules.item(item)
         return self._may_see(matching, matching)
 
     def hidden_by(self, item: AccessItem) -> str:
         """The rule for which an item is not there: a deny without a condition, or ``default`` if no rule allows it."""
-        denying = self._bits & self._rules.index.item(item) & self._rules.effects["deny"] & ~self._rules.conditional
+        denying = self._bits & self._rules.item(item) & self._rules.effects["deny"] & ~self._rules.conditional
         return _named(next(_positions(denying))) if denying else _without_rule(is_open=False).rule
 
     def may_see_server(self, server: str) -> bool:
-        """Whether the server is there at all."""
-        index = self._rules.index
-        return self._may_see(self._bits & index.server(server), self._bits & index.whole(server))
+        """Whether the server is there at all: in instructions, status and directory."""
+        rules = self._rules
+        return self._may_see(self._bits & rules.server(server), self._bits & rules.whole(server))
 
     def has_all_of(self, server: str) -> bool:
         """Whether nothing of the server is limited: then methods pass that the protocol does not define."""
-        rules, matching = self._rules, self._bits & self._rules.index.server(server)
+        rules, matching = self._rules, self._bits & self._rules.server(server)
         if matching & (rules.effects["deny"] | rules.effects["ask"]):
             return False
-        plain = matching & rules.index.whole(server) & rules.effects["allow"] & ~rules.conditional
+        plain = matching & rules.whole(server) & rules.effects["allow"] & ~rules.conditional
         return self._is_open or bool(plain)
 
     def _may_see(self, matching: int, denying: int) -> bool:
@@ -203,10 +217,17 @@ class _Rules:
         self.default = settings.default or ("deny" if settings.rules else "allow")
         made = {text: Condition(text) for text in {rule.when for rule in self.all} if text}
         self._conditions = {at: made[rule.when] for at, rule in enumerate(self.all) if rule.when}
-        self.index = _Index(self.all)
         self.effects = {effect: _bits(rule.effect == effect for rule in self.all) for effect in _EFFECTS}
         self.conditional = _bits(bool(rule.when) for rule in self.all)
+        self._whole = _bits(not (rule.tools or rule.prompts or rule.resources) for rule in self.all)
         self._local_is_named = any(LOCAL.name in rule.principals for rule in self.all)
+        self._subjects = tuple(_Names(self.all, key) for key in ("principals", "groups", "scopes"))
+        self._servers = _Patterns([rule.servers or _ALL for rule in self.all])
+        self._kinds: Mapping[ItemKind, _Patterns] = {
+            kind: _Patterns([_covered(rule, kind) for rule in self.all]) for kind in ("tool", "prompt", "resource")
+        }
+        self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
+        self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
 
     def subject(self, principal: Principal) -> tuple[int, bool]:
         """The rules for a principal, and whether what none of them covers is open.
@@ -215,8 +236,39 @@ class _Rules:
         """
         if principal.source == "hub":
             return 0, True
+        by_name, by_group, by_scope = self._subjects
+        bits = by_name.of((principal.name,)) & by_group.of(principal.groups) & by_scope.of(principal.scopes)
         local = principal.name == LOCAL.name and not self._local_is_named
-        return self.index.subject(principal), self.default == "allow" or local
+        return bits, self.default == "allow" or local
+
+    def server(self, name: str) -> int:
+        found = self._of_server.get(name)
+        if found is None:
+            found = self._servers.of(name, among=-1)
+            self._of_server.keep(name, found)
+        return found
+
+    def whole(self, name: str) -> int:
+        """The rules that cover everything of a server."""
+        return self.server(name) & self._whole
+
+    def item(self, item: AccessItem) -> int:
+        found = self._of_item.get(item)
+        if found is None:
+            server = self.server(item.server)
+            found = self._kinds[item.kind].of(item.name, among=server) & server
+            if item.kind == "resource" and server:
+                found = self._by_all_readings(item.name, found, server)
+            if len(item.name) <= LONGEST_KEPT:
+                self._of_item.keep(item, found)
+        return found
+
+    def _by_all_readings(self, uri: str, found: int, server: int) -> int:
+        readings, has_dots = other_readings(uri)
+        for reading in readings:
+            also = self._kinds["resource"].of(reading, among=server) & server
+            found = (found & also if has_dots else found) | ((found | also) & self.effects["deny"])
+        return found
 
     def first(self, effect: Effect, matching: int, facts: CallFacts) -> AccessDecision | None:
         """The first rule of this effect that holds: those without a condition first, since they cost nothing."""
@@ -261,54 +313,6 @@ def _positions(bits: int) -> Iterator[int]:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
         bits ^= lowest
-
-
-class _Index:
-    """The rules that match a principal, a server, and an item; each as bits."""
-
-    def __init__(self, rules: Sequence[AccessRule]) -> None:
-        self._subjects = tuple(_Names(rules, key) for key in ("principals", "groups", "scopes"))
-        self._servers = _Patterns([rule.servers or _ALL for rule in rules])
-        self._kinds: Mapping[ItemKind, _Patterns] = {
-            kind: _Patterns([_covered(rule, kind) for rule in rules]) for kind in ("tool", "prompt", "resource")
-        }
-        self._denying = _bits(rule.effect == "deny" for rule in rules)
-        self._whole = _bits(not (rule.tools or rule.prompts or rule.resources) for rule in rules)
-        self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
-        self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
-
-    def subject(self, principal: Principal) -> int:
-        by_name, by_group, by_scope = self._subjects
-        return by_name.of((principal.name,)) & by_group.of(principal.groups) & by_scope.of(principal.scopes)
-
-    def server(self, name: str) -> int:
-        found = self._of_server.get(name)
-        if found is None:
-            found = self._servers.of(name, among=-1)
-            self._of_server.keep(name, found)
-        return found
-
-    def whole(self, name: str) -> int:
-        """The rules that cover everything of a server."""
-        return self.server(name) & self._whole
-
-    def item(self, item: AccessItem) -> int:
-        found = self._of_item.get(item)
-        if found is None:
-            server = self.server(item.server)
-            found = self._kinds[item.kind].of(item.name, among=server) & server
-            if item.kind == "resource" and server:
-                found = self._by_all_readings(item.name, found, server)
-            if len(item.name) <= LONGEST_KEPT:
-                self._of_item.keep(item, found)
-        return found
-
-    def _by_all_readings(self, uri: str, found: int, server: int) -> int:
-        readings, has_dots = other_readings(uri)
-        for reading in readings:
-            also = self._kinds["resource"].of(reading, among=server) & server
-            found = (found & also if has_dots else found) | ((found | also) & self._denying)
-        return found
 
 
 _ALL = ("*",)
@@ -406,21 +410,76 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _Bounded(Generic[_Key, _Value]):
+class _Bounded(dict[_Key, _Value]):
     """What was found, by a key. Where it is full, the older half goes: what is in use comes back at its next use."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
-        self._kept: dict[_Key, _Value] = {}
-
-    def get(self, key: _Key) -> _Value | None:
-        return self._kept.get(key)
 
     def keep(self, key: _Key, value: _Value) -> None:
-        if len(self._kept) >= self._most:
-            for old in list(self._kept)[: self._most // 2]:
-                del self._kept[old]
-        self._kept[key] = value
+        if len(self) >= self._most:
+            for old in list(self)[: self._most // 2]:
+                del self[old]
+        self[key] = value
 
-    def __len__(self) -> int:
-        return len(self._kept)
+
+Role: TypeAlias = Literal["read", "operate", "approve"]
+
+ALL_ROLES: Final[frozenset[Role]] = frozenset({"read", "operate", "approve"})
+
+
+def roles_of(principal: Principal, settings: RoleSettings) -> frozenset[Role]:
+    """The roles of a principal. Who may operate or approve may also read: both act on what they see."""
+    by_role: Mapping[Role, RoleHolders] = {
+        "read": settings.read,
+        "operate": settings.operate,
+        "approve": settings.approve,
+    }
+    held: set[Role] = {
+        role
+        for role, holders in by_role.items()
+        if principal.name in holders.principals
+        or not principal.groups.isdisjoint(holders.groups)
+        or not principal.scopes.isdisjoint(holders.scopes)
+    }
+    return frozenset(held | {"read"} if held else held)
+
+
+def principal_named(name: str, groups: Iterable[str] = (), scopes: Iterable[str] = ()) -> Principal:
+    """A principal by its full name, as the rules see it."""
+    if name == LOCAL.name:
+        return LOCAL
+    return Principal(name=name, groups=frozenset(groups), scopes=frozenset(scopes), source="token")
+
+
+class PossiblePolicy:
+    """What the rules can come to where the arguments of a call are not known."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        conditional = {rule.effect for rule in settings.rules if rule.when}
+        choices = [(True, False) if effect in conditional else (True,) for effect in _EFFECTS]
+        self._policies = []
+        for chosen in product(*choices):
+            holds = dict(zip(_EFFECTS, chosen, strict=True))
+            rules = [_decided(rule, holds=holds[rule.effect]) for rule in settings.rules]
+            self._policies.append(Policy(replace(settings, rules=tuple(rules))))
+
+    def effects(self, principal: Principal, item: AccessItem) -> frozenset[str]:
+        """The effects that some arguments have. No condition covers a resource, so the last variant is for these."""
+        fitting = self._policies[-1:] if item.kind == "resource" else self._policies
+        return frozenset(policy.decide(principal, item).effect for policy in fitting)
+
+    def __repr__(self) -> str:
+        return f"<PossiblePolicy of {len(self._policies)} variants>"
+
+
+def _decided(rule: AccessRule, *, holds: bool) -> AccessRule:
+    """A rule whose condition is true, or false. A rule that does not hold stays: it may name ``local``."""
+    if not rule.when:
+        return rule
+    return replace(rule, when="") if holds else replace(rule, when="", tools=_NOTHING, prompts=(), resources=())
+
+
+_NOTHING = ("\0",)
+"""No tool has this name."""

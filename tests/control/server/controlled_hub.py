@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import httpx2
 
-from holdfast.access.audit_trail import AuditTrail
+from holdfast.access.audit_writer import AuditTrail
 from holdfast.access.principals import TokenPolicy
 from holdfast.config import config_from_mapping
 from holdfast.control.control_client import ControlClient

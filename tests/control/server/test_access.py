@@ -16,9 +16,8 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.access.audit_check import AuditFilter, AuditReader
-from holdfast.access.audit_files import AuditFiles
-from holdfast.access.audit_trail import AuditTrail
+from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.access.principals import TokenPolicy
 from holdfast.auth.sign_in import SignInClient
 from holdfast.control.models import ApiError, Session

@@ -16,22 +16,24 @@ a cut end of the manifest              checkpoints, and files that no entry name
 It cannot find that the end of a file was cut off which was not closed, behind the last checkpoint: the report says for
 which files that holds. It cannot find a history that was written with the key. A half line at the end of a file is what
 a crash leaves: it is a warning.
+
+``AuditReader`` reads records for people, and ``replayed`` judges a recorded call by another policy.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from holdfast.access.audit_files import (
+from holdfast.access.audit_writer import (
     LONGEST_LINE,
     MANIFEST,
     START,
@@ -43,9 +45,21 @@ from holdfast.access.audit_files import (
     link_of,
     read_line,
 )
+from holdfast.access.policy import AccessItem, ItemKind, Policy, PossiblePolicy, principal_named
+from holdfast.core import MASK
 from holdfast.errors import UsageError
 
-__all__ = ["AuditFilter", "AuditReader", "Verified", "checkpoints_in", "latest_records", "verify"]
+__all__ = [
+    "AuditFilter",
+    "AuditReader",
+    "ReplayChange",
+    "Replayed",
+    "Verified",
+    "checkpoints_in",
+    "latest_records",
+    "replayed",
+    "verify",
+]
 
 MOST_PROBLEMS: Final = 100
 """How many problems are listed; all of them are counted."""
@@ -342,3 +356,58 @@ def latest_records(folder: Path, wanted: AuditFilter, most: int) -> list[AuditRe
                     if wanted(record):
                         found.append(record)
     return heapq.nlargest(most, found, key=lambda record: record.time)
+
+
+# Calls of the past under another policy (SEC-14).
+
+_METHODS: Final[Mapping[str, ItemKind]] = {
+    "tools/call": "tool",
+    "prompts/get": "prompt",
+    "resources/read": "resource",
+}
+
+ReplayChange: TypeAlias = Literal["refused", "asks", "allowed", "same", "unknown"]
+"""What changes for a recorded call: it was made and would be refused, or would wait for a person; it was denied and
+would be allowed; nothing; or it cannot be said, because the arguments are not known.
+"""
+
+
+class Replayed(NamedTuple):
+    """A recorded call under another policy."""
+
+    change: ReplayChange
+    effect: str
+    """``allow``, ``ask`` or ``deny``; all that are possible, where it is not known."""
+    rule: str
+    reason: str
+
+
+def replayed(record: AuditRecord, policy: Policy, possible: PossiblePolicy) -> Replayed | None:
+    """What a policy would have decided about a recorded call; None for a record that is none."""
+    kind = _METHODS.get(record.method)
+    if record.event != "call" or kind is None or not record.server:
+        return None
+    principal = principal_named(record.principal, record.groups, record.scopes)
+    item = AccessItem(kind, record.server, record.tool)
+    known, arguments = _arguments(record)
+    was_denied = record.outcome == "denied" and bool(record.rule)
+    was_made = record.outcome not in ("denied", "refused")
+    if not known and len(effects := possible.effects(principal, item)) > 1:
+        return Replayed("unknown", " or ".join(sorted(effects)), "", "a condition needs arguments that were hashed")
+    decision = policy.decide(principal, item, arguments)
+    change: ReplayChange = "same"
+    if decision.effect == "deny" and was_made:
+        change = "refused"
+    elif decision.effect == "ask" and was_made and not record.approval:
+        change = "asks"
+    elif decision.effect == "allow" and was_denied:
+        change = "allowed"
+    return Replayed(change, decision.effect, decision.rule, decision.reason)
+
+
+def _arguments(record: AuditRecord) -> tuple[bool, bytes | Mapping[str, Any] | None]:
+    """Whether the arguments of a call are known, and what they are. A masked part makes them unknown."""
+    if not record.argument_bytes:
+        return True, None
+    shown = bytes(record.arguments)
+    return bool(shown) and MASK.encode() not in shown, shown or None
