@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from holdfast.auth.registration import known_client as known_client
     from holdfast.auth.sign_in import PendingSignIn as PendingSignIn, SignInClient as SignInClient
     from holdfast.auth.token_store import GrantStore as GrantStore, TokenStore as TokenStore
-    from holdfast.auth.user_tokens import UserGrants as UserGrants, UserLogin as UserLogin, UserTokens as UserTokens
+    from holdfast.auth.user_tokens import (
+        UserGrants as UserGrants,
+        UserLogin as UserLogin,
+        UserRow as UserRow,
+        UserTokens as UserTokens,
+        UserTokenStore as UserTokenStore,
+        find_user_keys as find_user_keys,
+        open_grant as open_grant,
+        seal_grant as seal_grant,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

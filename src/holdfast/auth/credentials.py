@@ -152,7 +152,7 @@ def _of_grant(spec: ServerSpec, grant: Grant, store: GrantStore) -> LoginStatus:
         server_id=spec.id,
         kind="login",
         source=grant.source,
-        place=str(store.file) if grant.source == "file" else "the keyring",
+        place=store.place if grant.source == "file" else "the keyring",
         issuer=grant.issuer,
         resource=grant.resource,
         scope=grant.scope,

@@ -165,8 +165,8 @@ class GrantStore(Protocol):
     """The grants of one person, or of the hub itself. All methods but ``renewing`` block."""
 
     @property
-    def file(self) -> Path:
-        """Where they are kept."""
+    def place(self) -> str:
+        """Where they are kept, for people."""
 
     @property
     def current(self) -> bool:
@@ -208,6 +208,7 @@ class TokenStore:
         self.folder = folder or state_folder(os.environ)
         self._file = _StoreFile(self.folder)
         self.file = self._file.path
+        self.place = str(self.file)
         self._find_vault = vault
         self._vaults: list[SecretStorage | None] = []
         self._clock = clock

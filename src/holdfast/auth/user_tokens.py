@@ -21,8 +21,9 @@ What must never happen:
   one grant; the kernel takes it from a process that ends.
 * A row that does not open is taken for no login and overwritten silently: it is logged, and the others stay usable.
 
-``UserTokens.of`` gives the logins of one principal the form of a ``GrantStore``, so renewals and logins work with them
-as with the hub's own.
+``UserTokenStore`` is what every store of users' logins has in common. ``UserTokens`` is the file; the replicas of a
+fleet share theirs (``fleet/user_logins.py``). ``UserTokenStore.of`` gives the logins of one principal the form of a
+``GrantStore``, so renewals and logins work with them as with the hub's own.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ import os
 import secrets
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.auth.credentials import Logins, LoginStatus, status_of, takes_login
-from holdfast.auth.grant import Grant, GrantKey, canonical, key_of, read_entry, write_entry
+from holdfast.auth.grant import Grant, GrantKey, canonical, read_entry, write_entry
 from holdfast.auth.token_store import SERVICE, StoreUnusable, find_keyring, renewing
 from holdfast.config import ServerSpec, state_folder
 from holdfast.core import command_line
@@ -58,7 +60,18 @@ from holdfast.files import (
 )
 from holdfast.keys import SHORTEST_SECRET, KeyRing
 
-__all__ = ["KEY_FILE_VARIABLE", "KEY_VARIABLE", "UserGrants", "UserLogin", "UserTokens", "find_user_keys"]
+__all__ = [
+    "KEY_FILE_VARIABLE",
+    "KEY_VARIABLE",
+    "UserGrants",
+    "UserLogin",
+    "UserRow",
+    "UserTokenStore",
+    "UserTokens",
+    "find_user_keys",
+    "open_grant",
+    "seal_grant",
+]
 
 log = logging.getLogger("holdfast.auth")
 
@@ -151,7 +164,7 @@ def _ring(content: bytes, where: str) -> KeyRing:
     return KeyRing(keys)
 
 
-# The file.
+# What all stores have.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,28 +182,25 @@ class UserLogin:
     refused: str = ""
 
 
+class UserRow(NamedTuple):
+    """One login in a store; no grant where no key in force opens it."""
+
+    principal: str
+    key: GrantKey
+    grant: Grant | None
+
+
 class _ReadGrants(NamedTuple):
     """What was read of one user."""
 
-    stamp: FileStamp = None
+    stamp: object = None
     grants: tuple[Grant, ...] = ()
 
 
-class UserTokens:
-    """The logins of all users. Its methods block: call them in a thread where that matters.
+class UserTokenStore(ABC):
+    """The logins of all users. Its methods block, but ``stamp`` and ``renewing``: call them in a thread."""
 
-    ``keeps``: this is the hub, which seals rows again and sets a file aside that its keys do not open.
-    """
-
-    def __init__(
-        self, folder: Path | None = None, *, keys: KeyRing | None = None, keeps: bool = False, path: Path | None = None
-    ) -> None:
-        self.folder = folder or state_folder(os.environ)
-        self.file = path or self.folder / FILE_NAME
-        self._given = keys
-        self._keeps = keeps
-        self._opened: KeyRing | None = None
-        self._turn = threading.Lock()
+    def __init__(self) -> None:
         self._users: OrderedDict[str, UserGrants] = OrderedDict()
 
     def of(self, principal: str) -> UserGrants:
@@ -203,38 +213,120 @@ class UserTokens:
             self._users.popitem(last=False)
         return known
 
-    def stamp(self) -> FileStamp:
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where they are kept, for people."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """See that there are keys, and that they fit what is kept. Raises ``HoldfastError``."""
+
+    @abstractmethod
+    def stamp(self, principal: str) -> object:
+        """Changes when a login of this user does. It is asked for each call: it costs little and waits for nothing."""
+
+    @abstractmethod
+    def look(self) -> object:
         """Changes when a login of any user does."""
-        return file_stamp(self.file)
+
+    @abstractmethod
+    def rows(self, principal: str | None = None) -> list[UserRow]:
+        """The rows of a user, or of all."""
+
+    @abstractmethod
+    def changing(self, principal: str) -> AbstractContextManager[dict[GrantKey, Grant]]:
+        """Change the grants of one user: all of it, or nothing. Raises ``StoreUnusable``."""
+
+    @abstractmethod
+    def renewing(self, key: GrantKey, principal: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of one grant. Raises ``StoreUnusable`` if it cannot be had."""
 
     def all(self) -> list[UserLogin]:
         """All logins of all users, without their secrets."""
-        found: list[UserLogin] = []
-        for principal, key, grant in self._rows(None):
-            if grant is None:
-                found.append(UserLogin(principal=principal, issuer=key.issuer, resource=key.resource, readable=False))
-                continue
-            found.append(
-                UserLogin(
-                    principal=principal,
-                    issuer=key.issuer,
-                    resource=key.resource,
-                    readable=True,
-                    scope=grant.scope,
-                    expires_at=grant.expires_at,
-                    refreshable=grant.refreshable,
-                    refused=grant.refused,
-                )
-            )
-        return found
+        return [_login_of(row) for row in self.rows()]
 
     def read(self, principal: str) -> tuple[Grant, ...]:
         """The grants of one user. One that does not open is left out and logged."""
-        found = list(self._rows(principal))
-        for _, key, grant in found:
-            if grant is None:
-                log.warning("a login to %s does not open: its user has to log in again", key.resource)
-        return tuple(grant for _, _, grant in found if grant is not None)
+        found = self.rows(principal)
+        for row in found:
+            if row.grant is None:
+                log.warning("a login to %s does not open: its user has to log in again", row.key.resource)
+        return tuple(row.grant for row in found if row.grant is not None)
+
+
+def _login_of(row: UserRow) -> UserLogin:
+    grant = row.grant
+    return UserLogin(
+        principal=row.principal,
+        issuer=row.key.issuer,
+        resource=row.key.resource,
+        readable=grant is not None,
+        scope=grant.scope if grant is not None else "",
+        expires_at=grant.expires_at if grant is not None else None,
+        refreshable=grant is not None and grant.refreshable,
+        refused=grant.refused if grant is not None else "",
+    )
+
+
+def seal_grant(keys: KeyRing, grant: Grant, about: bytes) -> bytes:
+    """A grant, encrypted; it opens only with the same ``about``."""
+    return keys.seal(json.dumps(write_entry(replace(grant, source="file"))).encode(), purpose=PURPOSE, about=about)
+
+
+def open_grant(keys: KeyRing, sealed: bytes, about: bytes) -> Grant | None:
+    """The grant; None if no key in force sealed it about this, or if a newer version wrote it."""
+    content = keys.open(sealed, purpose=PURPOSE, about=about)
+    if content is None:
+        return None
+    try:
+        entry: dict[str, Any] = json.loads(content)
+        return read_entry(entry)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # a newer version wrote it
+
+
+# The file.
+
+
+class UserTokens(UserTokenStore):
+    """The logins of all users in one file.
+
+    ``keeps``: this is the hub, which seals rows again and sets a file aside that its keys do not open.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, *, keys: KeyRing | None = None, keeps: bool = False, path: Path | None = None
+    ) -> None:
+        super().__init__()
+        self.folder = folder or state_folder(os.environ)
+        self.file = path or self.folder / FILE_NAME
+        self._given = keys
+        self._keeps = keeps
+        self._opened: KeyRing | None = None
+        self._turn = threading.Lock()
+
+    @property
+    def place(self) -> str:
+        """The path of the file."""
+        return str(self.file)
+
+    def check(self) -> None:
+        """See that the keys open the file."""
+        _ = self.keys
+
+    def stamp(self, principal: str) -> FileStamp:
+        """Changes when the file does."""
+        _ = principal  # one file has the logins of all users
+        return file_stamp(self.file)
+
+    def look(self) -> FileStamp:
+        """Changes when the file does."""
+        return file_stamp(self.file)
+
+    def renewing(self, key: GrantKey, principal: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of one grant; the kernel takes it from a process that ends."""
+        return renewing(self.folder, key, principal)
 
     @contextmanager
     def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
@@ -244,8 +336,8 @@ class UserTokens:
             private_folder(self.folder)
             with closing(self._open()) as database, database:
                 database.execute("BEGIN IMMEDIATE")
-                before = {key: grant for _, key, grant in self._opened_rows(database, keys, principal)}
-                after = {key: grant for key, grant in before.items() if grant is not None}
+                rows = self._opened_rows(database, keys, principal)
+                after = {row.key: row.grant for row in rows if row.grant is not None}
                 known = dict(after)
                 yield after
                 for key in known.keys() - after.keys():
@@ -253,7 +345,7 @@ class UserTokens:
                     database.execute("DELETE FROM grants WHERE principal = ? AND issuer = ? AND resource = ?", where)
                 for key, grant in after.items():
                     if known.get(key) != grant:
-                        sealed = _sealed(keys, principal, grant)
+                        sealed = seal_grant(keys, grant, _about(principal, key))
                         database.execute("INSERT OR REPLACE INTO grants VALUES (?, ?, ?, ?)", (principal, *key, sealed))
         except (sqlite3.Error, OSError) as exc:
             raise self._unusable(exc) from exc
@@ -317,8 +409,8 @@ class UserTokens:
                     )
             database.execute("INSERT OR REPLACE INTO lock VALUES (0, ?)", (keys.seal(LOCK_TEXT, purpose=PURPOSE),))
 
-    def _rows(self, principal: str | None) -> list[tuple[str, GrantKey, Grant | None]]:
-        """The rows of a user, or of all; a grant is None where no key in force opens it."""
+    def rows(self, principal: str | None = None) -> list[UserRow]:
+        """The rows of a user, or of all."""
         keys = self.keys
         if not self.file.exists():
             return []
@@ -328,14 +420,12 @@ class UserTokens:
         except (sqlite3.Error, OSError) as exc:
             raise self._unusable(exc) from exc
 
-    def _opened_rows(
-        self, database: sqlite3.Connection, keys: KeyRing, principal: str | None
-    ) -> list[tuple[str, GrantKey, Grant | None]]:
+    def _opened_rows(self, database: sqlite3.Connection, keys: KeyRing, principal: str | None) -> list[UserRow]:
         of_one = "" if principal is None else " WHERE principal = ?"
         query = f"SELECT principal, issuer, resource, sealed FROM grants{of_one} ORDER BY 1, 2, 3"  # noqa: S608 - fixed texts
         rows = database.execute(query, () if principal is None else (principal,)).fetchall()
         return [
-            (owner, key := GrantKey(issuer, resource), _grant_in(keys, owner, key, sealed))
+            UserRow(owner, key := GrantKey(issuer, resource), _grant_in(keys, owner, key, sealed))
             for owner, issuer, resource, sealed in rows
         ]
 
@@ -369,26 +459,15 @@ def _about(principal: str, key: GrantKey) -> bytes:
     return json.dumps([principal, *key]).encode()
 
 
-def _sealed(keys: KeyRing, principal: str, grant: Grant) -> bytes:
-    content = json.dumps(write_entry(replace(grant, source="file"))).encode()
-    return keys.seal(content, purpose=PURPOSE, about=_about(principal, grant.key))
-
-
 def _grant_in(keys: KeyRing, principal: str, key: GrantKey, sealed: bytes) -> Grant | None:
-    content = keys.open(sealed, purpose=PURPOSE, about=_about(principal, key))
-    if content is None:
-        return None
-    try:
-        entry: dict[str, Any] = json.loads(content)
-        return read_entry(entry) if key_of(entry) == key else None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # a newer version wrote it
+    grant = open_grant(keys, sealed, _about(principal, key))
+    return grant if grant is not None and grant.key == key else None
 
 
 class UserGrants:
     """The logins of one user (a ``GrantStore``)."""
 
-    def __init__(self, tokens: UserTokens, principal: str) -> None:
+    def __init__(self, tokens: UserTokenStore, principal: str) -> None:
         self._tokens = tokens
         self.principal = principal
         self._read = _ReadGrants()
@@ -397,14 +476,14 @@ class UserGrants:
         """What renews them; one for each user, so that one process asks once."""
 
     @property
-    def file(self) -> Path:
-        """Where they are kept."""
-        return self._tokens.file
+    def place(self) -> str:
+        """Where they are kept, for people."""
+        return self._tokens.place
 
     @property
     def current(self) -> bool:
         """Whether the last read is up to date."""
-        return self._read.stamp == self._tokens.stamp()
+        return self._read.stamp == self._tokens.stamp(self.principal)
 
     @property
     def known(self) -> tuple[Grant, ...]:
@@ -412,11 +491,11 @@ class UserGrants:
         return self._read.grants
 
     def grants(self) -> tuple[Grant, ...]:
-        """All grants of this user; reads the file again if it changed."""
+        """All grants of this user; reads them again if they changed."""
         with self._reading:
             if not self.current:
-                _ = self._tokens.keys  # the first look may seal the rows again
-                stamp = self._tokens.stamp()
+                self._tokens.check()  # the first look may seal the rows again
+                stamp = self._tokens.stamp(self.principal)
                 self._read = _ReadGrants(stamp, self._tokens.read(self.principal))
         return self._read.grants
 
@@ -446,11 +525,9 @@ class UserGrants:
         self.grants()
         return gone is not None
 
-    @asynccontextmanager
-    async def renewing(self, key: GrantKey) -> AsyncIterator[None]:
+    def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
         """Hold the lease of one grant."""
-        async with renewing(self._tokens.folder, key, self.principal):
-            yield
+        return self._tokens.renewing(key, self.principal)
 
     def status(self, spec: ServerSpec) -> LoginStatus:
         """The state of this user's login to a server. Reads the store and nothing else."""

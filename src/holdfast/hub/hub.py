@@ -15,7 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from holdfast.access import LOCAL
-from holdfast.auth import Logins, UserTokens
+from holdfast.auth import Logins, UserTokenStore
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable, nearest
 from holdfast.errors import CallForbidden, UnknownTool
@@ -273,7 +273,7 @@ class Hub(Operations, HubCalls):
         sign: SignAssertion | None = None,
         is_local: bool = False,
         has_local: bool = True,
-        user_tokens: UserTokens | None = None,
+        user_tokens: UserTokenStore | None = None,
     ) -> None:
         """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says.
 

@@ -36,7 +36,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.access import LOCAL, AccessItem, ItemKind, Policy
-from holdfast.auth import Logins, UserTokens
+from holdfast.auth import Logins, UserTokens, UserTokenStore
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
@@ -88,7 +88,7 @@ class SlotRegistry:
         fleet: Replicas | None = None,
         hub_tls: HubTls | None = None,
         sign: SignAssertion | None = None,
-        user_tokens: UserTokens | None = None,
+        user_tokens: UserTokenStore | None = None,
         has_local: bool = True,
     ) -> None:
         """``has_local``: there are callers without an identity, as in a program that uses the hub as a library."""

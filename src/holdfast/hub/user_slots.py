@@ -33,7 +33,7 @@ from dataclasses import replace
 import anyio.to_thread
 
 from holdfast.access import LOCAL
-from holdfast.auth import UserGrants, UserTokens
+from holdfast.auth import UserGrants, UserTokenStore
 from holdfast.config import Config, ServerSpec, Settings
 from holdfast.core import Catalog, ChangedKinds, Kind, Listing, State, events as on
 from holdfast.errors import ServerBusy
@@ -74,7 +74,7 @@ class UserSlots:
         catalog: Callable[[], Catalog],
         approvals: Approvals,
         journal: Journal,
-        tokens: UserTokens,
+        tokens: UserTokenStore,
         shared: Callable[[str], Slot],
     ) -> None:
         """``shared`` gives the shared slot of a server."""
@@ -151,7 +151,7 @@ class UserSlots:
             await sleep_until_poll(LOGIN_SECONDS)
             if not self.slots.servers_of:
                 continue
-            now = await anyio.to_thread.run_sync(self.tokens.stamp)
+            now = await anyio.to_thread.run_sync(self.tokens.look)
             if now == stamp:
                 continue
             stamp = now
@@ -189,7 +189,7 @@ class UserOwners:
     scope: SlotScope = "user"
 
     def __init__(
-        self, tokens: UserTokens, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
+        self, tokens: UserTokenStore, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
     ) -> None:
         self._tokens = tokens
         self._catalogs = catalogs
