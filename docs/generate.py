@@ -13,7 +13,7 @@ from commands_page import TERMINAL, commands
 from observing import observing
 
 from holdfast.control.server.control_events import EVENTS
-from holdfast.control.server.openapi import OPERATIONS, Operation, document
+from holdfast.control.server.operations import OPERATIONS, Operation, document
 from holdfast.doctor.case import Check
 from holdfast.doctor.codes import GROUPS, Code
 from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS

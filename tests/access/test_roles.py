@@ -7,7 +7,7 @@ import pytest
 from holdfast.access.policy import roles_of
 from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config import config_from_mapping
-from holdfast.control.server.openapi import OPERATIONS
+from holdfast.control.server.operations import OPERATIONS
 from holdfast.errors import ConfigError
 from tests.control.server.controlled_hub import TOKEN, steered
 
@@ -64,7 +64,7 @@ async def test_every_operation_serves_those_who_have_its_role_and_names_it_to_th
 
 
 async def test_a_stream_ends_when_its_reader_loses_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.control.server.api.RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.control.server.operations.RECHECK_SECONDS", 0.05)
     tokens = dict(TOKENS)
     policy = TokenPolicy(tokens=tokens)
     async with steered({}, tokens=policy, access={"roles": ROLES}) as hub:

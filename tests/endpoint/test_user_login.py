@@ -22,7 +22,7 @@ from holdfast.access.principals import TokenPolicy
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.config.read import config_from_mapping
 from holdfast.control.server.browser_identity import BrowserIdentity
-from holdfast.control.server.connect_page import CLIENT_DOCUMENT, ConnectPage
+from holdfast.control.server.server_logins import CLIENT_DOCUMENT, ConnectPage
 from holdfast.endpoint.user_login import LINK_SECONDS, LoginLinks
 from holdfast.front.app import create_app
 from holdfast.front.session_id import SessionIds

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast import load
 from holdfast.config import config_from_mapping
-from holdfast.control.server.history import History
-from holdfast.control.server.views import HubInfo, Views
+from holdfast.control.server.views import History, HubInfo, Views
 from holdfast.core import State, to_milliseconds
 from holdfast.errors import ServerNotReady
 from holdfast.hub import findings

@@ -40,15 +40,14 @@ if TYPE_CHECKING:
     )
     from holdfast.control.server import ControlServer as ControlServer
     from holdfast.control.server.browser_identity import BrowserIdentity as BrowserIdentity, Identified as Identified
-    from holdfast.control.server.connect_page import ConnectPage as ConnectPage
-    from holdfast.control.server.history import History as History
     from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,
         JsonFormatter as JsonFormatter,
         LogHandler as LogHandler,
     )
+    from holdfast.control.server.server_logins import ConnectPage as ConnectPage
     from holdfast.control.server.sign_ins import BrowserSessions as BrowserSessions
-    from holdfast.control.server.views import HubInfo as HubInfo, Views as Views
+    from holdfast.control.server.views import History as History, HubInfo as HubInfo, Views as Views
     from holdfast.control.server.workers import Worker as Worker, WorkerGroup as WorkerGroup
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -24,7 +24,7 @@ from holdfast.control.models import ApiError, Session
 from holdfast.control.server import sign_ins as limits
 from holdfast.control.server.api import page_name
 from holdfast.control.server.browser_identity import BrowserIdentity, SealedCookies
-from holdfast.control.server.openapi import OPERATIONS
+from holdfast.control.server.operations import OPERATIONS
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.errors import HubRefused
 from holdfast.front.session_id import SessionIds

@@ -12,8 +12,7 @@ import pytest
 from holdfast.config.read import config_from_mapping
 from holdfast.control.server import control_events as feeds
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, EventStream, _Follower, event_for
-from holdfast.control.server.history import History
-from holdfast.control.server.views import AT_ONCE, HubInfo, Views
+from holdfast.control.server.views import AT_ONCE, History, HubInfo, Views
 from holdfast.core.breaker import ClosedAgain
 from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from holdfast.control.server.openapi import document
+from holdfast.control.server.operations import document
 from holdfast.testing import HttpServer
 from tests.control.server.controlled_hub import TOKEN, steered
 

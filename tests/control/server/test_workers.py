@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.control.server.history import History
-from holdfast.control.server.views import HubInfo
+from holdfast.control.server.views import History, HubInfo
 from holdfast.control.server.workers import SharedTotals, Worker, WorkerGroup
 from holdfast.hub import CallOutcome
 

@@ -26,8 +26,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from holdfast.control.server.history import change_of
-from holdfast.control.server.views import AT_ONCE, Views
+from holdfast.control.server.views import AT_ONCE, Views, change_of
 from holdfast.core import Tripped, to_milliseconds
 from holdfast.errors import UnknownServer
 from holdfast.hub import (

@@ -17,15 +17,15 @@ from starlette.routing import BaseRoute, Mount
 from holdfast.access import AuditTrail, roles_of
 from holdfast.config import UNIX
 from holdfast.control.models import FleetView
-from holdfast.control.server.api import HANDLERS, ApiContext, ControlApi
+from holdfast.control.server.api import ControlApi
 from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.control_events import EventStream
-from holdfast.control.server.history import History
 from holdfast.control.server.log_buffer import LOGGED_OUTCOMES, LogBuffer
 from holdfast.control.server.metrics import Metrics, metrics_route
+from holdfast.control.server.operations import ApiContext
 from holdfast.control.server.page import page_routes
 from holdfast.control.server.sign_ins import BrowserSessions
-from holdfast.control.server.views import HubInfo, Views
+from holdfast.control.server.views import History, HubInfo, Views
 from holdfast.control.server.workers import SharedTotals, SpokenApi, WorkerGroup, asked, keep_switches, worker_routes
 from holdfast.core import Transition
 from holdfast.fleet import Fleet
@@ -68,7 +68,7 @@ class ControlServer:
         self.views = Views(hub, self.history, about, fleet, loop_lag=self._loop_lag)
         self.events = EventStream(self.views, wall=time.time)
         context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, browsers, audit)
-        self._api = ControlApi(context, HANDLERS)
+        self._api = ControlApi(context)
         self._browsers = browsers
         self._audit = audit
         self._workers = workers

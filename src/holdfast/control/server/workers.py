@@ -34,9 +34,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.control.models import JoinedClientView
 from holdfast.control.server.control_events import EventStream
-from holdfast.control.server.history import History
-from holdfast.control.server.openapi import look_up
-from holdfast.control.server.views import HubInfo, shown_clients
+from holdfast.control.server.operations import look_up
+from holdfast.control.server.views import History, HubInfo, shown_clients
 from holdfast.errors import HoldfastError
 from holdfast.hub import Hub
 from holdfast.wire import HttpOrigin, Pool
