@@ -72,10 +72,11 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_its_place_to_the
 @pytest.mark.requirement("HUB-12")
 async def test_no_call_waits_for_its_turn_without_end() -> None:
     bulkhead = Bulkhead(CallPolicy(concurrency=1, queue=5, timeout=0.01))
-    await bulkhead.enter()
+    assert bulkhead.try_acquire()
     with pytest.raises(BulkheadFull):
-        await bulkhead.enter()
+        await bulkhead.wait()
     assert bulkhead.waiting == 0
     bulkhead.release()
-    await bulkhead.enter()
+    await bulkhead.wait()
     assert bulkhead.waiting == 0
+    assert not bulkhead.try_acquire()

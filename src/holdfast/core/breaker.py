@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+import msgspec
+
 __all__ = [
     "Breaker",
     "BreakerEvent",
@@ -93,9 +95,11 @@ class RefusalReason(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(slots=True, eq=False)
-class Permit:
-    """The right to make one call, given back by ``settle``. Two permits are never equal."""
+class Permit(msgspec.Struct, eq=False):
+    """The right to make one call, given back by ``settle``. Two permits are never equal.
+
+    It is a struct because every call makes one: that takes a tenth of the time of a dataclass.
+    """
 
     generation: int
     connection: int | None = None

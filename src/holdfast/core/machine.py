@@ -232,25 +232,22 @@ class Machine:
 
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
         """May a call try? A call that is admitted without a connection waits for one, and may start a dial."""
-        refusal = _shut(self, now)
-        if refusal is not None:
-            return refusal, _interested(self.life, self.breaker, refusal, now)
-        well = self.life.state is State.CONNECTED and self.breaker.state is BreakerState.CLOSED  # most calls
-        if not well and self.life.policy.claims and _lacks_claim(self.life, self.breaker, now):
-            refusal = _explained(self, Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
-            return refusal, _interested(self.life, self.breaker, refusal, now)
-        lease = self.life.lease
-        decision = self.breaker.admit(now, lease.generation if lease is not None else None)
+        life, breaker = self.life, self.breaker
+        lease = life.lease
+        well = lease is not None and life.state is State.CONNECTED and not lease.call_denied
+        well = well and breaker.state is BreakerState.CLOSED
+        decision: Permit | Refusal | None = None if well else _shut(self, now)  # most calls are well
+        if decision is None:
+            decision = breaker.admit(now, lease.generation if lease is not None else None)
+            if isinstance(decision, Refusal):
+                decision = _explained(self, decision, now)
         if isinstance(decision, Refusal):
-            refusal = _explained(self, decision, now)
-            return refusal, _interested(self.life, self.breaker, refusal, now)
-        self.life.calls += 1
-        self.life.last_used = now
-        if decision.probe and self.life.claim_until is not None:
-            self.life.claim_used = True
-        if decision.connection is not None:
-            return decision, ()
-        return decision, self.handle(CallWaiting(decision.probe), now)
+            return decision, _interested(life, breaker, decision, now)
+        life.calls += 1
+        life.last_used = now
+        if decision.probe and life.claim_until is not None:
+            life.claim_used = True
+        return decision, () if decision.connection is not None else self.handle(CallWaiting(decision.probe), now)
 
     def settle(
         self, permit: Permit, outcome: Outcome, now: float, *, chance: float = 0.0, reason: str = ""
@@ -267,7 +264,10 @@ class Machine:
         if outcome is Outcome.TRANSPORT_FAILURE:
             self.failed_call = reason
         change = self.breaker.settle(permit, outcome, now)
-        routine = outcome is Outcome.NEUTRAL or _is_routine(self, outcome)
+        lease, routine = self.life.lease, outcome is Outcome.NEUTRAL
+        if outcome is Outcome.COMPLETED and lease is not None:
+            # A completed call on a proven connection without failures changes nothing.
+            routine = lease.proven and not lease.failures and not lease.call_denied
         if change is None and routine and not permit.probe:
             return ()  # no timer has changed either: most calls end here
         effects = self._told(change)
@@ -415,10 +415,8 @@ def _learn(machine: Machine, event: Event, now: float) -> BreakerEvent | None:
 
 
 def _shut(machine: Machine, now: float) -> Refusal | None:
-    """The refusal by a state that admits no calls, before the breaker is asked."""
+    """The refusal by a state that admits no calls, or for the right to probe, before the breaker is asked."""
     life = machine.life
-    if life.state is State.CONNECTED and life.lease is not None and not life.lease.call_denied:
-        return None  # most calls
     reason = _SHUT.get(life.state)
     if reason is not None:
         return Refusal(reason, None, life.reason)
@@ -430,6 +428,8 @@ def _shut(machine: Machine, now: float) -> Refusal | None:
     if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
         wait = max(life.parked_until - now, machine.breaker.retry_in(now))
         return Refusal(RefusalReason.PERMANENTLY_FAILED, _or_sooner(machine, wait, now), life.reason)
+    if life.policy.claims and _lacks_claim(life, machine.breaker, now):
+        return _explained(machine, Refusal(RefusalReason.PROBING, machine.breaker.policy.probe_wait), now)
     return None
 
 
@@ -449,14 +449,6 @@ def _or_sooner(machine: Machine, wait: float | None, now: float) -> float | None
     if wait is None or plan is None:
         return wait
     return min(wait, max(plan, machine.breaker.policy.probe_wait))
-
-
-def _is_routine(machine: Machine, outcome: Outcome) -> bool:
-    """A completed call on a proven connection without failures changes nothing."""
-    lease = machine.life.lease
-    if outcome is not Outcome.COMPLETED or lease is None:
-        return False
-    return lease.proven and not lease.failures and not lease.call_denied
 
 
 _SHUT: Mapping[State, RefusalReason] = {

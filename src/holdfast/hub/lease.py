@@ -245,9 +245,9 @@ class OtherEra:
             self._settled.set()
             self._scope.cancel()
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: Connection | None) -> None:
         """Close it, if it is still this one: the server no longer knows its session. The next call opens another."""
-        if connection is self.connection:
+        if connection is not None and connection is self.connection:
             self._down()
             self._scope.cancel()
 

@@ -188,13 +188,11 @@ class Bulkhead(Semaphore):
         self.resize(policy.concurrency)
         self.policy = policy
 
-    async def enter(self) -> bool:
-        """Take a place until ``release``; returns whether the caller waited for it.
+    async def wait(self) -> None:
+        """Wait for a place, and take it until ``release``.
 
         Raises ``BulkheadFull`` if the queue is full or the wait takes too long.
         """
-        if self.try_acquire():
-            return False
         if self.waiting >= self.policy.queue:
             raise BulkheadFull
         self.waiting += 1
@@ -205,4 +203,3 @@ class Bulkhead(Semaphore):
             raise BulkheadFull from None
         finally:
             self.waiting -= 1
-        return True

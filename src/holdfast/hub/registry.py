@@ -260,6 +260,7 @@ class SlotRegistry:
             connector=Connector(dialer, limit, ServerCache(), settings.load),
             tasks=tasks,
             host=self.publisher,
+            approvals=self.approvals,
             journal=self.journal,
             relay=lambda: self.relay,
             fleet=self.fleet.evidence if self.fleet is not None else None,

@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -53,14 +54,15 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.hub.address_checks import AddressChecks, watch_address
+from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub_clock import Clock
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead
 from holdfast.hub.records import OneClientRecord
-from holdfast.hub.slot_call import CallAttempt, SlotCall
+from holdfast.hub.slot_call import SlotCall, begin_trace, is_tracing, out_of_time, outcome_of
 from holdfast.types import ProgressFn
-from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject
+from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject, is_word
 
 if TYPE_CHECKING:
     from holdfast.hub.replica_link import EvidenceSharing
@@ -114,6 +116,7 @@ class SlotContext:
     connector: Connector
     tasks: anyio.abc.TaskGroup
     host: SlotHost
+    approvals: Approvals
     journal: Journal
     relay: FindRelay
     one_client: bool = False
@@ -226,44 +229,52 @@ class Slot:
         asked after a wait, and raises if the call may not be made any more.
         """
         call = SlotCall(
-            self,
-            self._context,
-            method,
-            params,
-            caller=caller,
-            repeatable=repeatable,
-            within=within,
-            exact=exact,
-            check=check,
-        )
+            self, self._context, method, params, caller, repeatable, within, exact, check,
+            late=self.lease is None, began=perf_counter(),
+        )  # fmt: skip
+        if within is not None:
+            call.limit = anyio.move_on_after(within)
+        if is_tracing():
+            begin_trace(call)
         result: RawObject | None = None
         try:
             with call.limit or _NO_LIMIT:
                 while result is None:
-                    attempt = CallAttempt(call)
                     try:
-                        connection = await attempt.begin()
+                        call.admit()
+                        call.has_place = self.bulkhead.try_acquire()
+                        if not call.has_place:
+                            await call.wait_for_place()
+                        if call.trace is not None:
+                            call.trace.enter("wait")
+                        lease = self.lease
+                        if lease is None:
+                            lease = await call.wait_for_lease()
+                        connection = lease.connection
+                        if connection is None or lease.other is not None:
+                            connection = await lease.connection_for(caller)
                         policy = self.bulkhead.policy
                         result = await connection.request(
                             method,
-                            attempt.params,
+                            call.send_on(lease, connection),
                             idle=policy.timeout,
                             within=policy.hard_timeout,
                             on_progress=on_progress,
                             caller=caller,
                         )
                     except ServerFailure as raised:
-                        attempt.fail(raised)
+                        call.fail(raised)
                     finally:
-                        attempt.end(completed=result is not None)
+                        call.end(completed=result is not None)
                     if result is None:
-                        call.repeat(attempt)
+                        call.begin_again()
             if result is None:
-                raise call.out_of_time()
+                raise out_of_time(call)
         except BaseException as exc:
-            call.failed(exc)
+            call.record(outcome_of(exc), exc)
             raise
-        call.answered(result)
+        failed = result.get("isError")
+        call.record("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
         return result
 
     def admit(self) -> Permit | Refusal:

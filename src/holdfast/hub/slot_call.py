@@ -1,4 +1,4 @@
-"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` makes the attempts (``CallAttempt``).
+"""The path of a call: admitted, sent once, settled, recorded. ``Slot.call`` goes through the steps of a ``SlotCall``.
 
 Theory of operation. A call goes through these steps, in one coroutine, without a task or a queue of its own::
 
@@ -13,7 +13,7 @@ What can happen:
   held is looked at again, its caller's rights are (``check``), and its parameters get the names that the server lists
   now. A probe keeps its place in the breaker: it is the one call that may try.
 * The server answers: any answer, also an error, is a completed round trip (BRK-3).
-* The connection fails, or the time is up. ``CallAttempt.fail`` says what that means for the server. Only then the
+* The connection fails, or the time is up. ``_outcome_of`` says what that means for the server. Only then the
   breaker and the lifecycle count it.
 * The caller is cancelled: it takes nothing with it but itself. Its permit is settled as neutral.
 * The caller's own time is up (``limit``): the call is cancelled likewise. If it was with the server, that is a timeout,
@@ -24,7 +24,7 @@ What must never happen:
 * A request is sent twice although the server may have acted on it. It is repeated once, and only if the server refused
   it before it acted (its session had expired, or nothing listened), or if the tool is declared read-only or idempotent
   and the connection died (LIFE-16). Every other failure says that the outcome is uncertain.
-* A permit or a place is kept. ``CallAttempt.end`` gives both back in a ``finally``, also when the caller is cancelled.
+* A permit or a place is kept. ``SlotCall.end`` gives both back in a ``finally``, also when the caller is cancelled.
 * One death of a server counts as many failures. Over HTTP every call in flight fails by itself; the lease counts its
   faults, and a call that began before the latest one counts nothing (BRK-2).
 * An error quotes a secret. Evidence is masked before any text is made of it, and the error is not chained to the
@@ -48,6 +48,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
+import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
@@ -112,7 +113,6 @@ from holdfast.wire import (
     descriptor_shortage,
     dumps,
     fields,
-    is_word,
     join_fields,
     load_members,
     text_of,
@@ -121,82 +121,175 @@ from holdfast.wire import (
 if TYPE_CHECKING:
     from holdfast.hub.slot import Slot, SlotContext
 
-__all__ = ["CallAttempt", "SlotCall", "is_tracing", "outcome_of", "read_result"]
+__all__ = ["SlotCall", "begin_trace", "is_tracing", "out_of_time", "outcome_of", "read_result"]
 
 
-class SlotCall:
-    """One call to one server, from its request to its end."""
+class SlotCall(msgspec.Struct, eq=False):
+    """One call to one server, from its request to its end: what was asked, what it holds, and what was seen.
 
-    __slots__ = (
-        "_asked_at",
-        "_check",
-        "_context",
-        "_exact",
-        "_late",
-        "_method",
-        "_params",
-        "_repeatable",
-        "_repeated",
-        "_within",
-        "caller",
-        "limit",
-        "slot",
-        "timer",
-        "trace",
-    )
+    Each attempt takes a permit and a place, and finds a connection. ``end`` gives both back, however it ended.
+    """
 
-    def __init__(  # noqa: PLR0913 - what a request is, and what limits it
-        self,
-        slot: Slot,
-        context: SlotContext,
-        method: str,
-        params: Fields,
-        *,
-        caller: Caller | None,
-        repeatable: bool,
-        within: float | None = None,
-        exact: bool = False,
-        check: Callable[[], object] | None = None,
-    ) -> None:
-        self.slot = slot
-        self._context = context
-        self._method = method
-        self._params = params
-        self.caller = caller
-        self._repeatable = repeatable
-        self._within = within
-        self._exact = exact
-        self._check = check
-        self.limit = anyio.move_on_after(within) if within is not None else None
-        """Ends the call when the caller's own time is up; most callers have none."""
-        self.timer = _Timer()
-        self.trace: Trace | None = None
-        if is_tracing():
-            self.trace = _begin_trace(slot.id, method, params, principal=self._principal)
-            if caller is not None:
-                caller.trace_id = self.trace.id
-        self._asked_at: float | None = None
-        """When it was first admitted; the wait for a server that comes up is counted from there."""
-        self._late = slot.lease is None
-        """Whether the server was not connected when it came: its name was a guess then, and is looked up again."""
-        self._repeated = False
+    slot: Slot
+    context: SlotContext
+    method: str
+    params: Fields
+    """As they were asked for."""
+    caller: Caller | None
+    repeatable: bool
+    within: float | None
+    """The caller's own limit."""
+    exact: bool
+    check: Callable[[], object] | None
+    late: bool
+    """Whether the server was not connected when it came: its name was a guess then, and is looked up again."""
+    began: float
+    limit: anyio.CancelScope | None = None
+    """Ends the call when the caller's own time is up; most callers have none."""
+    trace: Trace | None = None
+    asked_at: float | None = None
+    """When it was first admitted; the wait for a server that comes up is counted from there."""
+    has_repeated: bool = False
+
+    sent: Fields = {}
+    """What this attempt sends to the server."""
+    permit: Permit | None = None
+    has_place: bool = False
+    has_waited: bool = False
+    lease: Lease | None = None
+    connection: Connection | None = None
+    faults: int = 0
+    """The faults of the lease when the attempt began."""
+    seen: Evidence | None = None
+    """Why it failed."""
+    outcome: Outcome | None = None
+    sent_at: float | None = None
+    """When it was sent; None while it is not with the server."""
+    with_server: float = 0.0
+    """The seconds of earlier attempts with the server."""
 
     def __repr__(self) -> str:
-        return f"<SlotCall {self._method} to {self.slot.id!r} for {self._principal or 'this program'}>"
+        return f"<SlotCall {self.method} to {self.slot.id!r} for {self.principal or 'this program'}>"
 
     @property
-    def _principal(self) -> str:
+    def principal(self) -> str:
+        """Who calls; empty where a program calls in its own name."""
         return self.caller.principal if self.caller is not None else ""
 
-    def unfinished(self) -> Outcome:
-        """What an attempt without an outcome says of the server. A timeout counts only if a sign of life is missing."""
-        is_up = self.limit is not None and self.limit.cancel_called
-        return Outcome.TIMED_OUT if is_up and self.timer.is_running else Outcome.NEUTRAL
+    # The steps of an attempt, in their order.
 
-    def prepared(self) -> Fields:
+    def admit(self) -> None:
+        """Ask for the permit; what is held is refused before. Raises ``ToolHeld`` or ``ServerUnavailable``."""
+        self.sent = self._prepared()
+        if self.trace is not None:
+            self.trace.enter("admission")
+        self._take_permit()
+
+    async def wait_for_place(self) -> None:
+        """Wait for a place. Raises ``ServerBusy``, and what ``admit`` raises."""
+        try:
+            await self.slot.bulkhead.wait()
+        except BulkheadFull:
+            words = "has reached its limit of calls in flight"
+            raise _unavailable(self.slot, ServerBusy, words, retry_in=1.0) from None
+        self.has_place = True
+        self._admit_again()
+
+    async def wait_for_lease(self) -> Lease:
+        """The live connection; waits for a dial that is under way, and for nothing else."""
+        slot, settings = self.slot, self.context.settings
+        # The first call of one client's slot waits for its first dial.
+        first = self.context.one_client and not slot.machine.life.ever_connected
+        until = (self.asked_at or 0.0) + (settings.load.attempt_timeout if first else settings.call.ready_timeout)
+        while (lease := slot.lease) is None:
+            if slot.machine.dialing is None and slot.state in _HOPELESS:
+                kind, words = _HOPELESS[slot.state]
+                raise _unavailable(slot, kind, words)
+            # A connection that comes with the end of the wait is used.
+            if not await slot.changed(until=until) and slot.lease is None:
+                raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
+        self._admit_again()
+        return lease
+
+    def send_on(self, lease: Lease, connection: Connection) -> Fields:
+        """The parameters to send now, on this connection. Raises ``ToolHeld``, and what ``check`` raises."""
+        assert self.permit is not None  # noqa: S101 - it was admitted
+        self.permit.connection = lease.generation
+        self.lease, self.connection, self.faults = lease, connection, lease.faults
+        if self.has_waited or connection is not lease.connection:
+            if self.check is not None:
+                self.check()
+            self.sent = self._prepared()
+        if self.trace is not None:
+            self.trace.enter("upstream")
+            self.sent = self.trace.carried(self.sent)
+        self.sent_at = perf_counter()
+        return self.sent
+
+    def fail(self, raised: ServerFailure) -> None:
+        """The server gave no result."""
+        self.seen = descriptor_shortage(raised) or raised.evidence
+        self.outcome = _outcome_of(self, self.seen)
+
+    def end(self, *, completed: bool) -> None:
+        """Give back what the attempt took, and report what it says of the server."""
+        slot, permit = self.slot, self.permit
+        if self.has_place:
+            self.has_place = False
+            slot.bulkhead.release()
+        if permit is None:
+            return
+        self.permit = None
+        if completed:
+            slot.settle(permit, Outcome.COMPLETED)
+        elif self.seen is not None and self.outcome is not None:
+            reason = classify_evidence(_masked(self, self.seen), connected_before=True).reason
+            slot.settle(permit, self.outcome, reason)
+        else:  # a timeout counts only if a sign of life is missing
+            is_up = self.limit is not None and self.limit.cancel_called and self.sent_at is not None
+            slot.settle(permit, Outcome.TIMED_OUT if is_up else Outcome.NEUTRAL)
+
+    def begin_again(self) -> None:
+        """The attempt failed: another one follows, or the caller's error is raised."""
+        assert self.seen is not None  # noqa: S101 - it failed
+        if self.has_repeated or not _may_be_repeated(self, self.seen):
+            raise _error_of(self, self.seen)
+        if self.sent_at is not None:
+            self.with_server += perf_counter() - self.sent_at
+        self.has_repeated, self.sent_at, self.seen, self.outcome = True, None, None, None
+        self.has_waited, self.lease, self.connection = False, None, None
+
+    def record(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
+        """Record the end of the call, if the record has a reader."""
+        journal, trace = self.context.journal, self.trace
+        if trace is None and not journal.reads_calls(outcome):
+            return
+        now = perf_counter()
+        seconds, with_server = now - self.began, self.with_server
+        if self.sent_at is not None:
+            with_server += now - self.sent_at
+        known = exc if isinstance(exc, HoldfastError) else None
+        ended = CallEnded(
+            server=self.slot.id,
+            method=self.method,
+            outcome=outcome,
+            waited=seconds - with_server,
+            seconds=seconds,
+            at=self.context.clock.now(),
+            error=type(known).__name__ if known is not None else "",
+            reason=known.message if known is not None else "",
+            principal=self.principal,
+        )
+        if trace is not None:
+            trace.end(ended)
+        journal.write_call(ended)
+
+    def _prepared(self) -> Fields:
         """The parameters to send now; raises ``ToolHeld``, and ``CallForbidden`` where another name was judged."""
-        found = self._context.host.prepared(self.slot.id, self._method, self._params, late=self._late)
-        if self._exact and self._late and text_of(found.get("name")) != text_of(self._params.get("name")):
+        if not self.late and not self.context.approvals.pins.changed.get(self.slot.id):
+            return self.params  # no item of the server is held, and its name is the one that it lists
+        found = self.context.host.prepared(self.slot.id, self.method, self.params, late=self.late)
+        if self.exact and self.late and text_of(found.get("name")) != text_of(self.params.get("name")):
             raise CallForbidden(
                 f"not called: MCP server '{self.slot.id}' was not connected yet, and the rules are about names that it"
                 " lists",
@@ -205,97 +298,125 @@ class SlotCall:
             )
         return found
 
-    def prepared_again(self) -> Fields:
-        """The parameters after a wait; raises ``ToolHeld``, and what ``check`` raises."""
-        if self._check is not None:
-            self._check()
-        return self.prepared()
+    def _admit_again(self) -> None:
+        """Admit it after a wait: meanwhile the server may have failed, or been disabled. A probe keeps its permit."""
+        self.has_waited = True
+        if self.permit is not None and not self.permit.probe:
+            self.slot.settle(self.permit, Outcome.NEUTRAL)
+            self.permit = None
+            self._take_permit()
 
-    def admitted(self) -> Permit:
-        """The breaker's permit; raises ``ServerUnavailable``."""
+    def _take_permit(self) -> None:
         permit = self.slot.admit()
         if isinstance(permit, Refusal):
             kind, words = _REFUSALS[permit.reason]
             raise _unavailable(self.slot, kind, words, retry_in=permit.retry_in)
-        if self._asked_at is None:
-            self._asked_at = permit.at
-        return permit
+        self.permit = permit
+        if self.asked_at is None:
+            self.asked_at = permit.at
 
-    def admitted_again(self, permit: Permit) -> Permit:
-        """The permit after a wait: meanwhile the server may have failed, or been disabled. A probe keeps its own."""
-        if permit.probe:
-            return permit
-        self.slot.settle(permit, Outcome.NEUTRAL)
-        return self.admitted()
 
-    async def ready(self) -> Lease:
-        """The live connection; waits for a dial that is under way, and for nothing else."""
-        slot = self.slot
-        asked_at = self._asked_at if self._asked_at is not None else self._context.clock.now()
-        settings = self._context.settings
-        # The first call of one client's slot waits for its first dial.
-        first = self._context.one_client and not slot.machine.life.ever_connected
-        until = asked_at + (settings.load.attempt_timeout if first else settings.call.ready_timeout)
-        while (lease := slot.lease) is None:
-            if slot.machine.dialing is None and slot.state in _HOPELESS:
-                kind, words = _HOPELESS[slot.state]
-                raise _unavailable(slot, kind, words)
-            # A connection that comes with the end of the wait is used.
-            if not await slot.changed(until=until) and slot.lease is None:
-                raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
-        return lease
+def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
+    """The error of a call that reached the caller's own limit. One that was not sent did nothing."""
+    slot, limit = call.slot, f"the call's own timeout of {call.within:g} s"
+    if call.sent_at is None:
+        if slot.lease is None:
+            words = f"did not come up within {limit}"
+            return _unavailable(slot, ServerNotReady, words, retry_in=slot.health().retry_in)
+        return _unavailable(slot, ServerBusy, f"had no free place within {limit}", retry_in=1.0)
+    seen = TimedOut(doing=f"the result of {call.method}", after=call.within or 0.0)
+    words = f"the call to `{slot.id}` failed: no answer within {limit}"
+    if not call.repeatable:
+        words += _UNCERTAIN
+    return CallFailed(seen, words, hint="if it is always this slow, give the call a longer `timeout`")
 
-    def repeat(self, attempt: CallAttempt) -> None:
-        """An attempt failed: the next one follows, or the caller's error is raised."""
-        if self._repeated or not attempt.may_be_repeated(repeatable=self._repeatable):
-            raise attempt.error(repeatable=self._repeatable)
-        self._repeated = True
-        self.timer.stop()
 
-    def out_of_time(self) -> CallFailed | ServerUnavailable:
-        """The error of a call that reached the caller's own limit. One that was not sent did nothing."""
-        slot, limit = self.slot, f"the call's own timeout of {self._within:g} s"
-        if not self.timer.is_running:
-            if slot.lease is None:
-                words = f"did not come up within {limit}"
-                return _unavailable(slot, ServerNotReady, words, retry_in=slot.health().retry_in)
-            return _unavailable(slot, ServerBusy, f"had no free place within {limit}", retry_in=1.0)
-        seen = TimedOut(doing=f"the result of {self._method}", after=self._within or 0.0)
-        words = f"the call to `{slot.id}` failed: no answer within {limit}"
-        if not self._repeatable:
-            words += _UNCERTAIN
-        return CallFailed(seen, words, hint="if it is always this slow, give the call a longer `timeout`")
+# What a failure means.
 
-    def answered(self, result: RawObject) -> None:
-        """Record a call that has a result."""
-        failed = result.get("isError")
-        self._record("tool_error" if failed is not None and is_word(failed, b"true") else "completed")
 
-    def failed(self, exc: BaseException) -> None:
-        """Record a call that has none."""
-        self._record(outcome_of(exc), exc)
+def _outcome_of(call: SlotCall, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
+    """What the failure means for the connection; an expired session is given up here."""
+    lease = call.lease
+    if session_expired(seen):
+        if lease is not None and lease.other is not None and _uses_other_era(call):
+            lease.other.drop(call.connection)
+        elif lease is not None:
+            call.slot.handle(on.SessionExpired(lease.generation))
+        return Outcome.NEUTRAL
+    match seen:
+        case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
+            return Outcome.COMPLETED
+        case TimedOut():
+            return Outcome.TIMED_OUT
+        case OutOfDescriptors():
+            return Outcome.NEUTRAL  # the hub's own trouble
+        case ToldByHub():
+            return Outcome.NEUTRAL  # the hub that has the server counts it (BRK-3)
+        case HttpStatus(status=429) if call.connection is not None and call.connection.hub is not None:
+            return Outcome.NEUTRAL  # a quota of that hub, for one principal: no fault of the connection
+        case TokenNotRenewed():
+            return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
+        case HttpStatus(status=413):
+            return Outcome.NEUTRAL  # this request was too large: that says nothing about the next one
+        case HttpStatus() if classify_evidence(seen).status == "denied":
+            return Outcome.DENIED
+        case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if _is_over(call, seen):
+            return Outcome.CONNECTION_LOST
+        case OverBound():
+            return Outcome.COMPLETED  # an answer came; it was too large, and the connection goes on
+        case NetworkFailure(fault=NetworkFault.REFUSED):
+            return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
+        case NetworkFailure() if lease is not None:
+            # Over HTTP each call fails by itself when a server dies: calls in flight together are one failure.
+            if lease.faults != call.faults:
+                return Outcome.NEUTRAL
+            lease.faults += 1
+            return Outcome.TRANSPORT_FAILURE
+        case _:
+            return Outcome.TRANSPORT_FAILURE
 
-    def _record(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
-        """Record the call, if the record has a reader."""
-        journal, trace = self._context.journal, self.trace
-        if trace is None and not journal.reads_calls(outcome):
-            return
-        seconds, with_server = self.timer.read()
-        known = exc if isinstance(exc, HoldfastError) else None
-        ended = CallEnded(
-            server=self.slot.id,
-            method=self._method,
-            outcome=outcome,
-            waited=seconds - with_server,
-            seconds=seconds,
-            at=self._context.clock.now(),
-            error=type(known).__name__ if known is not None else "",
-            reason=known.message if known is not None else "",
-            principal=self._principal,
-        )
-        if trace is not None:
-            trace.end(ended)
-        journal.write_call(ended)
+
+def _uses_other_era(call: SlotCall) -> bool:
+    return call.lease is not None and call.connection not in (None, call.lease.connection)
+
+
+def _is_over(call: SlotCall, seen: Evidence) -> bool:
+    """Whether the server's first connection is lost, not only this request. A broken pipe is always lost."""
+    if _uses_other_era(call):
+        return False
+    piped = call.slot.spec.transport == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
+    return piped or (call.connection is not None and call.connection.wire.ended)
+
+
+def _may_be_repeated(call: SlotCall, seen: Evidence) -> bool:
+    """Whether a second attempt is safe (LIFE-16)."""
+    if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
+        # While the lost connection is still the current one, a second attempt would be refused too.
+        return call.lease is None or call.lease is not call.slot.lease
+    return session_expired(seen) or (call.repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+
+
+def _error_of(call: SlotCall, seen: Evidence) -> CallFailed | ServerUnavailable:
+    """The caller's error: what happened, on which server, and whether the server may have acted."""
+    seen = _masked(call, seen)
+    if isinstance(seen, ToldByHub):
+        return _told(call.slot.id, seen)
+    verdict = classify_evidence(seen, connected_before=True)
+    lost = isinstance(seen, NetworkFailure | ProcessExit)
+    cut = call.lease.cut if call.lease is not None and lost else ""
+    what = f"was cut off by the hub: {cut}" if cut else f"failed: {verdict.reason}"
+    words = f"the call to `{call.slot.id}` {what}"
+    uncertain = not call.repeatable and _may_have_acted(seen)
+    if uncertain:
+        words += _UNCERTAIN
+    if lost or (isinstance(seen, OverBound | NotMcp) and _is_over(call, seen)):
+        return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
+    kind = CallDenied if verdict.status == "denied" else CallFailed
+    return kind(seen, words, hint=verdict.hint)
+
+
+def _masked(call: SlotCall, seen: Evidence) -> Evidence:
+    return masked(seen, (call.lease or call.slot).redactor)
 
 
 async def read_result(server: str, result: RawObject) -> dict[str, Any]:
@@ -306,211 +427,6 @@ async def read_result(server: str, result: RawObject) -> dict[str, Any]:
         evidence = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
         verdict = classify_evidence(evidence)
         raise CallFailed(evidence, f"the call to `{server}` failed: {verdict.reason}", hint=verdict.hint) from exc
-
-
-class _Timer:
-    """How long a call took, and how long of that it was with the server."""
-
-    __slots__ = ("_began", "_sent_at", "_with_server")
-
-    def __init__(self) -> None:
-        self._began = perf_counter()
-        self._sent_at: float | None = None
-        self._with_server = 0.0
-        """The seconds of earlier attempts."""
-
-    def start(self) -> None:
-        """It is sent now."""
-        self._sent_at = perf_counter()
-
-    def stop(self) -> None:
-        """This attempt is over; another one follows."""
-        _, self._with_server = self.read()
-        self._sent_at = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is with the server."""
-        return self._sent_at is not None
-
-    def read(self) -> tuple[float, float]:
-        """All seconds until now, and those with the server."""
-        now = perf_counter()
-        sent = now - self._sent_at if self._sent_at is not None else 0.0
-        return now - self._began, self._with_server + sent
-
-
-class CallAttempt:
-    """One attempt of a call: what it took, what it used, and what its failure says of the server.
-
-    ``begin`` takes a permit and a place, and finds a connection. ``end`` gives both back, however the attempt ended.
-    """
-
-    __slots__ = (
-        "_call", "_connection", "_faults", "_has_place", "_lease", "_outcome", "_permit", "_seen", "_slot", "params",
-    )  # fmt: skip
-
-    def __init__(self, call: SlotCall) -> None:
-        self._call = call
-        self._slot = call.slot
-        self.params: Fields = {}
-        """What is sent to the server."""
-        self._permit: Permit | None = None
-        self._has_place = False
-        self._lease: Lease | None = None
-        self._connection: Connection | None = None
-        self._faults = 0
-        """The faults of the lease when the attempt began."""
-        self._outcome: Outcome | None = None
-        self._seen: Evidence | None = None
-        """Why it failed."""
-
-    def __repr__(self) -> str:
-        return f"<CallAttempt at {self._slot.id!r} on {self._lease}>"
-
-    async def begin(self) -> Connection:
-        """The connection to send it on, once it is admitted and has a place."""
-        call, slot, trace = self._call, self._slot, self._call.trace
-        self.params = call.prepared()  # what is held is refused before it takes a place
-        if trace is not None:
-            trace.enter("admission")
-        self._permit = call.admitted()
-        try:
-            waited = await slot.bulkhead.enter()
-        except BulkheadFull:
-            raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
-        self._has_place = True
-        if waited:
-            self._permit = call.admitted_again(self._permit)
-        if trace is not None:
-            trace.enter("wait")
-        lease = slot.lease
-        if lease is None:
-            waited, lease = True, await call.ready()
-            self._permit = call.admitted_again(self._permit)
-        self._permit.connection = lease.generation
-        self._lease, self._faults = lease, lease.faults
-        connection = self._connection = await lease.connection_for(call.caller)
-        if waited or connection is not lease.connection:
-            self.params = call.prepared_again()
-        if trace is not None:
-            trace.enter("upstream")
-            self.params = trace.carried(self.params)
-        call.timer.start()
-        return connection
-
-    def fail(self, raised: ServerFailure) -> None:
-        """The server gave no result."""
-        self._seen = descriptor_shortage(raised) or raised.evidence
-        self._outcome = self._outcome_of(self._seen)
-
-    def end(self, *, completed: bool) -> None:
-        """Give back what it took, and report what it says of the server."""
-        if self._has_place:
-            self._slot.bulkhead.release()
-        if self._permit is not None:
-            outcome = Outcome.COMPLETED if completed else self._outcome or self._call.unfinished()
-            self._slot.settle(self._permit, outcome, self._reason() if self._seen is not None else "")
-
-    def _outcome_of(self, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
-        """What the failure means for the connection; an expired session is given up here."""
-        if session_expired(seen):
-            self._expire()
-            return Outcome.NEUTRAL
-        match seen:
-            case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
-                return Outcome.COMPLETED
-            case TimedOut():
-                return Outcome.TIMED_OUT
-            case OutOfDescriptors():
-                return Outcome.NEUTRAL  # the hub's own trouble
-            case ToldByHub():
-                return Outcome.NEUTRAL  # the hub that has the server counts it (BRK-3)
-            case HttpStatus(status=429) if self._connection is not None and self._connection.hub is not None:
-                return Outcome.NEUTRAL  # a quota of that hub, for one principal: no fault of the connection
-            case TokenNotRenewed():
-                return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
-            case HttpStatus(status=413):
-                return Outcome.NEUTRAL  # this request was too large: that says nothing about the next one
-            case HttpStatus() if classify_evidence(seen).status == "denied":
-                return Outcome.DENIED
-            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over(seen):
-                return Outcome.CONNECTION_LOST
-            case OverBound():
-                return Outcome.COMPLETED  # an answer came; it was too large, and the connection goes on
-            case NetworkFailure(fault=NetworkFault.REFUSED):
-                return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
-            case NetworkFailure() if self._lease is not None:
-                return self._counted_once(self._lease)
-            case _:
-                return Outcome.TRANSPORT_FAILURE
-
-    def _reason(self) -> str:
-        """Why it failed, without secrets."""
-        return classify_evidence(self._masked(), connected_before=True).reason
-
-    def may_be_repeated(self, *, repeatable: bool) -> bool:
-        """Whether a second attempt is safe (LIFE-16)."""
-        seen = self._failure
-        if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
-            # While the lost connection is still the current one, a second attempt would be refused too.
-            return self._lease is None or self._lease is not self._slot.lease
-        return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
-
-    def error(self, *, repeatable: bool) -> CallFailed | ServerUnavailable:
-        """The caller's error: what happened, on which server, and whether the server may have acted."""
-        seen = self._masked()
-        if isinstance(seen, ToldByHub):
-            return _told(self._slot.id, seen)
-        verdict = classify_evidence(seen, connected_before=True)
-        lost = isinstance(seen, NetworkFailure | ProcessExit)
-        cut = self._lease.cut if self._lease is not None and lost else ""
-        what = f"was cut off by the hub: {cut}" if cut else f"failed: {verdict.reason}"
-        words = f"the call to `{self._slot.id}` {what}"
-        uncertain = not repeatable and _may_have_acted(seen)
-        if uncertain:
-            words += _UNCERTAIN
-        if lost or (isinstance(seen, OverBound | NotMcp) and self._is_over(seen)):
-            return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
-        kind = CallDenied if verdict.status == "denied" else CallFailed
-        return kind(seen, words, hint=verdict.hint)
-
-    def _expire(self) -> None:
-        """The server no longer knows the session of the connection that was used."""
-        lease = self._lease
-        if lease is None:
-            return
-        if self._uses_other_era and lease.other is not None and self._connection is not None:
-            lease.other.drop(self._connection)
-        else:
-            self._slot.handle(on.SessionExpired(lease.generation))
-
-    @property
-    def _uses_other_era(self) -> bool:
-        return self._lease is not None and self._connection not in (None, self._lease.connection)
-
-    def _counted_once(self, lease: Lease) -> Outcome:
-        """Over HTTP each call fails by itself when a server dies: calls in flight together are one failure."""
-        if lease.faults != self._faults:
-            return Outcome.NEUTRAL
-        lease.faults += 1
-        return Outcome.TRANSPORT_FAILURE
-
-    def _is_over(self, seen: Evidence) -> bool:
-        """Whether the server's first connection is lost, not only this request. A broken pipe is always lost."""
-        if self._uses_other_era:
-            return False
-        connection = self._lease.connection if self._lease is not None else None
-        piped = self._slot.spec.transport == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
-        return piped or (connection is not None and connection.wire.ended)
-
-    @property
-    def _failure(self) -> Evidence:
-        assert self._seen is not None  # noqa: S101 - it failed
-        return self._seen
-
-    def _masked(self) -> Evidence:
-        return masked(self._failure, (self._lease or self._slot).redactor)
 
 
 def outcome_of(exc: BaseException) -> CallOutcome:
@@ -656,14 +572,16 @@ def is_tracing() -> bool:
     return False
 
 
-def _begin_trace(server: str, method: str, params: Fields, *, principal: str = "") -> Trace:
+def begin_trace(call: SlotCall) -> None:
     """Start the trace of a call, inside the current span if there is one."""
-    attributes = {"holdfast.server": server, "mcp.method.name": method}
-    if principal:
-        attributes["enduser.id"] = principal
-    if method == "tools/call" and (tool := text_of(params.get("name"))) is not None:
+    attributes = {"holdfast.server": call.slot.id, "mcp.method.name": call.method}
+    if call.principal:
+        attributes["enduser.id"] = call.principal
+    if call.method == "tools/call" and (tool := text_of(call.params.get("name"))) is not None:
         attributes["gen_ai.tool.name"] = tool
-    return Trace(_tracer.start_span("holdfast.call", context=_parent(params), attributes=attributes))
+    call.trace = Trace(_tracer.start_span("holdfast.call", context=_parent(call.params), attributes=attributes))
+    if call.caller is not None:
+        call.caller.trace_id = call.trace.id
 
 
 def _parent(params: Fields) -> Context | None:
