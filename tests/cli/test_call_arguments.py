@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.cli.call import parse_arguments
+from holdfast.cli.tools import parse_arguments
 from holdfast.errors import UsageError
 
 SCHEMA = {

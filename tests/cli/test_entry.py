@@ -6,7 +6,6 @@ import errno
 import json
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import typer
 from holdfast import __version__
 from holdfast.access.audit_writer import AuditFiles, read_key
 from holdfast.cli.entry import COMMANDS
-from holdfast.cli.runner import run_app
+from holdfast.cli.runner import command_named, run_command
 from holdfast.testing import StdioServer
 from tests.cli.command import HOLDFAST, Cli
 from tests.cli.fleets import fleet
@@ -121,8 +120,8 @@ AFTER = {"add": ("--", "x")}
 
 def commands_with_json() -> list[str]:
     found = []
-    for name, (module, _) in COMMANDS.items():
-        command = typer.main.get_command(import_module(module).app)
+    for name in COMMANDS:
+        command = command_named(name)
         each = {f"{name} {sub}": one for sub, one in command.commands.items()} if hasattr(command, "commands") else {}
         found += [at for at, one in (each or {name: command}).items() if any("--json" in o.opts for o in one.params)]
     return found
@@ -209,7 +208,7 @@ def test_a_file_that_may_not_be_read_is_no_bug(capsys: pytest.CaptureFixture[str
     def load() -> typer.Typer:
         raise PermissionError(errno.EACCES, "Permission denied", "/secret/mcp.json")
 
-    assert run_app(load, [], program="holdfast tools") == 1
+    assert run_command(load, [], program="holdfast tools") == 1
     said = capsys.readouterr().err
     assert "cannot use /secret/mcp.json: Permission denied" in said
     assert "hint: check its permissions" in said

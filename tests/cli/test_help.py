@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from importlib import import_module
 from typing import Any
 
 import pytest
-import typer
 
 from holdfast.cli.entry import COMMANDS, GROUPS as COMMAND_GROUPS
+from holdfast.cli.runner import command_named
 from holdfast.cli.serve import GROUPS as SERVE_GROUPS
 from holdfast.serve import ServeConfig
 from tests.cli.in_process import Inside
@@ -20,8 +19,8 @@ pytestmark = pytest.mark.requirement("DX-13")
 def every_command() -> dict[tuple[str, ...], Any]:
     """Each command and each of its subcommands."""
     found: dict[tuple[str, ...], Any] = {}
-    for name, (module, _) in COMMANDS.items():
-        command: Any = typer.main.get_command(import_module(module).app)
+    for name in COMMANDS:
+        command = command_named(name)
         found[name,] = command
         found |= {(name, sub): one for sub, one in getattr(command, "commands", {}).items() if not one.hidden}
     return found

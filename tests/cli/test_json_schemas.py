@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer.main
 from jsonschema import Draft202012Validator
 
 from holdfast.cli.entry import COMMANDS
+from holdfast.cli.runner import command_named
 from schema.command_outputs import OUTPUTS
 from schema.generate import schemas
 from tests.cli.in_process import Inside
@@ -23,8 +22,8 @@ FOLDER = Path(__file__).parents[2] / "schema"
 
 def commands_with_json() -> set[str]:
     found = set()
-    for name, (module, _) in COMMANDS.items():
-        command = typer.main.get_command(import_module(module).app)
+    for name in COMMANDS:
+        command = command_named(name)
         own = getattr(command, "commands", {"": command})
         for sub, one in own.items():
             if any("--json" in parameter.opts for parameter in one.params):

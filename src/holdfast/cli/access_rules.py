@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.text import Text
 
 from holdfast.cli.audit import audit_folder, moment_of
-from holdfast.cli.output import counted, data_console, print_json, side_console
+from holdfast.cli.command_options import AsJson, group_of_commands
+from holdfast.cli.output import counted, print_json, print_line, print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.config import AccessRule, AccessSettings
 from holdfast.core import plain
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+app = group_of_commands(needs_one=False)
 
 _Kind = Literal["tool", "prompt", "resource"]
 
 _Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json with the rules")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 
 _STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
 
@@ -58,7 +57,7 @@ def explain(
         str | None, typer.Option("--arguments", metavar="JSON", help="The arguments of the call, for conditions")
     ] = None,
     kind: Annotated[_Kind, typer.Option("--kind", help="What TOOL is")] = "tool",
-    as_json: _Json = False,
+    as_json: AsJson = False,
     config: _Config = None,
 ) -> None:
     """Say whether a call is allowed, which rule decides that, and whether the tool is listed.
@@ -85,7 +84,7 @@ def explain(
 @app.command("test")
 def check_table(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON file with the expectations")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
     config: _Config = None,
 ) -> None:
     """Check a table of expectations against the rules.
@@ -108,7 +107,7 @@ def check_table(
     else:
         for row in rows:
             _print_tested(row)
-        side_console().print(f"{counted(len(rows), 'test')}, {failed} failed", style="red" if failed else "green")
+        print_note((f"{counted(len(rows), 'test')}, {failed} failed", "red" if failed else "green"))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -121,7 +120,7 @@ def replay(
         str, typer.Option("--since", metavar="TIME", help="Calls since then: `2h`, `7d`, or 2026-11-18T09:00")
     ] = "7d",
     path: Annotated[Path | None, typer.Option("--path", metavar="FOLDER", help="The folder of the audit")] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
     config: _Config = None,
 ) -> None:
     """Say which recorded calls other rules would refuse, ask about, or allow.
@@ -252,9 +251,8 @@ def _told(settings: AccessSettings, decision: AccessDecision, *, listed: bool) -
 
 
 def _print_explained(told: Mapping[str, Any], settings: AccessSettings) -> None:
-    console = data_console()
     effect, name = told["effect"], f"{told['server']}/{told['name']}"
-    console.print(Text.assemble((effect, _STYLES[effect]), plain(f"  {told['user']}  {name}")), soft_wrap=True)
+    print_line((effect, _STYLES[effect]), plain(f"  {told['user']}  {name}"))
     lines = [f"decided by {told['rule']}: {told['reason']}"]
     if (rule := _rule_text(settings, told["rule"])) is not None:
         lines.append(f"the rule is {rule}")
@@ -266,7 +264,7 @@ def _print_explained(told: Mapping[str, Any], settings: AccessSettings) -> None:
     if told["service"] is not None:
         lines.append(f"the service at {told['service']} is asked too, at each call")
     for line in lines:
-        console.print(Text(plain(f"  {line}")), soft_wrap=True)
+        print_line(plain(f"  {line}"))
 
 
 def _rule_text(settings: AccessSettings, name: str) -> str | None:
@@ -286,7 +284,7 @@ def _print_tested(row: Mapping[str, Any]) -> None:
     found = f"{row['effect']} by {row['rule']}, {'listed' if row['listed'] else 'not listed'}"
     words = f"{name}: {found}" + ("" if row["passed"] else f"; expected {wanted}")
     mark = ("ok    ", "green") if row["passed"] else ("failed", "red")
-    data_console().print(Text.assemble(mark, plain(f"  tests[{row['number']}]  {words}")), soft_wrap=True)
+    print_line(mark, plain(f"  tests[{row['number']}]  {words}"))
 
 
 _TITLES = {
@@ -298,14 +296,13 @@ _TITLES = {
 
 
 def _print_replayed(rows: Counter[tuple[str, ...]], counts: Counter[str]) -> None:
-    console = data_console()
     for change, (title, style) in _TITLES.items():
         own = [(row, count) for row, count in rows.most_common() if row[0] == change]
         if own:
-            console.print(Text.assemble((f"{counted(counts[change], 'call')} {title}", style)), soft_wrap=True)
+            print_line((f"{counted(counts[change], 'call')} {title}", style))
         for (_, user, server, name, effect, rule, reason), count in own:
             by = f"{effect} by {rule}" if rule else effect
-            console.print(Text(plain(f"  {count:>6}  {user}  {server}/{name}  {by}: {reason}")), soft_wrap=True)
+            print_line(plain(f"  {count:>6}  {user}  {server}/{name}  {by}: {reason}"))
     total = sum(counts.values())
     words = f"{counted(total, 'call')} judged, {counts['same']} as before"
-    side_console().print(words if total else "there are no recorded calls")
+    print_note(words if total else "there are no recorded calls")

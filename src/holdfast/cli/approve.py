@@ -11,22 +11,27 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.output import counted, data_console, print_error, print_json, side_console
-from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub, near
+from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url, Yes
+from holdfast.cli.output import (
+    DIFF_STYLES,
+    counted,
+    data_console,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    side_console,
+)
+from holdfast.cli.running_hub import ask, chosen, found_hub, near
 from holdfast.cli.status_view import one_line
 from holdfast.control import Approval, ControlClient, RunningHub
 from holdfast.core import ApprovalKind, command_line, plain, span
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError
 from holdfast.files import replace_file
 
-__all__ = ["app"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-
-_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+__all__ = ["approve"]
 
 
-@app.command()
 def approve(
     server: Annotated[
         str | None, typer.Argument(metavar="SERVER", help="Approve the changed tools of this server")
@@ -36,7 +41,7 @@ def approve(
         Literal["tool", "prompt", "instructions"] | None,
         typer.Option("--kind", help="What NAME is; the instructions of a server have no name"),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
+    yes: Yes = False,
     mark: Annotated[
         str | None,
         typer.Option("--mark", metavar="MARK", help="Approve only if the change is still the one that was shown"),
@@ -55,7 +60,7 @@ def approve(
     ] = "",
     as_json: AsJson = False,
     url: Url = None,
-    config: Config = None,
+    config: HubConfig = None,
     hub: HubName = None,
 ) -> None:
     """Show what changed since it was first seen, or is new. With a SERVER, approve the changes.
@@ -112,22 +117,21 @@ def show_calls(found: RunningHub, *, as_json: bool) -> None:
     if as_json:
         print_json({"calls": [one.model_dump(mode="json") for one in waiting.calls]})
         return
-    console = data_console()
     for one in waiting.calls:
         title = Text.assemble((f"{one_line(one.server)}  {one_line(one.tool)}", "bold"), f"  {one_line(one.id)}")
-        console.print(title, soft_wrap=True)
+        print_line(title)
         of = f" of {one_line(one.program)}" if one.program else ""
         who = "its caller" if one.approver == "caller" else "an operator"
         left = span(max(0.0, one.expires - waiting.now))
-        console.print(f"  {one_line(one.principal)}{of} calls it; {who} decides within {left}", soft_wrap=True)
+        print_line(f"  {one_line(one.principal)}{of} calls it; {who} decides within {left}")
         for line in plain(one.arguments).splitlines():
-            console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+            print_line((f"  {line}", "dim"))
         for command in (
             command_line("approve", "--call", one.id),
             command_line("approve", "--call", one.id, "--refuse"),
         ):
-            console.print(Text.assemble("  $ ", (plain(command), "bold cyan")), soft_wrap=True)
-    side_console().print(f"{counted(len(waiting.calls), 'call')} waiting" if waiting.calls else "no calls wait")
+            print_line("  $ ", (plain(command), "bold cyan"))
+    print_note(f"{counted(len(waiting.calls), 'call')} waiting" if waiting.calls else "no calls wait")
 
 
 def decide_call(found: RunningHub, call: str, *, approve: bool, reason: str, as_json: bool) -> None:
@@ -138,7 +142,7 @@ def decide_call(found: RunningHub, call: str, *, approve: bool, reason: str, as_
         return
     what = "approved" if approve else "refused"
     about = f"{one_line(done.server)}  {one_line(done.tool)}  called by {one_line(done.principal)}"
-    data_console().print(f"{what}: {about}", soft_wrap=True)
+    print_line(f"{what}: {about}")
 
 
 def _export(found: RunningHub, file: Path) -> None:
@@ -151,9 +155,7 @@ def _export(found: RunningHub, file: Path) -> None:
     except OSError as exc:
         raise HoldfastError(f"cannot write {file}: {exc.strerror}", hint="check the folder") from exc
     tools = sum(len(texts) for texts in approved.servers.values())
-    side_console().print(
-        f"wrote {file}: {counted(tools, 'approved text')} of {counted(len(approved.servers), 'server')}", soft_wrap=True
-    )
+    print_note(f"wrote {file}: {counted(tools, 'approved text')} of {counted(len(approved.servers), 'server')}")
 
 
 def _wanted(
@@ -183,12 +185,11 @@ def _show(changes: Sequence[Approval], server: str | None, *, offered: bool) -> 
     console = data_console()
     for change in changes:
         _show_change(console, change, offered=offered)
-    side = side_console()
     if not changes:
-        side.print(f"no changes wait for approval{f' at {server}' if server else ''}")
+        print_note(f"no changes wait for approval{f' at {server}' if server else ''}")
     elif offered:
         held = sum(change.held for change in changes)
-        side.print(f"{counted(len(changes), 'change')}, {held} held until approved", style="bold")
+        print_note((f"{counted(len(changes), 'change')}, {held} held until approved", "bold"))
 
 
 def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
@@ -197,7 +198,7 @@ def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
     title = Text.assemble((f"{one_line(change.server)}  {one_line(_name(change))}", "bold"), "  ", how)
     console.print(title, soft_wrap=True)
     for line in change.changes:
-        console.print(Text(f"  {_diff_line(line)}", style=_DIFF.get(line[:1], "")), soft_wrap=True)
+        console.print(Text(f"  {_diff_line(line)}", style=DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
     if offered:
         which = ["--kind", "instructions"] if change.kind == "instructions" else [change.tool]
         which += ["--kind", "prompt"] if change.kind == "prompt" else []
@@ -238,7 +239,7 @@ def _approve(found: RunningHub, changes: Sequence[Approval], *, as_json: bool) -
         _print_done(done, refused)
         return 1 if refused else 0
     for change in done:
-        data_console().print(f"approved: {one_line(change.server)}  {one_line(_name(change))}", soft_wrap=True)
+        print_line(f"approved: {one_line(change.server)}  {one_line(_name(change))}")
     for _, exc in refused:
         print_error(one_line(exc.message), one_line(exc.hint))
     return 1 if refused else 0

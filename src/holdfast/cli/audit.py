@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli.output import counted, data_console, print_json, print_json_line, side_console
+from holdfast.cli.command_options import AsJson, group_of_commands
+from holdfast.cli.output import counted, print_json, print_json_line, print_line, print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.config import AuditSettings, InvalidValue, parse_duration
 from holdfast.core import cut, plain
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "audit_folder", "moment_of"]
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+app = group_of_commands(needs_one=False)
 
 POLL_SECONDS = 0.3
 """How often ``--follow`` looks for new records."""
@@ -33,7 +34,6 @@ POLL_SECONDS = 0.3
 _STYLES = {"completed": "green", "done": "green", "applied": "green", "refused": "yellow", "denied": "yellow"}
 
 _Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json whose audit is meant")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 
 
 @app.callback(invoke_without_command=True)
@@ -49,7 +49,7 @@ def audit(
         str, typer.Option("--since", metavar="TIME", help="Only since then: `2h`, `7d`, or 2026-11-18T09:00")
     ] = "24h",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records, and show them")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
     path: Annotated[Path | None, typer.Option("--path", metavar="FOLDER", help="The folder of the files")] = None,
     config: _Config = None,
 ) -> None:
@@ -82,7 +82,7 @@ def verify(
         typer.Option("--checkpoints", metavar="FILE", help="A text with checkpoints, such as the log of the machine"),
     ] = None,
     key_file: Annotated[Path | None, typer.Option("--key-file", metavar="FILE", help="The key of the audit")] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
     config: _Config = None,
 ) -> None:
     """Check that no record was changed, removed or moved, and that no file is missing.
@@ -168,7 +168,7 @@ def _show(record: AuditRecord, *, as_json: bool) -> None:
         (record.outcome, _STYLES.get(record.outcome, "red")),
         (_one(f"{took}{where}{why}{lost}"), "dim"),
     )
-    data_console().print(line, soft_wrap=True)
+    print_line(line)
 
 
 def _values(record: AuditRecord) -> dict[str, Any]:
@@ -184,21 +184,17 @@ def _one(text: str) -> str:
 
 
 def _report(path: Path, found: Verified) -> None:
-    console, side = data_console(), side_console()
     for words in found.problems:
-        console.print(Text.assemble(("changed  ", "red"), plain(words)), soft_wrap=True)
+        print_line(("changed  ", "red"), plain(words))
     if (more := found.count - len(found.problems)) > 0:
-        console.print(Text(f"and {counted(more, 'more problem')}"))
+        print_line(f"and {counted(more, 'more problem')}")
     for words in found.warnings:
-        console.print(Text.assemble(("warning  ", "yellow"), plain(words)), soft_wrap=True)
+        print_line(("warning  ", "yellow"), plain(words))
     for words in found.unproven:
-        console.print(Text.assemble(("unproven  ", "yellow"), plain(words)), soft_wrap=True)
+        print_line(("unproven  ", "yellow"), plain(words))
     if found.unproven:
-        side.print(
-            Text("What was cut off after that is found with --checkpoints, or when the hub closes the file."),
-            soft_wrap=True,
-        )
+        print_note("What was cut off after that is found with --checkpoints, or when the hub closes the file.")
     verdict = f"{counted(found.count, 'problem')}" if found.count else "nothing was changed"
     style = "red" if found.count else "green"
     counts = f"{counted(found.records, 'record')} in {counted(found.files, 'file')} of {path}: "
-    console.print(Text.assemble(counts, (verdict, style)), soft_wrap=True)
+    print_line(counts, (verdict, style))

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -18,11 +17,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from holdfast.cli.entry import COMMANDS
+from holdfast.cli.runner import command_named
 from holdfast.errors import HoldfastError, UsageError
 
-__all__ = ["Candidate", "app", "candidates", "main"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["candidates", "completion", "main"]
 
 HUB_SECONDS = 1.0
 """How long a running hub has to answer. A Tab must not hang."""
@@ -101,7 +99,6 @@ class Candidate(NamedTuple):
         return f"{self.value}\t{words}" if words else self.value
 
 
-@app.command()
 def completion(
     shell: Annotated[str | None, typer.Argument(metavar="bash|zsh|fish", help="Default: your own shell")] = None,
 ) -> None:
@@ -137,7 +134,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
         return _starting(current, [*named, Candidate("--help"), Candidate("--version")])
     if before[0] not in COMMANDS:
         return []
-    command = _command(before[0])
+    command = command_named(before[0])
     path = [before[0]]
     rest = before[1:]
     while hasattr(command, "commands"):
@@ -147,10 +144,6 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
             return []
         path, command, rest = [*path, rest[0]], command.commands[rest[0]], rest[1:]
     return _starting(current, _of_command(command, tuple(path), rest, current))
-
-
-def _command(name: str) -> Any:
-    return typer.main.get_command(import_module(COMMANDS[name][0]).app)
 
 
 def _subcommands(group: Any) -> Iterator[Candidate]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
 from holdfast.cli.output import data_console, print_error, print_json
 from holdfast.config import ConfigReport, IgnoredKey, Origin, ServerProvenance, Value, report_config
 from holdfast.core import MASK, Redactor, mask_url, plain
@@ -20,7 +19,7 @@ from holdfast.errors import Problem
 
 __all__ = ["app", "as_data", "print_report"]
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
+app = group_of_commands()
 
 
 @app.callback()
@@ -30,8 +29,8 @@ def config() -> None:
 
 @app.command()
 def show(
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the configuration, where each value comes from, and what is wrong. Secrets are masked.
 

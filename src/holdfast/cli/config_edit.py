@@ -1,23 +1,60 @@
-"""Edits of an mcp.json by ``holdfast add`` and ``remove``: planned, shown, written with a backup, and undone.
+"""``holdfast add``, ``remove`` and ``list``: the servers of an mcp.json, and edits of it.
 
-Comments and formatting stay. Later changes by others stay too when an edit is undone.
+An edit is planned, shown, written with a backup, and can be undone. Comments and formatting stay. Later changes by
+others stay too when an edit is undone. ``add`` tries the new server at once; ``list`` contacts none.
 """
 
 from __future__ import annotations
 
 import difflib
+import getpass
+import json
 import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
 
+import anyio
 import typer
 
-from holdfast.config import Backup, Backups, ClientFile, ClientLocation, rewrite_config, user_folders
-from holdfast.errors import HoldfastError, UnknownServer, UsageError
+from holdfast.cli.command_options import AsJson
+from holdfast.cli.output import (
+    DIFF_STYLES,
+    Cell,
+    counted,
+    data_console,
+    page_of,
+    print_json,
+    print_line,
+    print_note,
+    working,
+)
+from holdfast.cli.trust import load_trusted
+from holdfast.config import (
+    Backup,
+    Backups,
+    ClientFile,
+    ClientLocation,
+    Config,
+    ServerSpec,
+    looks_secret,
+    parse_config,
+    rewrite_config,
+    user_folders,
+)
+from holdfast.core import Redactor, command_line, mask_url, plain
+from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
+from holdfast.files import private_folder, replace_file
 
-__all__ = ["ConfigEdit", "File", "file_to_edit", "plan_edit", "undo_last_edit"]
+if TYPE_CHECKING:
+    from holdfast.types import MCPServerLoadOutcome
+
+__all__ = ["add", "list_servers", "remove"]
+
 
 File: TypeAlias = Annotated[
     Path | None, typer.Option("--file", "--config", metavar="FILE", help="The mcp.json to edit [default: your own]")
@@ -106,3 +143,347 @@ def _merged(now: ClientFile, backup: Backup, group: tuple[str, ...]) -> str:
         without=[name for name in backup.moved if name not in old],
         with_={name: old[name] for name in backup.moved if name in old},
     )
+
+
+# Add
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+@dataclass
+class _Secrets:
+    """The secrets of a new server: the file gets a reference to a variable, never the value."""
+
+    server: str
+    values: dict[str, str] = field(default_factory=dict, repr=False)
+    """The values that the user gave, by variable."""
+    stored: Path | None = None
+    """The file that holds them; None if they are used for the first try only."""
+
+    def reference(self, variable: str, value: str | None) -> str:
+        """``${env:VARIABLE}``; remembers the value."""
+        if not _VARIABLE.fullmatch(variable):
+            raise UsageError(f"`{variable}` is not the name of a variable", hint="for example --env API_KEY")
+        if value is None and variable not in os.environ and sys.stdin.isatty():
+            value = getpass.getpass(f"{variable}: ")
+        if value:
+            self.values[variable] = value
+        return f"${{env:{variable}}}"
+
+    def in_header(self, name: str, value: str) -> str:
+        """The value of a header, with its secret part replaced."""
+        if "${" in value or not looks_secret(name):
+            return value
+        scheme, space, secret = value.rpartition(" ")
+        variable = re.sub(r"[^A-Za-z0-9]+", "_", f"{self.server}_token").upper()
+        return f"{scheme}{space}{self.reference(variable if variable[0].isalpha() else f'_{variable}', secret)}"
+
+
+def add(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the new server")] = None,
+    target: Annotated[
+        list[str] | None, typer.Argument(metavar="URL | -- COMMAND", help="Its URL, or its command and arguments")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable of the command; may be repeated"),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header for the URL; may be repeated"),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--type", metavar="http|sse", help="The transport of the URL [default: http]")
+    ] = None,
+    cwd: Annotated[
+        Path | None, typer.Option("--cwd", metavar="FOLDER", help="The working folder of the command")
+    ] = None,
+    file: File = None,
+    store_secrets: Annotated[
+        bool, typer.Option("--store-secrets", help="Store the secrets of a command in a file that only you can read")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a server of the same name")] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Try the server at once")] = True,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the last `add` or `remove`")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, and change nothing")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a server to your mcp.json and try it at once. A running hub picks it up by itself.
+
+    holdfast add files -- npx -y @modelcontextprotocol/server-filesystem .
+
+    holdfast add github https://api.example.com/mcp --header "Authorization: Bearer $TOKEN"
+
+    Comments and formatting of the file stay. Secrets are not written: the file gets ${env:NAME}, and you get
+    the line to export. --store-secrets stores them in a private file beside it instead. --env NAME without a
+    value asks for it on a terminal.
+
+    Exit code 0: the server is added and works. 1: it is added and does not work yet. 2: nothing was changed.
+    """
+    chosen = file_to_edit(file)
+    if undo:
+        names = undo_last_edit(chosen)
+        _print_undone(names, chosen, as_json=as_json)
+        return
+    if name is None or not target:
+        hint = f"{command_line('add')} NAME URL, or {command_line('add')} NAME -- COMMAND"
+        raise UsageError("name the server, and its URL or command", hint=hint)
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"`{name}` is not a name for a server", hint="use letters, digits, `.`, `_` and `-`")
+    secrets = _Secrets(name)
+    definition = _definition(target, env or [], header or [], kind, cwd, secrets)
+    stored = _stored(chosen, name, definition, secrets) if store_secrets else None
+    edit = plan_edit(chosen, add={name: definition}, replace=replace)
+    if stored is not None and not dry_run:
+        private_folder(stored.parent)
+        replace_file(stored, "".join(f"{key}={json.dumps(value)}\n" for key, value in secrets.values.items()))
+    config = _checked(edit, name, secrets)
+    if not dry_run:
+        edit.perform()
+    try:
+        outcome = anyio.run(_try, config, name) if check and not dry_run else None
+    except KeyboardInterrupt:
+        _print_interrupted(edit, name)
+        raise
+    if as_json:
+        print_json(_added_data(edit, name, definition, secrets, outcome, done=not dry_run))
+    else:
+        _show_added(edit, name, secrets, outcome, done=not dry_run)
+    raise typer.Exit(0 if outcome is None or outcome.status == "available" else 1)
+
+
+def _definition(
+    target: Sequence[str],
+    env: Sequence[str],
+    header: Sequence[str],
+    kind: str | None,
+    cwd: Path | None,
+    secrets: _Secrets,
+) -> dict[str, Any]:
+    if len(target) == 1 and urlsplit(target[0]).scheme in ("http", "https"):
+        if env or cwd:
+            raise UsageError("--env and --cwd are for a command, not for a URL", hint="use --header for a URL")
+        if kind not in (None, "http", "sse"):
+            raise UsageError(f"--type is http or sse, not `{kind}`")
+        headers = dict(_header(one, secrets) for one in header)
+        return {"type": kind or "http", "url": target[0], **({"headers": headers} if headers else {})}
+    if header or kind:
+        raise UsageError("--header and --type are for a URL, not for a command", hint="use --env for a command")
+    command, *args = target
+    variables = dict(_variable(one, secrets) for one in env)
+    return {
+        "command": command,
+        **({"args": args} if args else {}),
+        **({"env": variables} if variables else {}),
+        **({"cwd": str(cwd.absolute())} if cwd else {}),
+    }
+
+
+def _stored(file: Path, name: str, definition: dict[str, Any], secrets: _Secrets) -> Path:
+    """Let the command read its secrets from a file beside the configuration; returns that file."""
+    if "command" not in definition:
+        hint = "use ${env:NAME} in --header, and set NAME where the hub runs"
+        raise UsageError("--store-secrets is for a command: headers have no file", hint=hint)
+    if not secrets.values:
+        raise UsageError("there is no secret to store", hint="give one: --env API_KEY, or --env API_KEY=value")
+    stored = file.parent / "secrets" / f"{name}.env"
+    definition["env"] = {key: value for key, value in definition["env"].items() if key not in secrets.values}
+    if not definition["env"]:
+        del definition["env"]
+    definition["envFile"] = str(stored)
+    secrets.stored = stored
+    return stored
+
+
+def _variable(text: str, secrets: _Secrets) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        return name, secrets.reference(name, None)
+    if "${" in value or not looks_secret(name):
+        return name, value
+    return name, secrets.reference(name, value)
+
+
+def _header(text: str, secrets: _Secrets) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise UsageError(f"`{plain(name)}` is not a header", hint='for example --header "X-Key: ${env:API_KEY}"')
+    return name.strip(), secrets.in_header(name.strip(), value.strip())
+
+
+def _checked(edit: ConfigEdit, name: str, secrets: _Secrets) -> Config:
+    """The configuration after the edit; an error if the new server is not usable. Unset variables are no error."""
+    environ = {**os.environ, **secrets.values}
+    for variable in re.findall(r"\$\{env:(\w+)\}", edit.after):
+        environ.setdefault(variable, "")
+    config = parse_config(edit.after, file=edit.file, environ=environ)
+    server = config.servers[name]
+    if server.problems:
+        raise ConfigError(server.problems)
+    return config
+
+
+async def _try(config: Config, name: str) -> MCPServerLoadOutcome:
+    from holdfast.hub import Loader  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
+
+    with working(f"connecting to {name}"):
+        return (await Loader(config).load([name])).outcomes[0]
+
+
+def _show_added(
+    edit: ConfigEdit, name: str, secrets: _Secrets, outcome: MCPServerLoadOutcome | None, *, done: bool
+) -> None:
+    if not done:
+        mask = Redactor(secrets.values.values()).mask
+        for line in edit.diff():
+            print_line((mask(plain(line)), DIFF_STYLES.get(line[:1], "")))
+        print_note("Dry run: nothing was changed.")
+        return
+    print_line(f"added {name} to {edit.file}")
+    if outcome is not None and outcome.status == "available":
+        print_line(f"It works: {counted(len(outcome.tools), 'tool')}.")
+    elif outcome is not None:
+        print_note(outcome.message)
+        if outcome.hint:
+            print_note(("hint: ", "bold cyan"), outcome.hint)
+    if secrets.stored is not None:
+        print_line(f"stored {', '.join(secrets.values)} in {secrets.stored}")
+    for variable in _to_export(secrets):
+        print_note(f"Set this variable where the hub runs: export {variable}='your value'")
+    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}")
+
+
+def _print_interrupted(edit: ConfigEdit, name: str) -> None:
+    """Ctrl-C ends the try alone: the server was written before it."""
+    print_note(f"Interrupted: {name} was added to {edit.file}, and was not tried to the end.")
+    print_note(f"To try it again: {command_line('check', '--config', str(edit.file), '--require', name)}")
+    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}")
+
+
+def _to_export(secrets: _Secrets) -> list[str]:
+    if secrets.stored is not None:
+        return []
+    return [name for name in secrets.values if os.environ.get(name) != secrets.values[name]]
+
+
+def _added_data(
+    edit: ConfigEdit,
+    name: str,
+    definition: Mapping[str, Any],
+    secrets: _Secrets,
+    outcome: MCPServerLoadOutcome | None,
+    *,
+    done: bool,
+) -> dict[str, Any]:
+    tried = None if outcome is None else {"status": outcome.status, "error": outcome.error, "tools": len(outcome.tools)}
+    return {
+        "file": str(edit.file),
+        "written": done,
+        "server": name,
+        "definition": dict(definition),
+        "needs": _to_export(secrets),
+        "check": tried,
+    }
+
+
+def _print_undone(names: Sequence[str], file: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": str(file), "undone": list(names)})
+    else:
+        print_line(f"undone in {file}: {', '.join(names)}")
+
+
+# Remove
+
+
+def remove(
+    names: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="The servers to remove")] = None,
+    file: File = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the last `add` or `remove`")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the names, and change nothing")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove servers from your mcp.json. A running hub closes them by itself.
+
+    Comments and formatting of the rest of the file stay. `holdfast disable` keeps a server in the file.
+
+    Exit code 0: removed. 1: the file has no such server.
+    """
+    chosen = file_to_edit(file)
+    if undo:
+        restored = undo_last_edit(chosen)
+        if as_json:
+            print_json({"file": str(chosen), "undone": list(restored)})
+        else:
+            print_line(f"undone in {chosen}: {', '.join(restored)}")
+        return
+    if not names:
+        raise UsageError("name the servers to remove", hint=f"`{command_line('list')}` shows them")
+    edit = plan_edit(chosen, remove=list(dict.fromkeys(names)))
+    if not dry_run:
+        edit.perform()
+    if as_json:
+        print_json({"file": str(chosen), "written": not dry_run, "removed": list(edit.names)})
+        return
+    verb = "would remove" if dry_run else "removed"
+    print_line(plain(f"{verb} {', '.join(edit.names)} from {chosen}"))
+    if not dry_run:
+        print_note(f"To undo this: {command_line('remove', '--undo', '--file', str(chosen))}")
+
+
+# List
+
+
+def list_servers(
+    config: Annotated[
+        Path | None, typer.Option("--config", "--file", metavar="FILE", help="The mcp.json to use")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the servers of an mcp.json. `holdfast status` shows those of a running hub.
+
+    Exit code 0: every definition is usable. 1: at least one is not.
+    """
+    found = load_trusted(config)
+    rows = [_row(server) for server in found.servers.values()]
+    if as_json:
+        print_json({"file": str(found.source), "servers": rows})
+    else:
+        console = data_console()
+        page = page_of(console)
+        for line in page.table([_cells(row) for row in rows]) if rows else []:
+            print_line(line)
+        count = f"{len(rows)} {'server' if len(rows) == 1 else 'servers'} in {found.source}"
+        print_note(count if rows else f"{count}; to add one: {command_line('add')}")
+    raise typer.Exit(1 if any(row["state"] == "not usable" for row in rows) else 0)
+
+
+def _row(server: ServerSpec) -> dict[str, Any]:
+    if server.problems:
+        return {
+            "id": server.id,
+            "transport": None,
+            "target": None,
+            "state": "not usable",
+            "problem": server.problems[0].message,
+        }
+    redactor = Redactor(server.secrets)
+    target = mask_url(server.url) if server.url else " ".join([server.command, *server.args])
+    return {
+        "id": server.id,
+        "transport": server.transport,
+        "target": redactor.mask(target),
+        "state": "enabled" if server.enabled else "disabled",
+        "problem": None,
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[Cell]:
+    styles = {"enabled": "", "disabled": "dim", "not usable": "red"}
+    return [
+        Cell(text=plain(row["id"]), style="bold"),
+        Cell(text=row["transport"] or "-"),
+        Cell(text=row["state"], style=styles[row["state"]]),
+        Cell(text=plain(row["target"] or row["problem"] or "")),
+    ]

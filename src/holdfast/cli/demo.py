@@ -12,8 +12,9 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.call import parse_arguments
-from holdfast.cli.output import counted, data_console, print_error, side_console, working
+from holdfast.cli.command_options import group_of_commands
+from holdfast.cli.output import counted, data_console, print_error, print_line, print_note, working
+from holdfast.cli.tools import parse_arguments
 from holdfast.core import command_line, plain
 from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+app = group_of_commands(needs_one=False)
 
 HUB = "hub"
 STATUS_TOOL = "holdfast_status"
@@ -41,19 +42,17 @@ def demo(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         control, url = running_demo()
         _show_servers(control, anyio.run(_call, url, STATUS_TOOL, {}))
-        side = side_console()
         tries = [command_line("demo", "tour"), command_line("demo", "call", "notes__list_notes")]
         tries.append(f"{command_line('demo', 'break', 'notes')}; {command_line('demo', 'heal', 'vault')}")
-        side.print("\nTry: " + "\n     ".join(tries), soft_wrap=True)
+        print_note("\nTry: " + "\n     ".join(tries))
 
 
 @app.command()
 def tools() -> None:
     """List the tools that a client sees."""
     _, url = running_demo()
-    out = data_console()
     for name, description in anyio.run(_tools, url):
-        out.print(Text.assemble((name, "bold"), f"  {description}"), soft_wrap=True)
+        print_line((name, "bold"), f"  {description}")
 
 
 @app.command()
@@ -77,7 +76,7 @@ def break_(
     """Break a server."""
     control, _ = running_demo()
     way = control.break_server(server, how)
-    data_console().print(f"{server} is {way} now: {FAULTS[server][way]}")
+    print_line(f"{server} is {way} now: {FAULTS[server][way]}")
 
 
 @app.command()
@@ -85,7 +84,7 @@ def heal(server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {
     """Repair a server. The hub notices by itself."""
     control, _ = running_demo()
     control.heal(server)
-    data_console().print(f"{server} is healthy now; the hub notices by itself")
+    print_line(f"{server} is healthy now; the hub notices by itself")
 
 
 @app.command()
@@ -119,22 +118,21 @@ async def _call(url: str, tool: str, arguments: Mapping[str, Any]) -> CallResult
 
 
 def _show_servers(control: DemoControl, status: CallResult) -> None:
-    out = data_console()
     servers: Mapping[str, Any] = (status.structured or {}).get("servers", {})
     conditions = control.conditions
     for name, server in servers.items():
         colour = "green" if server["available"] else "yellow" if server["retryIn"] is not None else "red"
         tools = counted(server["tools"], "tool")
-        out.print(Text.assemble((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (tools, "dim")))
+        print_line((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (tools, "dim"))
         because = "" if server["available"] else f"  {plain(server['reason'])}"
-        out.print(Text(f"{'':10}it is {conditions.get(name, 'unknown')}.{because}", style="dim"), soft_wrap=True)
+        print_line((f"{'':10}it is {conditions.get(name, 'unknown')}.{because}", "dim"))
 
 
 def _show_result(result: CallResult) -> int:
     if result.is_error:
         print_error(plain(result.text))
         return 1
-    data_console().print(Text(plain(result.text)), soft_wrap=True)
+    print_line(plain(result.text))
     return 0
 
 
@@ -161,7 +159,7 @@ async def _until(url: str, wanted: Callable[[CallResult], bool]) -> None:
     with anyio.move_on_after(PATIENCE):
         while not wanted(result := await _call(url, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call shows it
             await anyio.sleep(PAUSE)
-        data_console().print(Text(plain(result.text), style="red" if result.is_error else "green"), soft_wrap=True)
+        print_line((plain(result.text), "red" if result.is_error else "green"))
         return
     raise HoldfastError(
         f"`notes` did not change within {PATIENCE:g} s", hint="the terminal of the hub shows the reason"

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_json, side_console, working
+from holdfast.cli.command_options import AsJson, ConfigFile
+from holdfast.cli.output import DIFF_STYLES, ServerProgress, data_console, print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
 from holdfast.config import ConfigReading, find_config, state_folder
 from holdfast.core import Redactor, command_line, plain
@@ -42,11 +43,9 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.doctor import EditPlan
-    from holdfast.wire import HubTls, Starting
+    from holdfast.wire import HubTls
 
-__all__ = ["app", "print_code", "print_report"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["doctor", "print_report"]
 
 EXPLAIN = "explain"
 
@@ -56,11 +55,10 @@ Names = Annotated[
 ]
 
 
-@app.command()
 def doctor(
     names: Names = None,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -182,7 +180,7 @@ def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
             _show_diff(plan)
         if (certain and not interactive) or (interactive and typer.confirm(f"Write {plan.file}?", err=True)):
             kept = plan.perform()
-            side_console().print(f"backup: {kept}; `{command_line('doctor', '--undo')}` restores it", soft_wrap=True)
+            print_note(f"backup: {kept}; `{command_line('doctor', '--undo')}` restores it")
             done += [one.repaired(done=True) for one in plan.edits]
         else:
             why = "not written" if interactive else "needs your decision: run this on a terminal, or edit the file"
@@ -194,14 +192,13 @@ def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
 
 def _show_diff(plan: EditPlan) -> None:
     """Each edit exactly as it is written, then the diff, in which texts that look like secrets are masked."""
-    console = side_console()
     for one in plan.edits:
         verb = "becomes the key" if one.edit.action == "rename" else "becomes"
-        console.print(Text(plain(f"{one.edit.key} {verb} {one.edit.value}")), soft_wrap=True)
+        print_note(plain(f"{one.edit.key} {verb} {one.edit.value}"))
     redactor = Redactor(plan.secrets)
     for line in plan.diff():
         shown = plain(redactor.mask(line))
-        console.print(Text(shown[:LONGEST_DIFF_LINE], style=_DIFF.get(line[:1], "")), soft_wrap=True)
+        print_note((shown[:LONGEST_DIFF_LINE], DIFF_STYLES.get(line[:1], "")))
 
 
 def _undo(config: Path | None) -> None:
@@ -209,7 +206,7 @@ def _undo(config: Path | None) -> None:
 
     file = find_config(config, environ=os.environ, cwd=Path.cwd())
     undo_edits(file)
-    data_console().print(f"{file} is as it was before the last `doctor --fix`", soft_wrap=True)
+    print_line(f"{file} is as it was before the last `doctor --fix`")
 
 
 async def _examine(
@@ -217,32 +214,16 @@ async def _examine(
 ) -> Report:
     from holdfast.doctor import Doctor  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
-    waiting = [d.server.id for d in reading.definitions if (d.server.id in names if names else d.server.enabled)]
-    total = len(waiting)
-
-    starts: dict[str, str] = {}
-
-    def on_server(report: ServerReport) -> None:
-        if report.id in waiting:
-            waiting.remove(report.id)
-            starts.pop(report.id, None)
-            moving.update(_progress(waiting, total, starts))
-
-    def on_starting(server: str, start: Starting) -> None:
-        starts[server] = start.words
-        moving.update(_progress(waiting, total, starts))
-
-    with working(_progress(waiting, total, starts)) as moving:
+    servers = [one.server for one in reading.definitions]
+    examined = [one.id for one in servers if (one.id in names if names else one.enabled)]
+    with working("checking the servers") as update:
+        progress = ServerProgress(examined, "checked", update)
         examination = Doctor(reading, timeout=seconds, fix=fix, hub_tls=hub_tls)
-        return await examination.examine(names, on_server=on_server, on_starting=on_starting)
-
-
-def _progress(waiting: list[str], total: int, starts: Mapping[str, str]) -> str:
-    if not waiting:
-        return f"{total} of {total} servers checked"
-    names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
-    oldest = next((f"; {name}: {starts[name]}" for name in waiting if name in starts), "")
-    return f"{total - len(waiting)} of {total} servers checked; waiting for {names}{oldest}"
+        return await examination.examine(
+            names,
+            on_server=lambda report: progress.done(report.id),
+            on_starting=lambda server, start: progress.starting(server, start.words),
+        )
 
 
 def _explain(codes: list[str]) -> None:
@@ -259,14 +240,14 @@ def _list_checks() -> None:
     from holdfast.doctor import CHECKS, GLOBAL_CHECKS  # noqa: PLC0415 - as above
 
     console = data_console()
-    console.print("For each server:")
+    print_line("For each server:")
     for check in CHECKS:
         after = f" (after {', '.join(check.needs)})" if check.needs else ""
-        console.print(f"  {check.id:<11}{check.looks_at}{after}", soft_wrap=True)
+        print_line(f"  {check.id:<11}{check.looks_at}{after}")
         _list_codes(console, check.finds)
-    console.print("Once for each run:")
+    print_line("Once for each run:")
     for whole in GLOBAL_CHECKS:
-        console.print(f"  {whole.id:<11}{whole.looks_at}", soft_wrap=True)
+        print_line(f"  {whole.id:<11}{whole.looks_at}")
         _list_codes(console, whole.finds)
 
 
@@ -285,7 +266,6 @@ _LABELS: dict[Health, tuple[str, str]] = {
     "failed": ("FAILED", "bold red"),
 }
 _ACTIONS = {"replace": "replace the value by", "insert": "insert after the {", "rename": "replace the key by"}
-_DIFF = {"+": "green", "-": "red", "@": "cyan"}
 MOST_ALIKE = 3
 """How many edits or commands are shown of those that differ only by the server."""
 

@@ -12,38 +12,38 @@ import sys
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "setup": ("holdfast.cli.setup", "Set everything up in one conversation"),
-    "serve": ("holdfast.cli.serve", "Serve all servers at one MCP endpoint, over HTTP or stdio"),
-    "stop": ("holdfast.cli.stop", "End the hub that runs in the background"),
-    "status": ("holdfast.cli.status", "Show the servers of a running hub, once or live"),
-    "reconnect": ("holdfast.cli.reconnect", "Reconnect servers now"),
-    "enable": ("holdfast.cli.enable", "Enable servers of a running hub"),
-    "disable": ("holdfast.cli.disable", "Disable servers of a running hub"),
-    "logs": ("holdfast.cli.logs", "Show the stderr of a server, and the hub's log of it"),
-    "approve": ("holdfast.cli.approve", "Show tools that changed, and approve the changes"),
-    "check": ("holdfast.cli.readiness", "Check that servers and tools are ready, and wait for them"),
-    "access": ("holdfast.cli.access_rules", "Say what the access rules decide, and test them"),
-    "audit": ("holdfast.cli.audit", "Show who did what, and check that no record was changed"),
-    "doctor": ("holdfast.cli.doctor", "Check every server, and show how to fix problems"),
-    "add": ("holdfast.cli.add", "Add a server to your mcp.json, and try it"),
-    "remove": ("holdfast.cli.remove", "Remove servers from your mcp.json"),
-    "list": ("holdfast.cli.list_", "List the servers of an mcp.json"),
-    "tools": ("holdfast.cli.tools", "List the tools of every server, or why it has none"),
-    "find": ("holdfast.cli.find", "Find tools by what they do, and whether they work now"),
-    "call": ("holdfast.cli.call", "Call one tool of one server"),
-    "login": ("holdfast.cli.login", "Log in to a server that requires it"),
-    "logout": ("holdfast.cli.logout", "Remove the login of a server"),
-    "auth": ("holdfast.cli.auth", "Show your logins, and how long they last"),
-    "demo": ("holdfast.cli.demo", "Break and repair demo servers, and see what clients see"),
-    "trust": ("holdfast.cli.trust", "Trust the mcp.json of a project, so that it is used"),
-    "import": ("holdfast.cli.import_", "Copy the servers of your MCP clients, and connect them"),
-    "service": ("holdfast.cli.service", "Run the hub in the background, with systemd or launchd"),
-    "uninstall": ("holdfast.cli.uninstall", "Give your clients their servers back, and end the hub"),
-    "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),
-    "completion": ("holdfast.cli.completion", "Print the completion script for bash, zsh or fish"),
-    "gateway": ("holdfast.cli.gateway", "Render AgentGateway's configuration, or keep it fresh"),
+    "setup": ("setup:setup", "Set everything up in one conversation"),
+    "serve": ("serve:serve", "Serve all servers at one MCP endpoint, over HTTP or stdio"),
+    "stop": ("service:stop", "End the hub that runs in the background"),
+    "status": ("status:status", "Show the servers of a running hub, once or live"),
+    "reconnect": ("server_actions:reconnect", "Reconnect servers now"),
+    "enable": ("server_actions:enable", "Enable servers of a running hub"),
+    "disable": ("server_actions:disable", "Disable servers of a running hub"),
+    "logs": ("server_actions:logs", "Show the stderr of a server, and the hub's log of it"),
+    "approve": ("approve:approve", "Show tools that changed, and approve the changes"),
+    "check": ("readiness:check", "Check that servers and tools are ready, and wait for them"),
+    "access": ("access_rules:app", "Say what the access rules decide, and test them"),
+    "audit": ("audit:app", "Show who did what, and check that no record was changed"),
+    "doctor": ("doctor:doctor", "Check every server, and show how to fix problems"),
+    "add": ("config_edit:add", "Add a server to your mcp.json, and try it"),
+    "remove": ("config_edit:remove", "Remove servers from your mcp.json"),
+    "list": ("config_edit:list_servers", "List the servers of an mcp.json"),
+    "tools": ("tools:tools", "List the tools of every server, or why it has none"),
+    "find": ("tools:find", "Find tools by what they do, and whether they work now"),
+    "call": ("tools:call", "Call one tool of one server"),
+    "login": ("logins:login", "Log in to a server that requires it"),
+    "logout": ("logins:logout", "Remove the login of a server"),
+    "auth": ("logins:auth_app", "Show your logins, and how long they last"),
+    "demo": ("demo:app", "Break and repair demo servers, and see what clients see"),
+    "trust": ("trust:trust", "Trust the mcp.json of a project, so that it is used"),
+    "import": ("import_:import_", "Copy the servers of your MCP clients, and connect them"),
+    "service": ("service:app", "Run the hub in the background, with systemd or launchd"),
+    "uninstall": ("setup:uninstall", "Give your clients their servers back, and end the hub"),
+    "config": ("config:app", "Show the configuration, and where each value comes from"),
+    "completion": ("completion:completion", "Print the completion script for bash, zsh or fish"),
+    "gateway": ("gateway:app", "Render AgentGateway's configuration, or keep it fresh"),
 }
-"""Each command: the module whose ``app`` runs it, and its summary."""
+"""Each command: its module and the function or the group of subcommands in it, and its summary."""
 
 USAGE = 2
 """The exit code for wrong usage."""
@@ -125,14 +125,12 @@ Holdfast.
 
 
 def _run_command(name: str, argv: list[str]) -> int:
-    from importlib import import_module  # noqa: PLC0415 - see the module's docstring
-
     from holdfast.serve import isolate  # noqa: PLC0415 - see the module's docstring
 
     isolate()  # first: what is imported next takes a while
-    from holdfast.cli.runner import run_app  # noqa: PLC0415 - see the module's docstring
+    from holdfast.cli.runner import command_named, run_command  # noqa: PLC0415 - see the module's docstring
 
-    return run_app(lambda: import_module(COMMANDS[name][0]).app, argv, program=f"holdfast {name}")
+    return run_command(lambda: command_named(name), argv, program=f"holdfast {name}")
 
 
 def _unknown(name: str) -> int:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
-from holdfast.cli.output import side_console
+from holdfast.cli.command_options import ConfigFile, group_of_commands
+from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.config import InvalidValue, parse_duration, targets_of
 from holdfast.errors import HoldfastError, UsageError
@@ -40,7 +41,7 @@ from holdfast.serve import log_faults_in_lines
 if TYPE_CHECKING:
     from holdfast.gateway import Bridge, BridgePlan, TargetSource
 
-__all__ = ["GatewayOptions", "app", "bridge", "warn", "with_gateway_options"]
+__all__ = ["app"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ def with_gateway_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def warn(text: str) -> None:
     """Print a warning on stderr."""
-    side_console().print(f"warning: {text}", soft_wrap=True)
+    print_note(f"warning: {text}")
 
 
 TOKEN_VARIABLE = "HOLDFAST_TARGETS_TOKEN"  # noqa: S105 - the name of a variable
@@ -369,10 +370,10 @@ def _seconds(text: str, option: str) -> float:
 
 
 def _say(text: str) -> None:
-    side_console().print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}", soft_wrap=True)
+    print_note(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}")
 
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = group_of_commands()
 app.command()(bridge)
 
 
@@ -389,7 +390,7 @@ def gateway() -> None:
 @with_gateway_options
 def render(
     options: GatewayOptions,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    config: ConfigFile = None,
 ) -> None:
     """Print the configuration as YAML, with a route for each server of an mcp.json that has a URL."""
     from holdfast.gateway import (  # noqa: PLC0415 - what it needs may be missing: see above

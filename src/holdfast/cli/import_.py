@@ -13,9 +13,16 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
-from rich.text import Text
 
-from holdfast.cli.output import counted, data_console, print_error, print_json, side_console
+from holdfast.cli.command_options import AsJson, Yes
+from holdfast.cli.output import (
+    DIFF_STYLES,
+    counted,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+)
 from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
     CLIENTS,
@@ -37,25 +44,11 @@ from holdfast.core import Redactor, command_line, is_loopback, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
 from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_command, read_token
 
-__all__ = [
-    "app",
-    "as_data",
-    "destination_of",
-    "looked_at",
-    "point_clients",
-    "print_diff",
-    "print_overview",
-    "print_plan",
-    "print_undone",
-    "undone_as_data",
-]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["as_data", "destination_of", "import_", "point_clients", "print_diff"]
 
 _NAMES = ", ".join(CLIENTS)
 
 
-@app.command(name="import")
 def import_(
     clients: Annotated[list[str] | None, typer.Argument(metavar="CLIENT", help=f"{_NAMES}, or all")] = None,
     apply: Annotated[
@@ -74,8 +67,8 @@ def import_(
         bool, typer.Option("--rename", help="Copy a server whose name is taken under another name: NAME-CLIENT")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes, and change nothing")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy the servers of other MCP clients into Holdfast's own mcp.json.
 
@@ -117,7 +110,7 @@ def _offer_service(config: Path, url: str, *, ask: bool) -> None:
         return
     command = command_line("service", "install", "--config", str(config))
     if not (ask and sys.stdin.isatty()):
-        side_console().print(f"To keep it running in the background: {command}", soft_wrap=True)
+        print_note(f"To keep it running in the background: {command}")
     elif typer.confirm("Run the hub in the background, also after a restart of your session?", err=True):
         install_service(hub_service(config))
 
@@ -194,27 +187,22 @@ _WORDS = {
     "conflict": "stays with the client",
     "unusable": "stays with the client",
 }
-_DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def print_overview(plan: ImportPlan) -> None:
     """Print which clients have servers."""
-    out = data_console()
     for client, place in plan.found:
         names = [row.entry.name for row in plan.rows if (row.client, row.place) == (client, place)]
-        out.print(
-            Text.assemble((f"{client.id:<12}", "bold"), f"{counted(len(names), 'server')}  ", (str(place.file), "dim"))
-        )
+        print_line((f"{client.id:<12}", "bold"), f"{counted(len(names), 'server')}  ", (str(place.file), "dim"))
         if names:
-            out.print(Text(f"            {', '.join(map(plain, names))}", style="dim"), soft_wrap=True)
+            print_line((f"            {', '.join(map(plain, names))}", "dim"))
     for problem in plan.unreadable:
         print_error(str(problem), problem.hint)
-    side = side_console()
     if plan.found:
         copy = command_line("import", "CLIENT")
-        side.print(f"Nothing was changed. To copy a client's servers: {copy}", soft_wrap=True)
+        print_note(f"Nothing was changed. To copy a client's servers: {copy}")
     else:
-        side.print(f"No file of a client was found; {looked_at(plan)}", soft_wrap=True)
+        print_note(f"No file of a client was found; {looked_at(plan)}")
 
 
 def looked_at(plan: ImportPlan) -> str:
@@ -224,30 +212,28 @@ def looked_at(plan: ImportPlan) -> str:
 
 def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool, then: str) -> None:
     """Print the result for each server, and the next step; ``then`` is that of a client that uses the hub now."""
-    out = data_console()
     for row in plan.rows:
         _print_row(row, done=done)
     if not plan.rows:
-        out.print(f"no servers in {', '.join(str(place.file) for _, place in plan.found)}")
+        print_line(f"no servers in {', '.join(str(place.file) for _, place in plan.found)}")
     for pointing, kept in pointed:
         verb = "uses the hub now" if kept else "would use the hub"
-        out.print(Text(f"{pointing.client.title} {verb}: {pointing.place.file}"), soft_wrap=True)
+        print_line(f"{pointing.client.title} {verb}: {pointing.place.file}")
         if kept:
             back = f"`{command_line('import', pointing.client.id, '--undo')}` restores it"
-            out.print(Text(f"  backup: {kept}; {back}", style="dim"), soft_wrap=True)
+            print_line((f"  backup: {kept}; {back}", "dim"))
         if pointing.client.tool_search:
-            out.print(Text(f"  {pointing.client.tool_search}", style="dim"), soft_wrap=True)
+            print_line((f"  {pointing.client.tool_search}", "dim"))
     _print_next(plan, done=done, then=then if pointed else "")
 
 
 def print_diff(pointing: PointingPlan) -> None:
     """Print the change of a client's file, with secrets masked."""
-    console = side_console()
     redactor = Redactor(pointing.secrets)
     for line in pointing.diff():
         shown = redactor.mask(line)
         cut = shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]}…"
-        console.print(Text(cut, style=_DIFF.get(line[:1], "")), soft_wrap=True)
+        print_note((cut, DIFF_STYLES.get(line[:1], "")))
 
 
 def as_data(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool) -> dict[str, Any]:
@@ -271,13 +257,12 @@ def as_data(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]
 
 def print_undone(undone: Sequence[UndoPlan], *, done: bool) -> None:
     """Print which files were restored."""
-    out = data_console()
     for undoing in undone:
         verb = "is" if done else "would be"
         how = "restored" if undoing.exact else "given its servers back; later changes stay"
-        out.print(Text(f"{undoing.backup.place.file} {verb} {how}"), soft_wrap=True)
+        print_line(f"{undoing.backup.place.file} {verb} {how}")
     if not undone:
-        side_console().print("nothing to undo: no backup was found")
+        print_note("nothing to undo: no backup was found")
 
 
 def undone_as_data(undone: Sequence[UndoPlan], *, done: bool) -> dict[str, Any]:
@@ -295,16 +280,12 @@ def undone_as_data(undone: Sequence[UndoPlan], *, done: bool) -> dict[str, Any]:
 
 
 def _print_row(row: ImportRow, *, done: bool) -> None:
-    out = data_console()
     word = _WORDS[row.outcome] if done or row.outcome not in ("new", "renamed") else "would be copied"
     name = f" as {plain(row.renamed)}" if row.renamed else ""
     where = f"  from {row.client.title}" if row.is_ours else f"  in {row.client.title}"
-    out.print(
-        Text.assemble((plain(row.entry.name), "bold"), "  ", (f"{word}{name}", _COLOURS[row.outcome]), (where, "dim")),
-        soft_wrap=True,
-    )
+    print_line((plain(row.entry.name), "bold"), "  ", (f"{word}{name}", _COLOURS[row.outcome]), (where, "dim"))
     for note in _notes(row):
-        out.print(Text(f"  {note}"), soft_wrap=True)
+        print_line(f"  {note}")
 
 
 def _notes(row: ImportRow) -> list[str]:
@@ -333,18 +314,14 @@ def _after_pointing(config: Path, url: str, stdio: bool) -> str:
 
 
 def _print_next(plan: ImportPlan, *, done: bool, then: str) -> None:
-    side = side_console()
     if not any(row.is_ours for row in plan.rows):
         return
     if not done:
-        side.print("Dry run: nothing was changed.")
+        print_note("Dry run: nothing was changed.")
     elif then:
-        side.print(then, soft_wrap=True)
+        print_note(then)
     else:
-        side.print(
-            f"The servers are in {plan.destination}. With --apply the client uses the hub instead.",
-            soft_wrap=True,
-        )
+        print_note(f"The servers are in {plan.destination}. With --apply the client uses the hub instead.")
 
 
 def _row_data(row: ImportRow) -> dict[str, Any]:

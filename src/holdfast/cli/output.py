@@ -13,30 +13,34 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from holdfast.core import INVISIBLE, counted
 
 __all__ = [
+    "DIFF_STYLES",
     "GAP",
     "Cell",
     "Page",
+    "ServerProgress",
     "counted",
     "data_console",
+    "first_names",
     "json_text",
     "keep_quiet",
     "page_of",
     "print_error",
     "print_json",
     "print_json_line",
+    "print_line",
+    "print_note",
     "side_console",
     "until",
     "working",
@@ -51,6 +55,24 @@ def data_console() -> Console:
 def side_console() -> Console:
     """The console for progress, warnings and errors."""
     return _console(stderr=True, quiet=_quiet)
+
+
+Part: TypeAlias = str | Text | tuple[str, str]
+"""A part of a line: a text, or a text and its style."""
+
+
+def print_line(*parts: Part) -> None:
+    """Print a line of the result on stdout. It is neither wrapped nor cut."""
+    data_console().print(Text.assemble(*parts), soft_wrap=True)
+
+
+def print_note(*parts: Part) -> None:
+    """Print a line for people on stderr; ``-q`` leaves it out."""
+    side_console().print(Text.assemble(*parts), soft_wrap=True)
+
+
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+"""The style of a line of a diff, by its first character."""
 
 
 _quiet = False
@@ -127,39 +149,51 @@ class _Console(Console):
 
 
 @contextmanager
-def working(text: str) -> Iterator[ProgressLine]:
-    """Show a progress line on a terminal while the block runs; show nothing elsewhere."""
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a progress line on a terminal while the block runs. It yields a function that changes the text."""
     console = side_console()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _NoProgress()
+        yield lambda _: None
         return
-    with console.status(Text(text)) as status:
-        yield _TerminalProgress(status)
+    with console.status(Text(text)) as status:  # a `Text` is never read as markup
+        yield lambda changed: status.update(Text(changed))
 
 
-class ProgressLine(Protocol):
-    """A progress line whose text can change."""
+class ServerProgress:
+    """The progress line of a command that waits for many servers: how many are done, and what the next ones do."""
 
-    def update(self, text: str) -> None:
-        """Show another text."""
+    def __init__(self, servers: Iterable[str], verb: str, update: Callable[[str], None]) -> None:
+        self._waiting = list(dict.fromkeys(servers))
+        self._total = counted(len(self._waiting), "server")
+        self._verb = verb
+        self._starts: dict[str, str] = {}
+        self._done = 0
+        self._show = update
+        self._show(str(self))
+
+    def done(self, server: str) -> None:
+        """A server has its outcome."""
+        if server in self._waiting:
+            self._waiting.remove(server)
+            self._done += 1
+            self._show(str(self))
+
+    def starting(self, server: str, words: str) -> None:
+        """What the process of a server does before it answers."""
+        self._starts[server] = words
+        self._show(str(self))
+
+    def __str__(self) -> str:
+        said = f"{self._done} of {self._total} {self._verb}"
+        if not self._waiting:
+            return said
+        start = next((f"; {name}: {self._starts[name]}" for name in self._waiting if name in self._starts), "")
+        return f"{said}; waiting for {first_names(self._waiting)}{start}"
 
 
-class _TerminalProgress:
-    """The progress line of a terminal. Its text is never read as markup."""
-
-    def __init__(self, status: Status) -> None:
-        self._status = status
-
-    def update(self, text: str) -> None:
-        """Show another text."""
-        self._status.update(Text(text))
-
-
-class _NoProgress:
-    """A progress line that shows nothing, for output without a terminal."""
-
-    def update(self, text: str) -> None:
-        """Do nothing."""
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """A list of names on a progress line: ``a, b, c and 4 more``."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))

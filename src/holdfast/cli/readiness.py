@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.output import counted, data_console, print_json, side_console, working
-from holdfast.cli.running_hub import AsJson, Url, near, serving_hub
+from holdfast.cli.command_options import AsJson, ConfigFile, Url
+from holdfast.cli.output import counted, first_names, print_json, print_line, print_note, working
+from holdfast.cli.running_hub import near, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.config import Config as ServersConfig, InvalidValue, parse_duration
+from holdfast.config import Config, InvalidValue, parse_duration
 from holdfast.core import command_line, next_try, plain
 from holdfast.errors import HoldfastError, NoHub, UsageError
 
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from holdfast.control import CatalogItem, ControlClient, RunningHub, Server, Views
     from holdfast.hub import Hub
 
-__all__ = ["ReadinessResult", "Requirement", "Row", "app", "check_servers", "exit_code", "judge", "print_row"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["Row", "check", "check_servers", "print_row"]
 
 Verdict: TypeAlias = Literal["ready", "missing", "denied", "held", "permanent", "not_ready"]
 
@@ -67,7 +65,6 @@ _CHANGES = frozenset({"hello", "server", "gone", "published", "tool_approved", "
 """The events of a hub after which a verdict may be another."""
 
 
-@app.command()
 def check(
     require: Annotated[
         list[str] | None,
@@ -80,7 +77,7 @@ def check(
     wait: Annotated[
         str, typer.Option("--wait", metavar="TIME", help="How long to wait for it: 500ms, 30s, 2m")
     ] = "30s",
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    config: ConfigFile = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -98,8 +95,8 @@ def check(
         raise UsageError("--require names nothing", hint="for example --require github,files/read_file")
     hub = serving_hub(url, config)
     servers = load_servers(config) if hub is None else None
-    with working(f"waiting for {', '.join(wanted[:3]) or 'the servers'}") as progress:
-        result = anyio.run(check_servers, hub, servers, wanted, seconds, lambda rows: progress.update(_waiting(rows)))
+    with working(f"waiting for {', '.join(wanted[:3]) or 'the servers'}") as update:
+        result = anyio.run(check_servers, hub, servers, wanted, seconds, lambda rows: update(_waiting(rows)))
     if as_json:
         print_json(result.as_data())
     else:
@@ -213,77 +210,57 @@ def _verdict(one: Requirement, servers: Mapping[str, Server], tools: Mapping[str
 
 def _said(server: Server) -> tuple[str, str]:
     """Why a server is not ready, and what to do, in the words of `holdfast status`."""
-    return server.reason or server.summary, " ".join(
-        filter(None, (server.action, f"`{server.command}`" if server.command else ""))
-    )
+    return server.reason or server.summary, what_to_do(server)
 
 
 # Where the states come from
 
 
-Look: TypeAlias = "tuple[Sequence[Server], Sequence[CatalogItem]]"
+@dataclass(frozen=True, kw_only=True)
+class _States:
+    """The states of servers: of a running hub, or of a hub that this command opened."""
+
+    source: ControlClient | Views
+    changes: Callable[[], AsyncGenerator[None, None]]
+    """Yields after each change. Raises ``NoHub`` if the hub is gone."""
+
+    async def look(self) -> tuple[Sequence[Server], Sequence[CatalogItem]]:
+        """The servers and their tools now."""
+        return (await self.source.servers()).servers, (await self.source.catalog()).tools
+
+
 OnRows: TypeAlias = Callable[[Sequence[Row]], None]
 
 
-class States(Protocol):
-    """The states of servers: of a running hub, or of a hub of our own."""
-
-    async def look(self) -> Look:
-        """The servers and their tools now."""
-
-    def changes(self) -> AsyncGenerator[None, None]:
-        """Yields after each change. Raises ``NoHub`` if the hub is gone."""
-
-
-class _LiveHub:
-    """The states of a running hub."""
-
-    def __init__(self, control: ControlClient) -> None:
-        self._control = control
-
-    async def look(self) -> Look:
-        return (await self._control.servers()).servers, (await self._control.catalog()).tools
-
-    async def changes(self) -> AsyncGenerator[None, None]:
-        async with aclosing(self._control.events()) as events:
+@asynccontextmanager
+async def _states(hub: RunningHub | None, config: Config | None) -> AsyncIterator[_States]:
+    async def told_changes(control: ControlClient) -> AsyncGenerator[None, None]:
+        async with aclosing(control.events()) as events:
             async for event in events:
                 if event.name in _CHANGES:
                     yield
 
-
-class _OwnHub:
-    """The states of a hub that this command opened."""
-
-    def __init__(self, hub: Hub, views: Views) -> None:
-        self._hub = hub
-        self._views = views
-
-    async def look(self) -> Look:
-        return (await self._views.servers()).servers, (await self._views.catalog()).tools
-
-    async def changes(self) -> AsyncGenerator[None, None]:
-        async for _ in self._hub.events():
+    async def own_changes(own: Hub) -> AsyncGenerator[None, None]:
+        async for _ in own.events():
             yield
 
-
-@asynccontextmanager
-async def _states(hub: RunningHub | None, config: ServersConfig | None) -> AsyncIterator[States]:
     if hub is not None:
         from holdfast.control import ControlClient  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
 
         async with ControlClient(hub) as control:
-            yield _LiveHub(control)
-        return
-    from holdfast.control import History, HubInfo, Views  # noqa: PLC0415 - slow to import, and not always needed
-    from holdfast.hub import Hub  # noqa: PLC0415 - as above
+            yield _States(source=control, changes=lambda: told_changes(control))
+    else:
+        from holdfast.control import History, HubInfo, Views  # noqa: PLC0415 - slow to import, and not always needed
+        from holdfast.hub import Hub  # noqa: PLC0415 - as above
 
-    async with Hub.from_config(config) as own:
-        yield _OwnHub(own, Views(own, History(), HubInfo(endpoint="")))
+        async with Hub.from_config(config) as own:
+            views = Views(own, History(), HubInfo(endpoint=""))
+            yield _States(source=views, changes=lambda: own_changes(own))
 
 
 async def check_servers(
     hub: RunningHub | None,
-    config: ServersConfig | None,
+    config: Config | None,
     wanted: Sequence[str],
     seconds: float,
     on_rows: OnRows,
@@ -326,7 +303,7 @@ def _unknown(require: str, gone: NoHub) -> Row:
 class _Watch:
     """Judges again after each change, and once for many changes that come together."""
 
-    def __init__(self, states: States, wanted: Sequence[str], on_rows: OnRows, *, at_once: bool) -> None:
+    def __init__(self, states: _States, wanted: Sequence[str], on_rows: OnRows, *, at_once: bool) -> None:
         self._at_once = at_once
         self._states = states
         self._wanted = wanted
@@ -401,8 +378,7 @@ def _seconds(text: str) -> float:
 
 def _waiting(rows: Sequence[Row]) -> str:
     left = [row.require for row in rows if row.verdict == "not_ready"]
-    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-    return f"{len(rows) - len(left)} of {len(rows)} ready; waiting for {', '.join(left[:3])}{more}"
+    return f"{len(rows) - len(left)} of {len(rows)} ready; waiting for {first_names(left)}"
 
 
 def _show(result: ReadinessResult) -> None:
@@ -410,27 +386,25 @@ def _show(result: ReadinessResult) -> None:
     for row in result.rows:
         print_row(row, width)
     ready = sum(row.verdict == "ready" for row in result.rows)
-    side = side_console()
     if not result.rows:
-        side.print("no servers are configured, so nothing is required")
+        print_note("no servers are configured, so nothing is required")
         return
     where = f", says the hub at {result.hub}" if result.hub else "; no hub runs, so the servers were tried directly"
     count = Text(f"{ready} of {len(result.rows)} ready", style="bold")
-    side.print(count.append(where, style="not bold"), soft_wrap=True)
+    print_note(count.append(where, style="not bold"))
 
 
 def print_row(row: Row, width: int = 0) -> None:
     """Print one verdict: a line, and for one that is not ready the reason, the next try and what to do."""
-    out = data_console()
     word, colour = _WORDS[row.verdict]
     line = Text.assemble((f"{plain(row.require):<{width}}", "bold"), "  ", (word, colour))
     if row.verdict == "ready":
         if row.tool is None:
             line.append(f"  {counted(row.tools, 'tool')}", style="dim")
-        out.print(line, soft_wrap=True)
+        print_line(line)
         return
     when = next_try(row.retry_in)
     line.append(f"  {plain(row.reason).rstrip('.')}" + (f"; next try {when}" if when else ""))
-    out.print(line, soft_wrap=True)
+    print_line(line)
     if row.hint:
-        out.print(Text.assemble(("  hint: ", "cyan"), plain(row.hint)), soft_wrap=True)
+        print_line(("  hint: ", "cyan"), plain(row.hint))

@@ -1,26 +1,39 @@
-"""Runs a command, and turns each exception into an error with a hint, never a traceback."""
+"""Runs a command, prints its help, and turns each exception into an error with a hint, never a traceback.
+
+A command is a function whose parameters are its options, or a ``typer.Typer`` with subcommands. The list in
+``entry.py`` names it; ``command_named`` imports its module.
+
+The help is plain text that fits 80 columns, in which nothing is cut. Typer's own help puts options into a table: at 80
+columns it cuts long names and leaves a few words a line. Here a name that is too long for the left column has its own
+line. Options are in groups, in the order of their declaration (``rich_help_panel`` names the group). The reference of
+the documentation is the same text.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import shutil
 import sys
+import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from difflib import SequenceMatcher
+from enum import Enum
+from importlib import import_module
 from typing import Any
 
 import typer
 
-from holdfast.cli.help_text import asks_for_help, help_of, subcommand
+from holdfast.cli.entry import COMMANDS
 from holdfast.cli.output import keep_quiet, print_error
 from holdfast.core import Redactor, invocation, typed_as
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve import here
 
-__all__ = ["run_app"]
+__all__ = ["command_named", "run_command"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -34,23 +47,35 @@ CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS})
 """The system errors that mean: this user cannot use that file. The machine is to be changed, not Holdfast."""
 
 
-def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: str) -> int:
-    """Run a typer app. Returns the exit code. ``HOLDFAST_DEBUG=1`` prints the traceback."""
+def command_named(name: str) -> Any:
+    """The command of this name, as typer runs it."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    found = getattr(import_module(f"holdfast.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        found.command(name)(function)
+    return typer.main.get_command(found)
+
+
+def run_command(load: Callable[[], Any], argv: list[str], *, program: str) -> int:
+    """Run the command that ``load`` imports. Returns the exit code. ``HOLDFAST_DEBUG=1`` prints the traceback."""
     with typed_as(here(argv, os.environ)):
-        return _run(load_app, argv, program)
+        return _run(load, argv, program)
 
 
-def _run(load_app: Callable[[], typer.Typer], argv: list[str], program: str) -> int:
+def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        command = typer.main.get_command(load_app())
-        if asks_for_help(argv) or (not argv and getattr(command, "no_args_is_help", False)):
-            meant, path = subcommand(command, argv)
-            sys.stdout.write(help_of(meant, " ".join((program, *path))))
+        command = load()
+        own, others = _own_words(argv)
+        if "-h" in own or "--help" in own or (not argv and getattr(command, "no_args_is_help", False)):
+            meant, path = _subcommand(command, argv)
+            sys.stdout.write(_help_of(meant, " ".join((program, *path))))
             return _flushed(0)
-        argv, quiet = _without_quiet(argv)
+        quiet = "-q" in own or "--quiet" in own
+        argv = [*(word for word in own if word not in ("-q", "--quiet")), *others]
         with keep_quiet() if quiet else nullcontext():
             code = command.main(argv, prog_name=program, standalone_mode=False)
         return _flushed(code if isinstance(code, int) else 0)
@@ -75,11 +100,10 @@ def _run(load_app: Callable[[], typer.Typer], argv: list[str], program: str) -> 
         return _unexpected(exc)
 
 
-def _without_quiet(argv: list[str]) -> tuple[list[str], bool]:
-    """The command line without ``-q``, and whether it was there. What follows ``--`` belongs to another program."""
-    own = argv[: argv.index("--")] if "--" in argv else argv
-    left = [word for word in own if word not in ("-q", "--quiet")]
-    return [*left, *argv[len(own) :]], len(left) < len(own)
+def _own_words(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The command line before ``--`` and from it on: what follows it belongs to another program."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return argv[:end], argv[end:]
 
 
 def _wrong_usage(exc: Any, program: str) -> int:
@@ -145,3 +169,135 @@ def _unexpected(exc: Exception) -> int:
         "this is a bug: run the command again with HOLDFAST_DEBUG=1 and report what it prints",
     )
     return FAILED
+
+
+# Help
+
+NARROW, WIDE = 80, 100
+"""Columns: of a terminal that does not tell, and from which on lines are hard to read."""
+
+LEFT = 28
+"""The widest left column. A longer name has a line of its own."""
+
+COMMON = (
+    ("-q, --quiet", "Print results and errors, and no notes"),
+    ("-h, --help", "Show this help"),
+)
+"""The options of every command."""
+
+
+def _subcommand(command: Any, argv: Sequence[str]) -> tuple[Any, list[str]]:
+    """The command that is meant by the words before the options, and those words."""
+    path: list[str] = []
+    for word in argv:
+        if word in getattr(command, "commands", {}):
+            command, path = command.commands[word], [*path, word]
+        elif not word.startswith("-"):
+            break
+    return command, path
+
+
+def _help_of(command: Any, program: str) -> str:
+    """The whole help of a command."""
+    width = min(max(shutil.get_terminal_size((NARROW, 24)).columns, 40), WIDE)
+    arguments = [one for one in command.params if one.param_type_name == "argument" and not _is_hidden(one)]
+    subcommands = [one for one in getattr(command, "commands", {}).values() if not _is_hidden(one)]
+    usage = [program, *(["COMMAND"] if subcommands else []), "[OPTIONS]", *(_usage_of(one) for one in arguments)]
+    parts = [_wrapped(f"Usage: {' '.join(usage)}", width, hang=7), *_paragraphs(command.help or "", width)]
+    if subcommands:
+        rows = [(one.name, one.get_short_help_str(200)) for one in subcommands]
+        parts.append(_section("Commands", rows, width))
+    if arguments:
+        rows = [(_name_of(one), one.help or "") for one in arguments]
+        parts.append(_section("Arguments", rows, width))
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for one in command.params:
+        if one.param_type_name == "option" and not _is_hidden(one) and "--help" not in one.opts:
+            panel = getattr(one, "rich_help_panel", None) or "Options"
+            groups.setdefault(panel, []).append((_option_name(one), _option_words(one)))
+    last = groups.pop("Options", [])
+    parts += [_section(title, rows, width) for title, rows in groups.items()]
+    parts.append(_section("Other options" if groups else "Options", [*last, *COMMON], width))
+    parts += _paragraphs(command.epilog or "", width)
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_hidden(parameter: Any) -> bool:
+    return bool(getattr(parameter, "hidden", False))
+
+
+def _usage_of(argument: Any) -> str:
+    name = _name_of(argument)
+    if name.startswith("["):
+        return name
+    repeated = f"{name}…" if argument.nargs == -1 else name
+    return repeated if argument.required else f"[{repeated}]"
+
+
+def _name_of(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _option_name(option: Any) -> str:
+    names = [*sorted(option.opts, key=len), *option.secondary_opts]
+    value = _value_of(option)
+    lead = "" if names[0].startswith("--") else ", ".join(names[:1]) + ", "
+    rest = names if not lead else names[1:]
+    shown = "/".join(rest) if option.secondary_opts else ", ".join(rest)
+    return f"{lead}{shown}{f' {value}' if value else ''}"
+
+
+def _value_of(option: Any) -> str:
+    """What stands for the value; empty for a flag."""
+    if getattr(option, "is_flag", False) or getattr(option, "count", False):
+        return ""
+    kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(str(one.value) for one in kind)
+    return str(option.metavar or "VALUE")
+
+
+def _option_words(option: Any) -> str:
+    words = str(option.help or "")
+    default = option.default
+    if isinstance(default, Enum):
+        default = default.value
+    if "[default:" in words or not getattr(option, "show_default", True):
+        return words
+    if not isinstance(default, str | int | float) or default in (False, ""):
+        return words
+    if default is True:
+        return f"{words} [default: {max(option.opts, key=len).lstrip('-')}]"
+    return f"{words} [default: {default}]"
+
+
+def _section(title: str, rows: Sequence[tuple[str, str]], width: int) -> str:
+    left = max((len(name) for name, _ in rows if len(name) <= LEFT), default=0)
+    lines = [f"{title}:"]
+    for name, words in rows:
+        text = textwrap.wrap(" ".join(words.split()), width - left - 4, break_long_words=False, break_on_hyphens=False)
+        if len(name) > left:
+            lines.append(f"  {name}")
+            lines += [f"{'':{left + 4}}{line}" for line in text]
+            continue
+        first, *more = text or [""]
+        lines.append(f"  {name:<{left}}  {first}".rstrip())
+        lines += [f"{'':{left + 4}}{line}" for line in more]
+    return "\n".join(lines)
+
+
+def _paragraphs(text: str, width: int) -> Iterator[str]:
+    """The paragraphs of a docstring. The exit codes begin a line of their own."""
+    for paragraph in textwrap.dedent(text.replace("\b", "")).strip().split("\n\n"):
+        lines: list[str] = []
+        for line in paragraph.strip().splitlines():
+            if not lines or line.startswith("Exit code "):
+                lines.append(line.strip())
+            else:
+                lines[-1] += f" {line.strip()}"
+        if lines:
+            yield "\n".join(_wrapped(line, width) for line in lines)
+
+
+def _wrapped(text: str, width: int, *, hang: int = 0) -> str:
+    return textwrap.fill(text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False)

@@ -1,42 +1,27 @@
-"""What the commands that talk to a running hub share: options, the search for the hub, and actions on servers."""
+"""What the commands that talk to a running hub share: the search for the hub, a client of it, and names of servers."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import typer
-from rich.text import Text
 
-from holdfast.cli.output import GAP, data_console, print_error, print_json, working
 from holdfast.config import find_config, state_folder
 from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.control import ControlClient, RunningHub, Server, ServerAction
+    from holdfast.control import ControlClient, RunningHub, Server
 
-__all__ = ["AsJson", "Config", "HubName", "Url", "act_on", "ask", "chosen", "found_hub", "near", "serving_hub"]
-
-Url: TypeAlias = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="The address of the hub [default: found automatically]")
-]
-Config: TypeAlias = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Use the hub that serves this mcp.json")
-]
-HubName: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--hub", metavar="HUB", help="Which hub of this machine: its process id, port, file or folder"),
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
+__all__ = ["ask", "chosen", "for_each", "found_hub", "near", "serving_hub", "what_to_do"]
 
 NAMED = 10
 """How many servers an error names. A fleet may have hundreds."""
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -83,6 +68,22 @@ def ask(found: RunningHub, do: Callable[[ControlClient], Awaitable[_Result]]) ->
     return anyio.run(asked)
 
 
+async def for_each(items: Sequence[_Item], do: Callable[[_Item], Awaitable[_Result]]) -> list[_Result | HoldfastError]:
+    """What ``do`` returns for each item, or the error that it ended with: one that fails does not end the others."""
+    done: dict[int, _Result | HoldfastError] = {}
+
+    async def one(index: int, item: _Item) -> None:
+        try:
+            done[index] = await do(item)
+        except HoldfastError as exc:
+            done[index] = exc
+
+    async with anyio.create_task_group() as tasks:
+        for index, item in enumerate(items):
+            tasks.start_soon(one, index, item)
+    return [done[index] for index in range(len(items))]
+
+
 def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
     """The names without repeats; an error with the nearest name if one is unknown."""
     there = list(known)
@@ -105,73 +106,6 @@ def near(name: str, known: Sequence[str], otherwise: str) -> str:
     return f"known: {', '.join(known[:NAMED])}{more}"
 
 
-@dataclass(frozen=True)
-class _Done:
-    name: str
-    server: Server | None = None
-    error: HoldfastError | None = None
-
-
-def act_on(found: RunningHub, names: Sequence[str], action: ServerAction, *, progress: str, as_json: bool) -> int:
-    """Run the action. Returns the exit code: 0 if it succeeded for every server, else 1."""
-
-    async def act_on_all(control: ControlClient) -> list[_Done]:
-        wanted = chosen(names, (server.id for server in (await control.servers()).servers))
-        return await _at_once(control, wanted, action)
-
-    with working(f"{progress} {', '.join(names)}"):
-        done = ask(found, act_on_all)
-    if as_json:
-        print_json({"servers": [_as_data(one) for one in done]})
-    else:
-        for one in done:
-            _show(one)
-    return 1 if any(one.error for one in done) else 0
-
-
-async def _at_once(control: ControlClient, names: Sequence[str], action: ServerAction) -> list[_Done]:
-    done: dict[str, _Done] = {}
-
-    async def one(name: str) -> None:
-        try:
-            done[name] = _Done(name, server=await control.act(name, action))
-        except HoldfastError as exc:  # the other servers go on
-            done[name] = _Done(name, error=exc)
-
-    async with anyio.create_task_group() as tasks:
-        for name in names:
-            tasks.start_soon(one, name)
-    return [done[name] for name in names]
-
-
-def _as_data(done: _Done) -> dict[str, Any]:
-    if done.server is not None:
-        return {"id": done.name, "ok": True, "server": done.server.model_dump(mode="json")}
-    assert done.error is not None  # noqa: S101 - either a server or an error
-    return {"id": done.name, "ok": False, "error": done.error.message, "hint": done.error.hint or None}
-
-
-def _show(done: _Done) -> None:
-    from holdfast.cli.status_view import (  # noqa: PLC0415 - only the commands that act on servers need it
-        STYLES,
-        mark,
-        one_line,
-        state_words,
-    )
-
-    if done.error is not None:
-        print_error(f"{one_line(done.name)}: {one_line(done.error.message)}", one_line(done.error.hint))
-        return
-    assert done.server is not None  # noqa: S101 - either a server or an error
-    console, server = data_console(), done.server
-    sign = mark(server.status, ascii_only=console.options.ascii_only)
-    title = Text.assemble(
-        (one_line(server.id), "bold"),
-        GAP,
-        (f"{sign} {state_words(server)}", STYLES[server.status]),
-        GAP,
-    )
-    title.append(one_line(server.summary))
-    if server.scope:
-        title.append(f"{GAP}on {one_line(server.scope)}", style="yellow" if "only" in server.scope else "")
-    console.print(title, soft_wrap=True)
+def what_to_do(server: Server) -> str:
+    """What a person can do about a server, and the command for it."""
+    return " ".join(filter(None, (server.action, f"`{server.command}`" if server.command else "")))

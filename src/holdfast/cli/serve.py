@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import typer
 
-from holdfast.cli.output import side_console
+from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.core import command_line
@@ -26,9 +26,7 @@ from holdfast.serve import (
     start_serving,
 )
 
-__all__ = ["app"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["serve"]
 
 
 def serve(**options: Any) -> None:
@@ -106,7 +104,6 @@ def _parameters() -> Signature:
 
 
 serve.__signature__ = _parameters()  # type: ignore[attr-defined]  # inspect reads it, mypy does not know it
-app.command()(serve)
 
 
 def _load(config: Path | None) -> Config | None:
@@ -116,8 +113,7 @@ def _load(config: Path | None) -> Config | None:
     try:
         return load_trusted(config)
     except ConfigNotFound as exc:
-        side = side_console()
-        side.print("No mcp.json was found, so this serves demo servers. To serve your own:", soft_wrap=True)
-        side.print(f"  {command_line('import')}   copies them from your other MCP clients", soft_wrap=True)
-        side.print(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}", soft_wrap=True)
+        print_note("No mcp.json was found, so this serves demo servers. To serve your own:")
+        print_note(f"  {command_line('import')}   copies them from your other MCP clients")
+        print_note(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}")
         return None

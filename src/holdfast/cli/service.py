@@ -2,6 +2,8 @@
 
 systemd holds the listening socket. So a restart or an upgrade of the hub refuses no connection: clients wait until
 the new process accepts. The launchd agent is rendered and validated by tests; it was not run on macOS.
+
+``holdfast stop`` ends a hub that clients started in the background. A client that needs it again starts another one.
 """
 
 from __future__ import annotations
@@ -11,25 +13,32 @@ import os
 import plistlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.command_options import AsJson, group_of_commands
+from holdfast.cli.output import print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
 from holdfast.config import find_config, is_named, read_config, read_file, user_folders
 from holdfast.core import command_line
-from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
+from holdfast.errors import ConfigNotFound, HoldfastError, NoHub, UsageError
 from holdfast.files import replace_file
 from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint_url, own_command, require_credentials_beyond_loopback
 
+if TYPE_CHECKING:
+    from holdfast.control import RunningHub
+
 __all__ = [
     "app",
+    "end_background_hubs",
     "hub_service",
     "install_service",
     "launchd_agent",
@@ -38,7 +47,7 @@ __all__ = [
     "systemd_units",
 ]
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
+app = group_of_commands()
 
 UNIT = "holdfast"
 LABEL = "holdfast.hub"
@@ -79,36 +88,6 @@ class HubService:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Manager(Protocol):
-    """A service manager."""
-
-    name: str
-
-    def files(self, service: HubService) -> dict[Path, str]:
-        """The files of the service, and their content."""
-
-    def installed(self) -> list[Path]:
-        """The files that exist."""
-
-    def start(self, *, address_changed: bool) -> None:
-        """Load the files, and start or restart the hub."""
-
-    def upgrade(self) -> None:
-        """Replace the running hub by a new process, with the same options."""
-
-    def stop(self) -> None:
-        """Stop the hub, and do not start it again."""
-
-    def state(self) -> dict[str, Any]:
-        """What the service manager reports."""
-
-    def logs(self, lines: int, *, follow: bool) -> list[str]:
-        """The command that shows the log."""
-
-    def hints(self) -> list[str]:
-        """What the user should know after an installation."""
-
-
 @app.callback()
 def service() -> None:
     """Run the hub in the background: it starts with your session, and restarts after a crash."""
@@ -125,7 +104,7 @@ def install(
         int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="The port to listen on")
     ] = DEFAULT_PORT,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files, and change nothing")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Install the service and start it. Run it again to change it, or after an upgrade of Holdfast.
 
@@ -153,12 +132,12 @@ def upgrade() -> None:
     if not manager.installed():
         raise HoldfastError("no service is installed", hint=f"to install it: {command_line('service', 'install')}")
     manager.upgrade()
-    side_console().print(f"a new hub takes over; {command_line('service', 'logs')} shows how it goes", soft_wrap=True)
+    print_note(f"a new hub takes over; {command_line('service', 'logs')} shows how it goes")
 
 
 @app.command()
 def uninstall(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stop the service and remove its files. The configuration and the state of the hub stay.
 
@@ -169,14 +148,14 @@ def uninstall(
         print_json({"removed": list(map(str, files))})
     elif files:
         for file in files:
-            data_console().print(f"removed {file}", soft_wrap=True)
+            print_line(f"removed {file}")
     else:
-        side_console().print("no service is installed")
+        print_note("no service is installed")
 
 
 @app.command()
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show whether the service is installed and runs. `holdfast status` shows its servers.
 
@@ -187,12 +166,12 @@ def status(
     if as_json:
         print_json({**state})
     elif not state["installed"]:
-        side_console().print(f"no service is installed; to install it: {command_line('service', 'install')}")
+        print_note(f"no service is installed; to install it: {command_line('service', 'install')}")
     else:
         for name, value in state.items():
             if value not in (None, [], ""):
                 shown = ", ".join(value) if isinstance(value, list) else value
-                data_console().print(f"{name:<10} {shown}", soft_wrap=True)
+                print_line(f"{name:<10} {shown}")
     raise typer.Exit(0 if state["running"] else 1)
 
 
@@ -243,12 +222,11 @@ def install_service(wanted: HubService, *, quiet: bool = False) -> None:
 
 
 def _print_installed(wanted: HubService, manager: Manager) -> None:
-    out = data_console()
     for file in manager.files(wanted):
-        out.print(f"wrote {file}", soft_wrap=True)
-    out.print(f"The hub runs at {endpoint_url(wanted.host, wanted.port)}, with {wanted.config}", soft_wrap=True)
+        print_line(f"wrote {file}")
+    print_line(f"The hub runs at {endpoint_url(wanted.host, wanted.port)}, with {wanted.config}")
     for hint in (*_variable_hints(wanted), *manager.hints()):
-        side_console().print(hint, soft_wrap=True)
+        print_note(hint)
 
 
 def service_is_installed() -> bool:
@@ -540,6 +518,9 @@ class Launchd:
         return Path.home() / "Library" / "Logs" / "holdfast.log"
 
 
+Manager: TypeAlias = Systemd | Launchd
+
+
 def _run(*command: str) -> str:
     """Run a command of the service manager; returns its output."""
     try:
@@ -567,3 +548,64 @@ def _hint(text: str) -> str:
     if "bus" in text.lower():
         return "systemd runs no services for this user: log in to a session of your own, without su or sudo"
     return f"`{command_line('service', 'logs')}` shows the log of the hub"
+
+
+# The hubs that clients started in the background
+
+END_SECONDS = 40.0
+"""Longer than the hub's own limits for calls in flight and for closing its servers."""
+
+LOOK_SECONDS = 0.05
+
+
+def stop(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Only the hub that serves this mcp.json")
+    ] = None,
+    hub: Annotated[
+        str | None, typer.Option("--hub", metavar="HUB", help="The hub with this process id, port, file or folder")
+    ] = None,
+) -> None:
+    """End the hub that your clients share, after its calls in flight.
+
+    It means the hubs that clients started in the background; --hub also ends one that you started yourself. Clients
+    that are open stay as they are: the next request of one of them starts a hub again.
+    Exit code 0: it ended. 1: no hub runs, or it did not end in time.
+    """
+    found = _hubs_meant(config, hub)
+    if not found:
+        hint = f"`{command_line('status')}` shows the hubs that run here"
+        raise NoHub("no hub runs in the background", hint=hint)
+    for one in found:
+        with working(f"waiting until the hub with process id {one.pid} has ended"):
+            _end_hub(one)
+        print_line(f"the hub with process id {one.pid} has ended")
+
+
+def end_background_hubs() -> list[int]:
+    """End every hub that clients started in the background; returns their process ids."""
+    found = _hubs_meant(None, None)
+    for one in found:
+        _end_hub(one)
+    return [one.pid for one in found]
+
+
+def _hubs_meant(config: Path | None, name: str | None) -> list[RunningHub]:
+    from holdfast.control import is_named, running_hubs  # noqa: PLC0415 - slow to import; other commands need none of it
+
+    hubs = running_hubs()
+    if name is not None:
+        return [one for one in hubs if is_named(one, name)]
+    return [one for one in hubs if one.background and (config is None or one.config == str(config.absolute()))]
+
+
+def _end_hub(hub: RunningHub) -> None:
+    until = time.monotonic() + END_SECONDS
+    try:
+        os.kill(hub.pid, signal.SIGTERM)
+        while time.monotonic() < until:
+            os.kill(hub.pid, 0)
+            time.sleep(LOOK_SECONDS)
+    except ProcessLookupError:
+        return
+    raise HoldfastError(f"the hub with process id {hub.pid} has not ended", hint=f"end it by force: kill -9 {hub.pid}")

@@ -7,6 +7,10 @@ what works, and what to do about the rest.
 The order matters. The service comes before the clients: where it cannot run, a client with the hub's URL would point at
 nothing, so it gets the entry that starts or joins a hub by itself (``serve --stdio``). What the user's own mcp.json was
 before is kept, so that `uninstall` can restore it.
+
+`uninstall` undoes what `setup`, `import --apply` and `service install` did, and says what is left. Clients get their
+servers back first: a client that points at a hub that is gone has no tools at all. Nothing that a person wrote is
+deleted. What stays is named, with the command that removes it.
 """
 
 from __future__ import annotations
@@ -16,29 +20,41 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from rich.text import Text
 
+from holdfast.cli.command_options import Yes
 from holdfast.cli.import_ import as_data, destination_of, point_clients, print_diff
-from holdfast.cli.output import counted, data_console, print_error, print_json, side_console, working
+from holdfast.cli.output import (
+    counted,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    working,
+)
 from holdfast.cli.readiness import Row, check_servers, print_row
 from holdfast.cli.running_hub import serving_hub
-from holdfast.cli.service import hub_service, install_service
+from holdfast.cli.service import end_background_hubs, hub_service, install_service, remove_service
 from holdfast.cli.trust import load_servers
 from holdfast.config import (
     CLIENTS,
+    Backups,
     ClientPaths,
     ImportPlan,
     PointingPlan,
     load_config,
     plan_import,
     plan_pointing,
+    plan_undoing,
     state_folder,
+    still_pointed,
+    user_folders,
 )
 from holdfast.core import command_line, plain
 from holdfast.errors import HoldfastError
@@ -47,9 +63,7 @@ from holdfast.files import private_folder, replace_file
 if TYPE_CHECKING:
     from holdfast.control import RunningHub
 
-__all__ = ["RECORD", "app", "record_of_setup"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["setup", "uninstall"]
 
 RECORD = "setup.json"
 """In the state folder: what the user's mcp.json was before, for `holdfast uninstall`."""
@@ -58,7 +72,6 @@ CHECK_SECONDS = 60.0
 """How long servers may take to start. A first start of `npx` downloads its package."""
 
 
-@app.command()
 def setup(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to copy to")] = None,
     service: Annotated[
@@ -108,33 +121,25 @@ def setup(
 def _tell_plan(plan: ImportPlan, *, quiet: bool) -> None:
     if quiet:
         return
-    out, side = data_console(), side_console()
-    out.print(Text("1. Your clients", style="bold"))
+    print_line(("1. Your clients", "bold"))
     for client, place in plan.found:
         rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
-        out.print(
-            Text.assemble((f"  {client.title:<16}", ""), f"{counted(len(rows), 'server')}  ", (str(place.file), "dim"))
-        )
+        print_line((f"  {client.title:<16}", ""), f"{counted(len(rows), 'server')}  ", (str(place.file), "dim"))
         for row in rows:
             what = {"new": "", "there": "you have it already"}.get(row.outcome, row.reason)
-            out.print(Text(f"    {plain(row.entry.name)}" + (f": {plain(what)}" if what else "")), soft_wrap=True)
+            print_line(f"    {plain(row.entry.name)}" + (f": {plain(what)}" if what else ""))
     if not plan.found:
-        out.print("  none was found")
+        print_line("  none was found")
     for problem in plan.unreadable:
         print_error(str(problem), problem.hint)
-    out.print(Text("2. What will change", style="bold"))
+    print_line(("2. What will change", "bold"))
     new = [row.renamed or row.entry.name for row in plan.rows if row.outcome in ("new", "renamed")]
-    out.print(
-        f"  {plan.destination} gets {counted(len(new), 'server')}: {', '.join(map(plain, new)) or 'none'}",
-        soft_wrap=True,
-    )
+    print_line(f"  {plan.destination} gets {counted(len(new), 'server')}: {', '.join(map(plain, new)) or 'none'}")
     for pointing in plan_pointing(plan, url="(the hub)", command=("holdfast", "serve", "--stdio"), stdio=False):
         moved = ", ".join(map(plain, pointing.moved)) or "no server"
-        out.print(f"  {pointing.place.file} gets the hub instead of {moved}; a backup is kept", soft_wrap=True)
-    out.print("  the hub runs in the background from now on, where systemd or launchd can do that", soft_wrap=True)
-    side.print(
-        f"To see every line of it first: {command_line('import', 'all', '--apply', '--dry-run')}", soft_wrap=True
-    )
+        print_line(f"  {pointing.place.file} gets the hub instead of {moved}; a backup is kept")
+    print_line("  the hub runs in the background from now on, where systemd or launchd can do that")
+    print_note(f"To see every line of it first: {command_line('import', 'all', '--apply', '--dry-run')}")
 
 
 def _ask(*, as_json: bool) -> None:
@@ -173,36 +178,32 @@ def _remember_written(config: Path) -> None:
 def _start_service(config: Path, *, quiet: bool) -> str:
     """Start the hub in the background; returns why it cannot, or nothing."""
     _remember_written(config)
-    out = data_console()
     if not quiet:
-        out.print(Text("3. The hub", style="bold"))
+        print_line(("3. The hub", "bold"))
     try:
         install_service(hub_service(config), quiet=quiet)
     except HoldfastError as exc:
         if not quiet:
             why = f"  it cannot run as a service: {exc.message}"
-            out.print(Text(plain(why)), soft_wrap=True)
-            out.print(
-                "  so each client starts or joins the hub by itself, and it ends when none needs it", soft_wrap=True
-            )
+            print_line(plain(why))
+            print_line("  so each client starts or joins the hub by itself, and it ends when none needs it")
         return exc.message
     return ""
 
 
 def _tell_clients(pointed: Sequence[tuple[PointingPlan, Path | None]]) -> None:
-    out = data_console()
-    out.print(Text("4. Your clients use the hub", style="bold"))
+    print_line(("4. Your clients use the hub", "bold"))
     for pointing, _ in pointed:
         print_diff(pointing)
-        out.print(f"  {pointing.client.title}: restart it, so that it reads {pointing.place.file}", soft_wrap=True)
+        print_line(f"  {pointing.client.title}: restart it, so that it reads {pointing.place.file}")
     if not pointed:
-        out.print("  nothing was to change")
+        print_line("  nothing was to change")
 
 
 def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
     """Check every server, each with a line as soon as it has an outcome."""
     if not quiet:
-        data_console().print(Text("5. Your servers", style="bold"))
+        print_line(("5. Your servers", "bold"))
     shown: set[str] = set()
 
     def tell(rows: Sequence[Row]) -> None:
@@ -223,12 +224,12 @@ def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
 
 def _logins(rows: list[Row], config: Path, wait: float) -> list[Row]:
     """Offer a login for each server that asks for one; then check those again."""
-    from holdfast.cli.login import log_in_to  # noqa: PLC0415 - slow to import, and rarely needed
+    from holdfast.cli.logins import log_in_to  # noqa: PLC0415 - slow to import, and rarely needed
 
     wanted = [row.server for row in rows if row.verdict == "denied" and "login" in row.hint]
     if not wanted:
         return rows
-    data_console().print(Text("6. Logins", style="bold"))
+    print_line(("6. Logins", "bold"))
     done = []
     for server in wanted:
         if typer.confirm(f"Log in to {server} now?", default=True, err=True):
@@ -245,18 +246,116 @@ def _left(plan: ImportPlan) -> list[str]:
 
 
 def _tell_end(rows: Sequence[Row], plan: ImportPlan, why_no_service: str) -> None:
-    out, side = data_console(), side_console()
     ready = [row for row in rows if row.verdict == "ready"]
-    out.print(Text(f"\n{len(ready)} of {counted(len(rows), 'server')} work.", style="bold"))
+    print_line((f"\n{len(ready)} of {counted(len(rows), 'server')} work.", "bold"))
     for row in rows:
         if row.verdict != "ready":
-            out.print(Text(f"  {plain(row.require)}: {plain(row.hint or row.reason)}"), soft_wrap=True)
+            print_line(f"  {plain(row.require)}: {plain(row.hint or row.reason)}")
     for text in _left(plan):
-        out.print(Text(f"  {plain(text)}"), soft_wrap=True)
+        print_line(f"  {plain(text)}")
     needs = sorted({name for row in plan.rows for name in row.entry.needs})
     if needs:
         where = "in service.env beside your mcp.json" if not why_no_service else "where the hub starts"
-        out.print(f"  set these variables {where}: {', '.join(needs)}", soft_wrap=True)
-    side.print(
-        f"To look at them: {command_line('status')}. To undo all this: {command_line('uninstall')}", soft_wrap=True
-    )
+        print_line(f"  set these variables {where}: {', '.join(needs)}")
+    print_note(f"To look at them: {command_line('status')}. To undo all this: {command_line('uninstall')}")
+
+
+# Undo it
+
+
+def uninstall(
+    yes: Yes = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs; needs --yes")] = False,
+) -> None:
+    """Give your clients their servers back, and stop the hub in the background. Says what it leaves.
+
+    Exit code 0: nothing of Holdfast runs or is used any more. 1: something could not be undone; it says what.
+    """
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise HoldfastError("nothing was changed: there is no terminal to ask on", hint="use --yes")
+        if not typer.confirm("Give your clients their servers back, and stop the hub?", default=True, err=True):
+            raise typer.Abort
+    done, problems = _undo_all()
+    left = _what_stays()
+    if as_json:
+        print_json({"done": done, "problems": problems, "left": left})
+    else:
+        for line in done or ["there was nothing to undo"]:
+            print_line(line)
+        for problem in problems:
+            print_error(problem)
+        if left:
+            print_note("This stays, because it may be yours:")
+            for what, path in left.items():
+                print_note(f"  {path}  {what}")
+            print_note("The command itself is removed by the program that installed it: pipx uninstall holdfast-mcp")
+    raise typer.Exit(1 if problems else 0)
+
+
+def _undo_all() -> tuple[list[str], list[str]]:
+    """What was done, and what could not be."""
+    done: list[str] = []
+    problems: list[str] = []
+    around, backups = ClientPaths(environ=os.environ, project=Path.cwd()), Backups(os.environ)
+    for client in CLIENTS.values():
+        try:
+            while undoings := list(plan_undoing([client], around, backups)):  # one edit of each file at a time
+                undoings[0].perform(backups)
+                how = "as it was" if undoings[0].exact else "with its servers back; later changes stay"
+                done.append(f"{undoings[0].backup.place.file} is {how}")
+        except HoldfastError as exc:
+            problems.append(f"{client.title}: {exc.message}")
+    for title, file in still_pointed(around):
+        problems.append(f"{title} still uses the hub, and no backup is there: remove `holdfast` from {file}")
+    try:
+        done += [f"removed {file}" for file in remove_service()]
+    except HoldfastError as exc:
+        problems.append(exc.message)
+    done += _stop_hubs(problems)
+    done += _restore_config()
+    return done, problems
+
+
+def _stop_hubs(problems: list[str]) -> list[str]:
+    """End the hubs that clients started in the background."""
+    try:
+        return [f"the hub with process id {pid} has ended" for pid in end_background_hubs()]
+    except HoldfastError as exc:
+        problems.append(exc.message)
+        return []
+
+
+def _restore_config() -> list[str]:
+    """The user's mcp.json as it was before the setup, unless it changed since."""
+    record = record_of_setup()
+    try:
+        kept = json.loads(record.read_text(encoding="utf-8"))
+        config = Path(kept["config"])
+        unchanged = hashlib.sha256(config.read_bytes()).hexdigest() == kept["after"]
+    except (OSError, ValueError, KeyError):
+        return []
+    record.unlink()
+    if not unchanged:
+        return []
+    if kept["before"] is None:
+        config.unlink()
+        return [f"removed {config}, which `setup` made"]
+    config.write_text(kept["before"], encoding="utf-8")
+    return [f"{config} is as it was"]
+
+
+def _what_stays() -> dict[str, str]:
+    """What stays, and where."""
+    folder = next(user_folders(os.environ))
+    found = {
+        "your servers": folder / "mcp.json",
+        "variables and secrets": folder / "secrets",
+        "state: catalogs, approvals, logs, logins without a keyring": state_folder(os.environ),
+    }
+    left = {}
+    for what, path in found.items():
+        with suppress(OSError):
+            if path.exists() and (path.is_file() or any(path.iterdir())):
+                left[what] = str(path)
+    return left

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import anyio
 import typer
 from rich.text import Text
 
 from holdfast.cli.browser import open_privately
-from holdfast.cli.output import GAP, data_console, page_of, print_json, side_console
-from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub
+from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url
+from holdfast.cli.output import GAP, data_console, page_of, print_json, print_line, print_note
+from holdfast.cli.running_hub import ask, chosen, for_each, found_hub
 from holdfast.cli.status_view import (
     card,
     folded,
@@ -31,12 +32,12 @@ from holdfast.cli.status_watch import watch_hub
 from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers, SeveralHubs, running_hubs
 from holdfast.errors import HoldfastError, UsageError
 
-__all__ = ["app"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["status"]
 
 
-@app.command()
+_Look: TypeAlias = "tuple[HubView, Servers]"
+
+
 def status(
     servers: Annotated[
         list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers, with all details")
@@ -49,7 +50,7 @@ def status(
     every: Annotated[bool, typer.Option("--all", help="One row for each server, also where causes are equal")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the status page of the hub in a browser")] = False,
     url: Url = None,
-    config: Config = None,
+    config: HubConfig = None,
     hub: HubName = None,
 ) -> None:
     """Show the state of every server of a running hub, the worst last, and what to do about it.
@@ -91,7 +92,7 @@ def _show_once(found: RunningHub, names: Sequence[str], words: str, *, as_json: 
     return 0 if all(map(is_well, servers)) else 1
 
 
-async def _look(control: ControlClient) -> tuple[HubView, Servers]:
+async def _look(control: ControlClient) -> _Look:
     return await control.hub(), await control.servers()
 
 
@@ -105,46 +106,36 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool,
     elif servers:
         lines += [Text(), *table(ordered if every else folded(ordered), now, page), *needs_attention(ordered, page)]
     for line in lines:
-        console.print(line, soft_wrap=True)
-    side_console().print(f"\n{tally(servers)}", style="bold", soft_wrap=True)
+        print_line(line)
+    print_note((f"\n{tally(servers)}", "bold"))
 
 
 def _list_hubs(*, as_json: bool) -> int:
     """The hubs of this machine, one line each; the exit code is 0 if every server of all of them is well."""
     found = running_hubs()
-    looks = anyio.run(_look_at_all, found)
+    looks = list(zip(found, anyio.run(_look_at_all, found), strict=True))
+    well = [not isinstance(look, HoldfastError) and all(map(is_well, look[1].servers)) for _, look in looks]
     if as_json:
-        print_json({"hubs": [_hub_data(hub, look) for hub, look in zip(found, looks, strict=True)]})
+        print_json({"hubs": [_hub_data(hub, look) for hub, look in looks]})
     else:
-        console = data_console()
-        for hub, look in zip(found, looks, strict=True):
+        for (hub, look), is_good in zip(looks, well, strict=True):
             facts = [str(hub.pid).rjust(7), hub.url, hub.config or "demo servers", hub.version]
-            well = not isinstance(look, HoldfastError) and all(map(is_well, look[1].servers))
             said = one_line(look.message) if isinstance(look, HoldfastError) else tally(look[1].servers)
-            line = Text(one_line(GAP.join(facts)) + GAP, style="bold")
-            console.print(line.append(said, style="green" if well else "yellow"), soft_wrap=True)
-        side_console().print("\nseveral hubs are running here: choose one with --hub", style="bold", soft_wrap=True)
-    good = [not isinstance(look, HoldfastError) and all(map(is_well, look[1].servers)) for look in looks]
-    return 0 if all(good) else 1
+            style = "green" if is_good else "yellow"
+            print_line((one_line(GAP.join(facts)) + GAP, "bold"), (said, f"bold {style}"))
+        print_note(("\nseveral hubs are running here: choose one with --hub", "bold"))
+    return 0 if all(well) else 1
 
 
-async def _look_at_all(hubs: Sequence[RunningHub]) -> list[tuple[HubView, Servers] | HoldfastError]:
-    looks: dict[int, tuple[HubView, Servers] | HoldfastError] = {}
+async def _look_at_all(hubs: Sequence[RunningHub]) -> list[_Look | HoldfastError]:
+    async def look_at(hub: RunningHub) -> _Look:
+        async with ControlClient(hub) as control:
+            return await _look(control)
 
-    async def look_at(index: int, hub: RunningHub) -> None:
-        try:
-            async with ControlClient(hub) as control:
-                looks[index] = await _look(control)
-        except HoldfastError as exc:  # the others are shown all the same
-            looks[index] = exc
-
-    async with anyio.create_task_group() as tasks:
-        for index, hub in enumerate(hubs):
-            tasks.start_soon(look_at, index, hub)
-    return [looks[index] for index in range(len(hubs))]
+    return await for_each(hubs, look_at)
 
 
-def _hub_data(hub: RunningHub, look: tuple[HubView, Servers] | HoldfastError) -> dict[str, Any]:
+def _hub_data(hub: RunningHub, look: _Look | HoldfastError) -> dict[str, Any]:
     known = {"pid": hub.pid, "url": hub.url, "config": hub.config, "started": hub.started, "version": hub.version}
     if isinstance(look, HoldfastError):
         return {**known, "error": look.message, "statuses": {}}
@@ -154,11 +145,11 @@ def _hub_data(hub: RunningHub, look: tuple[HubView, Servers] | HoldfastError) ->
 def _open(found: RunningHub) -> None:
     code = ask(found, ControlClient.code)
     address = f"{found.url}/#code={code.code}"
-    side_console().print(f"opening the status page of {found.url} in your browser")
+    print_note(f"opening the status page of {found.url} in your browser")
     if open_privately(address):
         return
     if sys.stdout.isatty():
-        data_console().print(address, soft_wrap=True)
-        side_console().print(f"no browser came: open this address within {span(code.expires_in)}; it works once")
+        print_line(address)
+        print_note(f"no browser came: open this address within {span(code.expires_in)}; it works once")
     else:  # the address signs its reader in, so it must not go into a file
         raise HoldfastError("no browser came", hint="run this on a terminal: there it shows the address to open")

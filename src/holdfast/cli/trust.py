@@ -18,7 +18,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.command_options import AsJson
+from holdfast.cli.output import data_console, print_json, print_line, print_note, side_console
 from holdfast.config import (
     Config,
     ServerSummary,
@@ -34,23 +35,20 @@ from holdfast.config import (
 from holdfast.core import INVISIBLE, MASK, Redactor, mask_url
 from holdfast.errors import HoldfastError, UntrustedConfig
 
-__all__ = ["app", "load_servers", "load_trusted", "with_trust"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["load_servers", "load_trusted", "trust", "with_trust"]
 
 JSON_VERSION = 1
 
 _T = TypeVar("_T")
 
 
-@app.command()
 def trust(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The project's mcp.json [default: the one found from here]")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Trust the file no longer")] = False,
     list_files: Annotated[bool, typer.Option("--list", help="List the trusted files")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Trust the content of a project's own mcp.json, so that the search may use it.
 
@@ -72,9 +70,9 @@ def trust(
     if as_json:
         print_json({"version": JSON_VERSION, "file": str(path), "trusted": not remove, "changed": bool(done)})
     elif remove:
-        side_console().print(f"{path} is {'no longer' if done else 'not'} trusted", soft_wrap=True)
+        print_note(f"{path} is {'no longer' if done else 'not'} trusted")
     else:
-        side_console().print(f"{path} is trusted until its content changes", soft_wrap=True)
+        print_note(f"{path} is trusted until its content changes")
 
 
 def load_trusted(config: Path | None) -> Config:
@@ -209,6 +207,6 @@ def _list(store: TrustStore, *, as_json: bool) -> None:
         print_json({"version": JSON_VERSION, "files": files})
         return
     for file in files:
-        data_console().print(Text(file), soft_wrap=True)
+        print_line(file)
     if not files:
-        side_console().print("no file is trusted")
+        print_note("no file is trusted")

@@ -1,37 +1,36 @@
-"""``holdfast login``: log in to a server."""
+"""``holdfast login``, ``logout`` and ``auth status``: the logins of servers, and whether they are valid."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
 from rich.text import Text
 
 from holdfast.cli.browser import open_privately
-from holdfast.cli.output import counted, data_console, side_console, until, working
+from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
+from holdfast.cli.output import counted, print_json, print_line, print_note, side_console, until, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, ServerSpec
-from holdfast.core import plain, scopes_in
+from holdfast.core import command_line, plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.auth import DeviceCode, Grant, GrantStore, LoginMethod
+    from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus
     from holdfast.types import MCPServerLoadOutcome
 
-__all__ = ["TerminalLogin", "chosen_server", "has_browser", "refuse_useless_login"]
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+__all__ = ["auth_app", "log_in_to", "login", "logout"]
 
 
-@app.command()
 def login(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
     device: Annotated[bool, typer.Option("--device", help="Log in with a code, in a browser on any machine")] = False,
@@ -54,7 +53,7 @@ def login(
             help='Log in for this user of the hub, at a server with `"sharing": "per-user"`: the name of her principal',
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    config: ConfigFile = None,
 ) -> None:
     """Log in to a server that requires it. A running hub uses the login at once.
 
@@ -126,7 +125,7 @@ def _show(server: str, grant: Grant, user: str | None = None) -> None:
         lasts += "; then log in again"
     granted = f" Granted: {grant.scope}." if grant.scope else ""
     text = f"Logged in to {server}.{granted}{lasts}{'.' if lasts else ''} The tokens are in {where}."
-    data_console().print(Text(text), soft_wrap=True)
+    print_line(text)
 
 
 async def _try_out(config: Config, server: str, user: str | None = None) -> int:
@@ -141,12 +140,11 @@ async def _try_out(config: Config, server: str, user: str | None = None) -> int:
 
 def _tell(outcome: MCPServerLoadOutcome) -> int:
     if outcome.status == "available":
-        data_console().print(Text(f"It works: {counted(len(outcome.tools), 'tool')}."), soft_wrap=True)
+        print_line(f"It works: {counted(len(outcome.tools), 'tool')}.")
         return 0
-    side = side_console()
-    side.print(Text(f"But {outcome.message}"), soft_wrap=True)
+    print_note(f"But {outcome.message}")
     if outcome.hint:
-        side.print(Text.assemble(("hint: ", "bold cyan"), outcome.hint), soft_wrap=True)
+        print_note(("hint: ", "bold cyan"), outcome.hint)
     return 1
 
 
@@ -253,3 +251,169 @@ def has_browser(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a graphical browser can open. A text browser would take over the terminal."""
     names = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform == "darwin" or any(environ.get(name) for name in names)
+
+
+# Log out
+
+
+def logout(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="Remove the login of this user of the hub")
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Remove the login of a server. Its tokens are revoked too, if the authorization server supports that.
+
+    Exit code 0: the server has no login any more.
+    """
+    found = load_trusted(config)
+    spec = chosen_server(found, server, "log out of")
+    require_per_user(spec, user)
+    gone = anyio.run(_log_out, spec, user)
+    whose = f" of {plain(user)}" if user is not None else ""
+    tokens = f"the tokens{whose}" if whose else "its tokens"
+    if gone is None:
+        print_note(f"There was no login{whose} for {server}.")
+        return
+    revoked = f", and revoked by {gone.grant.issuer}" if gone.revoked else ""
+    print_line(f"Logged out of {server}: {tokens} are removed{revoked}.")
+    if others := _others(found, gone, server):
+        print_note(f"These servers used the same login: {', '.join(others)}.")
+
+
+async def _log_out(spec: ServerSpec, user: str | None) -> LoggedOut | None:
+    from holdfast.auth import log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+
+    return await log_out(spec, store=store_of(user))
+
+
+def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
+    """The other servers that had the same login."""
+    from holdfast.auth import canonical  # noqa: PLC0415 - see above
+
+    servers = [one for one in config.servers.values() if one.id != server]
+    return [one.id for one in servers if one.url and canonical(one.url) in gone.grant.servers]
+
+
+# Show logins
+
+auth_app = group_of_commands()
+
+_WITHOUT_LOGIN = {
+    "none": "not logged in",
+    "header": "uses the Authorization header of its definition",
+    "callable": "its headers come from a program",
+    "off": "login is off in its definition",
+    "process": "needs no login (it is a local command)",
+}
+
+
+@auth_app.callback()
+def auth() -> None:
+    """Show logins. `holdfast login` and `holdfast logout` change them."""
+
+
+@auth_app.command()
+def status(
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="USER", help="Show the logins of this user of the hub, to servers that are per user"
+        ),
+    ] = None,
+    users: Annotated[bool, typer.Option("--users", help="Show which users of the hub have logins")] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the servers that you are logged in to, for how long, and with which scopes. No token is shown.
+
+    No server is contacted.
+    Exit code 0: every login is valid. 1: at least one has ended, and you have to log in again.
+    """
+    if users:
+        _show_users(as_json=as_json)
+        return
+    found = load_trusted(config)
+    now = time.time()
+    statuses = _statuses(found, user)
+    if as_json:
+        print_json({"servers": [_login_data(one, now) for one in statuses]})
+    else:
+        _show_logins(statuses, now)
+    raise typer.Exit(0 if all(one.kind != "login" or _is_valid_login(one, now) for one in statuses) else 1)
+
+
+def _statuses(config: Config, user: str | None) -> list[LoginStatus]:
+    from holdfast.auth import status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
+
+    store = store_of(user)
+    servers = [one for one in config.servers.values() if user is None or one.sharing == "per-user"]
+    return [status_of(server, store) for server in servers if not server.problems]
+
+
+def _show_users(*, as_json: bool) -> None:
+    """Show all users' logins, as an operator may see them."""
+    from holdfast.auth import UserTokens  # noqa: PLC0415 - see above
+
+    logins, now = UserTokens().all(), time.time()
+    if as_json:
+        print_json({"version": 1, "logins": [asdict(one) for one in logins]})
+        return
+    for one in logins:
+        words = "no key opens it: the user has to log in again"
+        if one.readable:
+            ends = f"; its token ends {until(one.expires_at, now)}" if one.expires_at is not None else ""
+            renewed = " and is renewed" if one.refreshable and ends else ""
+            words = f"was refused ({one.refused})" if one.refused else f"logged in{ends}{renewed}"
+        print_line((plain(one.principal), "bold"), f"  {one.resource}  {words}")
+    if not logins:
+        print_note("no user of the hub has a login")
+
+
+def _login_data(status: LoginStatus, now: float) -> dict[str, Any]:
+    if status.kind != "login":
+        return {"id": status.server_id, "credentials": status.kind}
+    return {
+        "id": status.server_id,
+        "credentials": status.kind,
+        "usable": status.usable(now),
+        "expired": status.expired(now),
+        "expires_at": status.expires_at,
+        "refreshable": status.refreshable,
+        "refused": status.refused or None,
+        "scope": status.scope,
+        "issuer": status.issuer,
+        "resource": status.resource,
+        "client_id": status.client_id,
+        "source": status.source,
+        "place": status.place,
+    }
+
+
+def _show_logins(statuses: list[LoginStatus], now: float) -> None:
+    for one in statuses:
+        style, words = _login_words(one, now)
+        print_line((one.server_id, "bold"), "  ", (words, style))
+        if one.kind == "login":
+            scope = f"for {one.scope}, " if one.scope else ""
+            print_line((f"  {scope}by {one.issuer}, kept in {one.place}", "dim"))
+    if not statuses:
+        print_note("no servers are configured")
+
+
+def _login_words(one: LoginStatus, now: float) -> tuple[str, str]:
+    if one.kind != "login":
+        return "dim", _WITHOUT_LOGIN[one.kind]
+    when = "ended" if one.expired(now) else "ends"
+    time_left = f"; its token {when} {until(one.expires_at, now)}" if one.expires_at is not None else ""
+    if _is_valid_login(one, now):
+        renewed = " and is renewed automatically" if one.refreshable and time_left else ""
+        return "green", f"logged in{time_left}{renewed}"
+    why = "was revoked or has expired" if one.refused else f"expired {until(one.expires_at, now)} and cannot be renewed"
+    return "yellow", f"the login {why}: run `{command_line('login', server=one.server_id)}`"
+
+
+def _is_valid_login(one: LoginStatus, now: float) -> bool:
+    """Whether it is valid, and no server refused it."""
+    return one.usable(now) and not one.refused
