@@ -30,8 +30,7 @@ from holdfast.core.search import Ranking, search_text
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
 from holdfast.endpoint.instructions import status_tool
 from holdfast.hub import tool_index
-from holdfast.hub.static_embeddings import StaticEmbeddings
-from holdfast.hub.tool_index import ToolIndex, found_tool
+from holdfast.hub.tool_index import StaticEmbeddings, ToolIndex, found_tool
 
 __all__ = ["QUICK", "measure"]
 

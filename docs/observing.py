@@ -13,8 +13,8 @@ from holdfast.control.server.metrics import METHODS, METRICS, SECONDS, WAITS, Me
 from holdfast.core import breaker
 from holdfast.core.lifecycle import effects
 from holdfast.core.lifecycle.table import State
-from holdfast.hub import records
-from holdfast.hub.records import RECORDS, BreakerChanged, CallOutcome, OneClientRecord, event_name
+from holdfast.hub import journal
+from holdfast.hub.journal import RECORDS, BreakerChanged, CallOutcome, OneClientRecord, event_name
 
 __all__ = ["observing"]
 
@@ -95,14 +95,14 @@ def _fields(kind: type) -> Iterator[str]:
             yield f"- {'opened' if change is breaker.Tripped else 'closed'}: {names}"
         return
     notes = _notes(kind)
-    for one in fields(kind):
-        if one.name != "at":
-            yield f"- `{one.name}`" + (f": {notes[one.name]}" if one.name in notes else "")
+    for name in kind.__annotations__:
+        if name != "at":
+            yield f"- `{name}`" + (f": {notes[name]}" if name in notes else "")
 
 
 def _notes(kind: type) -> dict[str, str]:
     """The text under each field in the source."""
-    module = effects if kind.__module__ == effects.__name__ else records
+    module = effects if kind.__module__ == effects.__name__ else journal
     (found,) = [
         node
         for node in ast.parse(inspect.getsource(module)).body

@@ -18,8 +18,8 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ServerDenied
 from holdfast.hub import operate
 from holdfast.hub.hub import Hub
+from holdfast.hub.journal import HubRecord
 from holdfast.hub.loader import Loader, get_tools_with_resilience
-from holdfast.hub.records import HubRecord
 from holdfast.hub.registry import SlotRegistry
 from holdfast.hub.slot import Slot
 from tests.auth.logins import PATIENCE, aged, logged_in

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.cli.output import json_text, print_json, print_json_line
-from holdfast.core.quoting import INVISIBLE
+from holdfast.core.redact import INVISIBLE
 from tests.cli.command import Cli, stdio
 from tests.peers.stdio import StdioPeer
 

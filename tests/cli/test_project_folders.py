@@ -19,7 +19,7 @@ from holdfast.config import Config, TrustStore, load_config
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
-from holdfast.hub.slot_key import SlotKey
+from holdfast.hub.slot import SlotKey
 from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.testing import FakeClock
 from tests.harness.joined import SERVER

@@ -18,7 +18,7 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle, Step
-from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy
+from holdfast.core.lifecycle.lifecycle_state import AddressWatch, LifecyclePolicy
 from holdfast.core.machine import Machine
 from tests.core import properties
 from tests.core.properties import Watcher

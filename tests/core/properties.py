@@ -43,8 +43,8 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle
+from holdfast.core.lifecycle.lifecycle_state import AddressWatch, Timers
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import AddressWatch, Timers
 from holdfast.core.machine import Machine
 from tests.core.slot_harness import Asked, Happening, Property, Settled, SlotHarness, listing
 

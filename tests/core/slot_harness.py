@@ -34,8 +34,8 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     Tick,
 )
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.core import events as on
-from holdfast.core.replicas.records import FleetRecord, evidence_event, evidence_value
+from holdfast.core.replicas.store import FleetRecord, evidence_event, evidence_value
 
 TOLD = st.builds(
     on.PeerTripped,

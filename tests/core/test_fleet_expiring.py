@@ -7,8 +7,7 @@ import random
 import pytest
 
 from holdfast.core import FleetMember, FleetRecord, RecordLearned, SharedStore
-from holdfast.core.replicas.records import ExpiringKeys, expires_at, stamp
-from holdfast.core.replicas.store import BATCH_BYTES
+from holdfast.core.replicas.store import BATCH_BYTES, ExpiringKeys, expires_at, stamp
 
 pytestmark = pytest.mark.requirement("FLEET-2")
 

@@ -17,7 +17,7 @@ from holdfast.core.lifecycle.events import DialSucceeded, StartRequested, Transp
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health, Machine
 from holdfast.core.messages import for_user
-from holdfast.core.quoting import INVISIBLE
+from holdfast.core.redact import INVISIBLE
 
 pytestmark = pytest.mark.requirement("FLEET-6")
 

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.lifecycle.effects import Cause, CheckAddress, StopAddressCheck
 from holdfast.core.lifecycle.events import AddressChecked, DisableRequested, ReconnectRequested, TransportLost
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, started
 
 WATCHABLE = LifecyclePolicy(watchable=True)

@@ -20,8 +20,8 @@ from holdfast.core.lifecycle.events import (
     RefreshSucceeded,
     TransportLost,
 )
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, listing, started
 
 

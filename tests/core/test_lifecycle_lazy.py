@@ -5,8 +5,8 @@ import pytest
 from holdfast.core.breaker import Outcome
 from holdfast.core.lifecycle.effects import Cause, Close
 from holdfast.core.lifecycle.events import StartRequested
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, started
 
 LAZY = LifecyclePolicy(lazy=True, refresh=None)

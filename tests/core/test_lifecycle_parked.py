@@ -13,8 +13,8 @@ from holdfast.core.lifecycle.events import (
     ReconnectRequested,
     TransportLost,
 )
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.messages import FailureStatus
 from tests.core.slot_harness import SlotHarness, connected, started
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.breaker import Breaker, BreakerPolicy, BreakerState, Refusal
 from holdfast.core.lifecycle.effects import Cause, Effect, RefreshNow
 from holdfast.core.lifecycle.events import RefreshSucceeded, ShutdownRequested, TransportLost
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, started
 
 pytestmark = pytest.mark.requirement("LIFE-20")

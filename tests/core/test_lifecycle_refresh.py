@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.core.lifecycle.effects import Publish, RefreshNow
 from holdfast.core.lifecycle.events import ListChanged, RefreshFailed, RefreshSucceeded, TransportLost
+from holdfast.core.lifecycle.lifecycle_state import REFRESH_STEPS, LifecyclePolicy, aligned
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import REFRESH_STEPS, LifecyclePolicy, aligned
 from tests.core.slot_harness import SlotHarness, connected, listing, started
 
 NO_PERIOD = LifecyclePolicy(refresh=None)

@@ -8,8 +8,8 @@ from holdfast.core.lifecycle.effects import (
     Cause,
 )
 from holdfast.core.lifecycle.events import AddressChecked, Closed, DisableRequested, RefreshFailed, ShutdownRequested
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, started
 
 FAILED = Outcome.TRANSPORT_FAILURE

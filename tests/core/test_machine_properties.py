@@ -38,8 +38,8 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
+from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
 from tests.core.mutants import MUTANTS

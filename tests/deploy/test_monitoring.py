@@ -15,7 +15,7 @@ from holdfast.access.guard import RefusalKind
 from holdfast.control.server.metrics import METHODS, METRICS
 from holdfast.core.lifecycle.table import State
 from holdfast.gateway.health import BridgeHealth
-from holdfast.hub.records import CallOutcome
+from holdfast.hub.journal import CallOutcome
 from tests.deploy.chart import ROOT, by_kind, manifests
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"

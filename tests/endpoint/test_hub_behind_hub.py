@@ -20,7 +20,7 @@ from holdfast.core.messages import for_user
 from holdfast.errors import CallFailed, ServerPermanentlyFailed
 from holdfast.hub import remedy_for
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import CallEnded
+from holdfast.hub.journal import CallEnded
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, over_stdio, text_of
 from tests.harness.waiting import came_true
 from tests.peers.peer_server import running

@@ -20,7 +20,7 @@ from holdfast.access.principals import CLIENT_HEADER, CLIENT_META_KEY, TokenPoli
 from holdfast.endpoint.instructions import STATELESS
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import CallEnded, as_fields
+from holdfast.hub.journal import CallEnded, as_fields
 from holdfast.testing import FakeClock
 from tests.harness.served_hub import PATIENT, Person, Served, front, over_stdio, text_of
 from tests.harness.web import serving

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.hub import slot_call
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import CallEnded, HubRecord
+from holdfast.hub.journal import CallEnded, HubRecord
 from tests.harness.open_hubs import running, settled
 from tests.peers.mcp_http import McpPeer
 

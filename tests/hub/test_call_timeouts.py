@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import CallFailed, Hub, ServerBusy, ServerNotReady
 from holdfast.core import State
-from holdfast.hub.records import CallEnded
+from holdfast.hub.journal import CallEnded
 from holdfast.testing import FakeClock, Fault, HttpServer
 from tests.harness.open_hubs import PATIENCE, running, settled
 from tests.peers.mcp_http import McpPeer

@@ -16,7 +16,7 @@ from holdfast.core import State, to_milliseconds
 from holdfast.errors import ServerNotReady
 from holdfast.hub import findings
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import ListFailed
+from holdfast.hub.journal import ListFailed
 from holdfast.testing import FakeClock
 from holdfast.wire import listing
 from tests.doctor.examination import Examination, clinic

@@ -17,9 +17,9 @@ from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import CloseFailed, RetryPlanned
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
-from holdfast.hub import address_checks
-from holdfast.hub.address_checks import is_listening
+from holdfast.hub import slot
 from holdfast.hub.hub import Hub
+from holdfast.hub.slot import is_listening
 from holdfast.testing import FakeClock
 from holdfast.wire.process import Child
 from tests.harness.open_hubs import reaches, records, retries, running, settled, states, until
@@ -138,7 +138,7 @@ async def test_a_server_refused_at_cold_start_is_looked_at_ever_less_often_and_n
         looked_at.append(clock.now())
         return await is_listening(host, port)
 
-    monkeypatch.setattr(address_checks, "is_listening", counted)
+    monkeypatch.setattr(slot, "is_listening", counted)
     with closed_port() as port:
         server = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
         async with running({"a": server}, clock=clock, reconnect={"selfProbe": "off"}) as hub:

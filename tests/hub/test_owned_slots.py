@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core import events as on
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, _Own
-from holdfast.hub.slot_key import SlotKey
+from holdfast.hub.slot import SlotKey
 
 
 class Owner:

@@ -19,14 +19,15 @@ from holdfast.core.breaker import Tripped
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError, UnknownServer
 from holdfast.hub.hub import Hub
-from holdfast.hub.journal import BACKLOG, Journal
-from holdfast.hub.records import (
+from holdfast.hub.journal import (
+    BACKLOG,
     RECORDS,
     BreakerChanged,
     CallEnded,
     ConfigApplied,
     ConfigRefused,
     HubRecord,
+    Journal,
     Missed,
     OneClientRecord,
     Published,

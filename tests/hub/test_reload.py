@@ -17,7 +17,7 @@ import pytest
 from holdfast.config.read import load_config
 from holdfast.core.catalog import Item, Listing
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import ConfigApplied, ConfigRefused
+from holdfast.hub.journal import ConfigApplied, ConfigRefused
 from holdfast.hub.reload import ConfigRecord, Reloader
 from holdfast.testing import StdioServer
 from tests.harness.waiting import came_true

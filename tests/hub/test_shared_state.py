@@ -11,7 +11,7 @@ import pytest
 from holdfast import Hub
 from holdfast.core import State
 from holdfast.errors import ToolHeld
-from holdfast.hub.records import ToolApproved
+from holdfast.hub.journal import ToolApproved
 from holdfast.testing import StdioServer
 from tests.harness.open_hubs import PATIENCE, reaches, records, running, settled
 from tests.peers.peer_server import running as changing_peer

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from holdfast.core.catalog import Catalog, CatalogEntry, Item, Listing
-from holdfast.hub.static_embeddings import StaticEmbeddings
-from holdfast.hub.tool_index import CANDIDATES, ToolIndex
+from holdfast.hub.tool_index import CANDIDATES, StaticEmbeddings, ToolIndex
 
 pytestmark = pytest.mark.requirement("FIND-3")
 

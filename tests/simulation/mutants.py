@@ -16,7 +16,7 @@ from holdfast.core import (
 )
 from holdfast.core.lifecycle.events import Event
 from holdfast.core.lifecycle.lifecycle import Lifecycle
-from holdfast.core.replicas.records import RecordBook
+from holdfast.core.replicas.store import RecordBook
 from holdfast.front.session_id import SessionTicket, TicketSeal
 from tests.simulation.replica import Replica
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         status_class as status_class,
     )
     from holdfast.core.evidence import (
+        LONGEST_BODY as LONGEST_BODY,
         BadConfig as BadConfig,
         Challenge as Challenge,
         CommandFault as CommandFault,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         ProcessExit as ProcessExit,
         Redirected as Redirected,
         RpcError as RpcError,
+        Statement as Statement,
         TimedOut as TimedOut,
         TlsFailure as TlsFailure,
         TlsFault as TlsFault,
@@ -73,8 +75,8 @@ if TYPE_CHECKING:
         Unexpected as Unexpected,
         read_challenge as read_challenge,
         scopes_in as scopes_in,
+        stated_in as stated_in,
     )
-    from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,
         HUB_VERSION as HUB_VERSION,
@@ -102,12 +104,12 @@ if TYPE_CHECKING:
         RetryPlanned as RetryPlanned,
         Transition as Transition,
     )
-    from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
-    from holdfast.core.lifecycle.timing import (
+    from holdfast.core.lifecycle.lifecycle_state import (
         LifecyclePolicy as LifecyclePolicy,
         delay as delay,
         to_milliseconds as to_milliseconds,
     )
+    from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
     from holdfast.core.machine import Health as Health, Machine as Machine
     from holdfast.core.messages import (
         Failure as Failure,
@@ -147,25 +149,23 @@ if TYPE_CHECKING:
         need_of as need_of,
         telling_line as telling_line,
     )
-    from holdfast.core.quoting import (
-        INVISIBLE as INVISIBLE,
-        fault_line as fault_line,
-        quote_block as quote_block,
-        quoted as quoted,
-        quoted_line as quoted_line,
-        quoted_name as quoted_name,
-        without_invisible as without_invisible,
-    )
     from holdfast.core.redact import (
+        INVISIBLE as INVISIBLE,
         MASK as MASK,
         Redactor as Redactor,
         cut as cut,
+        fault_line as fault_line,
         has_secret_shape as has_secret_shape,
         mask_url as mask_url,
         masked as masked,
         masked_data as masked_data,
         plain as plain,
+        quote_block as quote_block,
+        quoted as quoted,
+        quoted_line as quoted_line,
+        quoted_name as quoted_name,
         secrets_in_url as secrets_in_url,
+        without_invisible as without_invisible,
     )
     from holdfast.core.remedies import (
         Facts as Facts,
@@ -174,8 +174,9 @@ if TYPE_CHECKING:
         remedy_of as remedy_of,
         text_for as text_for,
     )
-    from holdfast.core.replicas.agreement import ConfigAgreement as ConfigAgreement, FleetClock as FleetClock
-    from holdfast.core.replicas.homes import (
+    from holdfast.core.replicas.agreement import (
+        ConfigAgreement as ConfigAgreement,
+        FleetClock as FleetClock,
         home_of as home_of,
         question_number as question_number,
         replica_tag as replica_tag,
@@ -191,8 +192,17 @@ if TYPE_CHECKING:
         Ticket as Ticket,
     )
     from holdfast.core.replicas.probe_rights import Granted as Granted, Unused as Unused
-    from holdfast.core.replicas.records import (
+    from holdfast.core.replicas.store import (
+        BATCH as BATCH,
+        BATCH_BYTES as BATCH_BYTES,
+        PRESENT_SECONDS as PRESENT_SECONDS,
+        Claim as Claim,
+        ClaimAnswer as ClaimAnswer,
+        ClaimRelease as ClaimRelease,
+        FleetExchange as FleetExchange,
         FleetRecord as FleetRecord,
+        FleetReply as FleetReply,
+        SharedStore as SharedStore,
         evidence_event as evidence_event,
         evidence_key as evidence_key,
         evidence_value as evidence_value,
@@ -202,17 +212,6 @@ if TYPE_CHECKING:
         pinned_tool as pinned_tool,
         record_value as record_value,
         switch_key as switch_key,
-    )
-    from holdfast.core.replicas.store import (
-        BATCH as BATCH,
-        BATCH_BYTES as BATCH_BYTES,
-        PRESENT_SECONDS as PRESENT_SECONDS,
-        Claim as Claim,
-        ClaimAnswer as ClaimAnswer,
-        ClaimRelease as ClaimRelease,
-        FleetExchange as FleetExchange,
-        FleetReply as FleetReply,
-        SharedStore as SharedStore,
     )
     from holdfast.core.search import (
         SYNONYMS as SYNONYMS,

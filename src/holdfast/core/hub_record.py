@@ -23,7 +23,7 @@ from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import FailureStatus
-from holdfast.core.quoting import quoted, without_invisible
+from holdfast.core.redact import quoted, without_invisible
 
 __all__ = [
     "HUB_CAPABILITY",

@@ -81,15 +81,15 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
+from holdfast.core.lifecycle.lifecycle_state import to_milliseconds
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import to_milliseconds
 from holdfast.core.messages import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.core.hub_record import ServerRecord
-    from holdfast.core.lifecycle.timing import LifecyclePolicy
+    from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
     from holdfast.core.messages import FailureStatus, ServerStatus
 
 __all__ = ["Health", "Machine"]

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from holdfast.core.quoting import without_invisible
+from holdfast.core.redact import without_invisible
 
 __all__ = [
     "SYNONYMS",

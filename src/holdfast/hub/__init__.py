@@ -25,6 +25,24 @@ if TYPE_CHECKING:
         stamps as stamps,
     )
     from holdfast.hub.journal import (
+        AccessChanged as AccessChanged,
+        AccessRefused as AccessRefused,
+        BreakerChanged as BreakerChanged,
+        CallEnded as CallEnded,
+        CallOutcome as CallOutcome,
+        CloseFailed as CloseFailed,
+        ConfigApplied as ConfigApplied,
+        ConfigRefused as ConfigRefused,
+        HubRecord as HubRecord,
+        ListFailed as ListFailed,
+        Missed as Missed,
+        OneClientRecord as OneClientRecord,
+        Published as Published,
+        RetryPlanned as RetryPlanned,
+        ToolApproved as ToolApproved,
+        ToolChanged as ToolChanged,
+        Transition as Transition,
+        as_fields as as_fields,
         changed_text as changed_text,
         subject_of as subject_of,
         transition_text as transition_text,
@@ -45,37 +63,17 @@ if TYPE_CHECKING:
         load as load,
     )
     from holdfast.hub.publisher import finding as finding, findings as findings
-    from holdfast.hub.records import (
-        AccessChanged as AccessChanged,
-        AccessRefused as AccessRefused,
-        BreakerChanged as BreakerChanged,
-        CallEnded as CallEnded,
-        CallOutcome as CallOutcome,
-        CloseFailed as CloseFailed,
-        ConfigApplied as ConfigApplied,
-        ConfigRefused as ConfigRefused,
-        HubRecord as HubRecord,
-        ListFailed as ListFailed,
-        Missed as Missed,
-        OneClientRecord as OneClientRecord,
-        Published as Published,
-        RetryPlanned as RetryPlanned,
-        ToolApproved as ToolApproved,
-        ToolChanged as ToolChanged,
-        Transition as Transition,
-        as_fields as as_fields,
-    )
     from holdfast.hub.registry import access_item as access_item, is_or_may_be as is_or_may_be
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import (
         Slot as Slot,
+        SlotKey as SlotKey,
         latest_failure as latest_failure,
         record_of as record_of,
         remedy_for as remedy_for,
     )
     from holdfast.hub.slot_call import is_tracing as is_tracing, outcome_of as outcome_of, read_result as read_result
-    from holdfast.hub.slot_key import SlotKey as SlotKey
     from holdfast.hub.state_store import (
         default_state_file as default_state_file,
         fingerprint as fingerprint,

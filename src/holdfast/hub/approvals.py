@@ -24,8 +24,7 @@ from typing import Any
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import ApprovalKind, CatalogEntry, ChangedTool, command_line, key_of, kind_of
 from holdfast.errors import HoldfastError, ToolHeld, UnknownTool, UsageError
-from holdfast.hub.journal import Journal
-from holdfast.hub.records import ToolApproved
+from holdfast.hub.journal import Journal, ToolApproved
 from holdfast.hub.review import ALONE, INSTRUCTIONS, ListingReview, Pins, SharedPins
 
 __all__ = ["UNVERIFIED", "Approvals", "ApprovalsLock", "approval_mode", "shown", "write_lock"]

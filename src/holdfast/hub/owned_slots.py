@@ -20,8 +20,7 @@ from holdfast.config import ServerSpec, Settings
 from holdfast.core import Listing, events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.lease import FindRelay
-from holdfast.hub.slot import Slot, SlotContext, SlotHost
-from holdfast.hub.slot_key import SlotKey, SlotScope
+from holdfast.hub.slot import Slot, SlotContext, SlotHost, SlotKey, SlotScope
 from holdfast.wire import Fields
 
 __all__ = ["ClientOwners", "OwnedSlots", "Owners"]

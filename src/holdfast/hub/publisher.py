@@ -24,8 +24,7 @@ import anyio.to_thread
 from holdfast.config import Config
 from holdfast.core import Catalog, ChangedKinds, Collision, Kind, Listing, NameKey, quoted_name
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.journal import Journal
-from holdfast.hub.records import ListFailed, Published
+from holdfast.hub.journal import Journal, ListFailed, Published
 from holdfast.hub.replica_link import ListingSharing
 from holdfast.hub.state_store import written_prefixes
 from holdfast.wire import Fields, dumps, text_of

@@ -43,13 +43,12 @@ from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
 from holdfast.hub.call_approvals import CallApprovals
 from holdfast.hub.hub_clock import Clock
-from holdfast.hub.journal import Journal
+from holdfast.hub.journal import ConfigApplied, Journal, config_applied
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.operate import current_logins, follow_approvals, follow_switch, watch_logins
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots
 from holdfast.hub.publisher import NAMED_CALLS, Publisher
-from holdfast.hub.records import ConfigApplied, config_applied
 from holdfast.hub.replica_link import RegistryHost, Replicas
 from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext

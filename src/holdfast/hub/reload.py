@@ -20,7 +20,7 @@ from holdfast.config import Config, TrustStore, read_file
 from holdfast.errors import ConfigError, Problem, UsageError
 from holdfast.files import FileStamp, file_stamp
 from holdfast.hub.hub_clock import Clock, RealClock, next_poll, stamps
-from holdfast.hub.records import ConfigApplied, ConfigRefused
+from holdfast.hub.journal import ConfigApplied, ConfigRefused
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub

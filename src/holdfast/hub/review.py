@@ -41,8 +41,7 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.config import ApprovalMode
 from holdfast.core import WATCHED, ApprovalKind, Item, Kind, Listing, key_of, kind_of, said
 from holdfast.files import FileStamp, file_stamp, locked, replace_file, set_aside
-from holdfast.hub.journal import Journal
-from holdfast.hub.records import ToolChanged
+from holdfast.hub.journal import Journal, ToolChanged
 from holdfast.turns import Turns
 
 __all__ = [

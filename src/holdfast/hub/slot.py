@@ -18,22 +18,32 @@ What must never happen:
 
 Calls do not go through events. They ask ``admit``, use the current lease and report with ``settle`` (slot_call.py).
 The machine learns from that what it must.
+
+A server runs once for all (``shared``), once for each client, for each user, or for each project folder. A slot is the
+same for each of them: ``SlotKey`` names the owner, and nothing else has to know which it is.
+
+``AddressChecks`` makes bare TCP connects to the address of a server that was not there, to find out when it listens
+again (LIFE-22). A look is no dial: it sends nothing, uses no budget and counts for nothing. The lifecycle says when.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import anyio.abc
 
-from holdfast.config import ServerSpec, Settings
+from holdfast.config import UNIX, ServerSpec, Settings
 from holdfast.core import (
     Evidence,
     FailureRemedy,
@@ -53,13 +63,11 @@ from holdfast.core import (
     remedy_of,
 )
 from holdfast.errors import ServerFailure
-from holdfast.hub.address_checks import AddressChecks, watch_address
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub_clock import Clock
-from holdfast.hub.journal import Journal
+from holdfast.hub.journal import Journal, OneClientRecord
 from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead
-from holdfast.hub.records import OneClientRecord
 from holdfast.hub.slot_call import SlotCall, begin_trace, is_tracing, out_of_time, outcome_of
 from holdfast.types import ProgressFn
 from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject, is_word
@@ -67,7 +75,43 @@ from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject, is
 if TYPE_CHECKING:
     from holdfast.hub.replica_link import EvidenceSharing
 
-__all__ = ["Slot", "SlotContext", "SlotHost", "latest_failure", "lifecycle_policy", "record_of", "remedy_for"]
+__all__ = [
+    "AddressChecks",
+    "Slot",
+    "SlotContext",
+    "SlotHost",
+    "SlotKey",
+    "SlotScope",
+    "is_listening",
+    "latest_failure",
+    "lifecycle_policy",
+    "record_of",
+    "remedy_for",
+    "watch_address",
+]
+
+SlotScope: TypeAlias = Literal["shared", "client", "folder", "user"]
+
+
+@dataclass(frozen=True)
+class SlotKey:
+    """The name of one slot."""
+
+    server: str
+    """The name of the server in the configuration."""
+    scope: SlotScope = "shared"
+    owner: Hashable = None
+    """The client, the path of the folder, or the principal; None for a shared one."""
+
+    @property
+    def id(self) -> str:
+        """The name that people see, and that the registry and the state file use."""
+        if self.scope == "shared":
+            return self.server
+        owner = str(self.owner)
+        mark = blake2b(owner.encode("utf-8", "surrogateescape"), digest_size=2).hexdigest()
+        return f"{self.server}@{os.path.basename(owner) or 'root'}-{mark}"  # noqa: PTH119 - a text
+
 
 log = logging.getLogger("holdfast.hub")
 
@@ -437,3 +481,60 @@ def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = F
         watchable=watch_address(server) is not None,
         claims=claims,
     )
+
+
+def watch_address(server: ServerSpec) -> tuple[str, int] | None:
+    """The address for a bare TCP connect; None behind a proxy, for a child process and for a Unix socket."""
+    if server.transport == "stdio" or server.hub.startswith(UNIX):
+        return None
+    url = urlsplit(server.url)
+    try:
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+    except (KeyError, ValueError):
+        return None
+    if url.hostname is None or (url.scheme in getproxies() and not proxy_bypass(url.hostname)):
+        return None
+    return url.hostname, port
+
+
+ADDRESS_CHECK_SECONDS = 1.0
+"""A host that takes longer to accept a connection is not listening yet."""
+
+
+async def is_listening(host: str, port: int) -> bool:
+    """Whether a connection was accepted."""
+    try:
+        with anyio.fail_after(ADDRESS_CHECK_SECONDS):
+            stream = await anyio.connect_tcp(host, port, happy_eyeballs_delay=0.1)
+    except (OSError, TimeoutError, ValueError):  # ValueError: a host name that no resolver accepts
+        return False
+    await anyio.aclose_forcefully(stream)
+    return True
+
+
+class AddressChecks:
+    """The looks of one slot that are under way. Each ends with an event."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, handle: Callable[[on.Event], object]) -> None:
+        self._tasks = tasks
+        self._handle = handle
+        self._scopes: dict[int, anyio.CancelScope] = {}
+
+    def __repr__(self) -> str:
+        return f"<AddressChecks {sorted(self._scopes)}>"
+
+    def start(self, spec: ServerSpec, number: int) -> None:
+        """Look once whether the server listens."""
+        self._tasks.start_soon(self._look, watch_address(spec), number, name=f"{spec.id} address check {number}")
+
+    def stop(self, number: int) -> None:
+        """End a look; it reports nothing."""
+        if (scope := self._scopes.get(number)) is not None:
+            scope.cancel()
+
+    async def _look(self, address: tuple[str, int] | None, number: int) -> None:
+        with anyio.CancelScope() as scope:
+            self._scopes[number] = scope
+            listening = address is not None and await is_listening(*address)
+            self._handle(on.AddressChecked(number, listening))
+        self._scopes.pop(number, None)

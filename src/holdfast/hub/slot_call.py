@@ -101,9 +101,9 @@ from holdfast.errors import (
     ServerUnavailable,
     ToolHeld,
 )
+from holdfast.hub.journal import CallEnded, CallOutcome
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
-from holdfast.hub.records import CallEnded, CallOutcome
 from holdfast.wire import (
     BadJson,
     Caller,

@@ -39,13 +39,11 @@ from holdfast.core import Catalog, ChangedKinds, Kind, Listing, State, events as
 from holdfast.errors import ServerBusy
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub_clock import sleep_until_poll
-from holdfast.hub.journal import Journal
+from holdfast.hub.journal import Journal, OneClientRecord, Published
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.owned_slots import OwnedSlots
 from holdfast.hub.publisher import prepared
-from holdfast.hub.records import OneClientRecord, Published
-from holdfast.hub.slot import Slot, SlotContext, remedy_for
-from holdfast.hub.slot_key import SlotKey, SlotScope
+from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
 from holdfast.hub.state_store import written_prefixes
 from holdfast.wire import Fields
 

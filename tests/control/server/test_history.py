@@ -10,7 +10,7 @@ from holdfast.control.server.views import STEP_SECONDS, STEPS, History, Tally
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor
-from holdfast.hub.records import CallEnded, CallOutcome
+from holdfast.hub.journal import CallEnded, CallOutcome
 
 
 def ended(tally: Tally, at: float, seconds: float) -> None:

@@ -20,8 +20,7 @@ from holdfast.control.server.log_buffer import (
     RepeatedLines,
 )
 from holdfast.core.lifecycle.table import State
-from holdfast.hub.journal import write_to_log
-from holdfast.hub.records import CallEnded, Transition
+from holdfast.hub.journal import CallEnded, Transition, write_to_log
 
 SECRET = "correct-horse-battery"
 

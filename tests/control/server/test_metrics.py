@@ -17,7 +17,7 @@ from holdfast.control.server.metrics import METHODS, METRICS, LoopLag, Metrics, 
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import CallEnded, ConfigRefused, Missed
+from holdfast.hub.journal import CallEnded, ConfigRefused, Missed
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import config, defined, reaches, records, retries, settled, states, until
 from tests.peers.http_fault import respond

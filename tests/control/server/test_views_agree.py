@@ -23,7 +23,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import span
 from holdfast.hub.hub import Hub
-from holdfast.hub.records import CallEnded
+from holdfast.hub.journal import CallEnded
 from holdfast.testing import FakeClock
 from tests.control.server.controlled_hub import Steered, steered
 from tests.control.server.test_metrics import Scrape

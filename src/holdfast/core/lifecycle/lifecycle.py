@@ -1,63 +1,98 @@
 """One server's lifecycle: takes events, changes its state by the table, answers with effects.
 
-``judge`` says what an event amounts to; ``actions`` has what follows from it. Pure: no I/O, no clock, no tasks. Time
-and chance are arguments.
+``judge`` says what an event amounts to; the table says which state that leads to; ``act`` does what follows from it,
+once the state is the new one. Pure: no I/O, no clock, no tasks. Time and chance are arguments.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.lifecycle.effects import (
+    AccessChanged,
     Cause,
+    CheckAddress,
+    CheckLiveness,
     ClaimProbe,
     Close,
+    CloseFailed,
     Effect,
     Emit,
+    Publish,
+    RefreshNow,
+    Reinstate,
     Reject,
     RejectReason,
     Transition,
     WakeAt,
+    Withdraw,
 )
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
     AddressChecked,
     AllClosed,
+    CallCompleted,
+    CallDenial,
+    CallTimedOut,
     CallTransportFailed,
+    CallWaiting,
+    ClaimExpired,
+    ClaimGranted,
     Closed,
+    CloseOverdue,
     Command,
+    ConfigChanged,
     Denied,
     DialFailed,
     DialSucceeded,
+    DisableRequested,
+    EnableRequested,
     Event,
     FailedRepeatedly,
     IdleDue,
     ListChanged,
+    LivenessConfirmed,
     LivenessFailed,
+    LoginSucceeded,
     OfDial,
     OfLease,
     Parked,
+    PeerPublished,
+    PeerRecovered,
     PeerTripped,
+    ReconnectRequested,
+    RefreshDue,
     RefreshFailed,
+    RefreshSucceeded,
+    RemoveRequested,
     RetryDue,
     SelfProbeDue,
     SessionExpired,
+    ShutdownRequested,
+    StandingDue,
     StartRequested,
     Tick,
     TransportLost,
     WentIdle,
 )
+from holdfast.core.lifecycle.lifecycle_state import (
+    DOWN,
+    Dialing,
+    LeaseState,
+    LifecycleMemory,
+    LifecyclePolicy,
+    Step,
+    shortened,
+)
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from holdfast.core.messages import FailureStatus
 
-from holdfast.core.lifecycle.actions import act, adopt_policy
-from holdfast.core.lifecycle.lifecycle_state import DOWN, LifecycleMemory, Step
-
-__all__ = ["Lifecycle", "Step", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
+__all__ = ["ON_LEASE", "Lifecycle", "Step", "act", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
 
 
 class Lifecycle(LifecycleMemory):
@@ -272,3 +307,445 @@ def _unused(life: LifecycleMemory, now: float) -> bool:
 def _judge_close(life: LifecycleMemory, event: Closed) -> Event:
     last = life.closing <= {event.generation}
     return AllClosed(event.generation, event.error) if last and life.state is State.DISABLING else event
+
+
+def act(life: LifecycleMemory, event: Event, step: Step) -> None:
+    """Perform what follows from an event. The state is the new one already; the event is current and allowed."""
+    kind = type(event)
+    if kind in _ON_DIAL and life.dial is not None:
+        _ON_DIAL[kind](life, life.dial, event, step)
+    elif kind in ON_LEASE and life.lease is not None:
+        act_on_lease(life, life.lease, event, step)
+    else:
+        _ACTIONS[kind](life, event, step)
+
+
+# Commands.
+
+
+def _start(life: LifecycleMemory, _: StartRequested, step: Step) -> None:
+    life.begin_dial(Cause.START, step)
+
+
+def _reconnect(life: LifecycleMemory, event: ReconnectRequested, step: Step) -> None:
+    if life.state in _OFF:
+        step.do(Reject(event, RejectReason.DISABLED))
+    elif life.dial is not None:
+        life.dial.cause = Cause.MANUAL
+    else:
+        life.detach(step)
+        life.begin_dial(Cause.MANUAL, step)
+
+
+def _enable(life: LifecycleMemory, _: EnableRequested, step: Step) -> None:
+    if life.state is State.DISABLING:
+        life.enable_next = True
+    elif life.state is State.CONNECTING and life.dial is None:
+        _reset_budget(life)
+        step.do(Reinstate())
+        life.begin_dial(Cause.ENABLE, step)
+
+
+def _disable(life: LifecycleMemory, _: DisableRequested, step: Step) -> None:
+    life.enable_next = False
+    if life.state is State.DISABLED or CloseOverdue in life.timers:
+        return
+    step.do(Withdraw())
+    life.end_watch(step)
+    life.detach(step)
+    if life.closing:
+        life.timers.set(CloseOverdue, step.now + life.policy.close_patience)
+    else:
+        step.do(*life.apply(AllClosed(), step.now, chance=step.chance))
+
+
+def _login(life: LifecycleMemory, _: LoginSucceeded, step: Step) -> None:
+    if life.dial is not None:
+        # The dial may use the old credentials, and a second dial beside it is not allowed.
+        life.dial.again = True
+    elif life.state in _TRYING:
+        life.begin_dial(Cause.LOGIN, step)
+
+
+def _reconfigure(life: LifecycleMemory, event: ConfigChanged, step: Step) -> None:
+    life.policy = replace(life.policy, lazy=event.lazy, watchable=event.watchable)
+    life.ever_connected = False
+    life.was_up = life.was_up and event.moved
+    if life.state is State.CONNECTING:
+        _reset_budget(life)
+        life.reason = event.reason
+        life.end_watch(step)
+        life.detach(step)
+        life.begin_dial(Cause.CONFIG, step)
+
+
+def _remove(life: LifecycleMemory, _: RemoveRequested, step: Step) -> None:
+    step.do(Withdraw(removed=True))
+    _stop(life, step)
+
+
+def _shut_down(life: LifecycleMemory, _: ShutdownRequested, step: Step) -> None:
+    _stop(life, step)
+
+
+def _stop(life: LifecycleMemory, step: Step) -> None:
+    life.stopped = True
+    life.end_watch(step)
+    life.detach(step)
+
+
+def _reset_budget(life: LifecycleMemory) -> None:
+    life.attempts = 0
+    life.reason = ""
+    life.evidence = life.denied_since = None
+
+
+# Dials.
+
+
+def _dial_succeeded(life: LifecycleMemory, dial: Dialing, event: DialSucceeded, step: Step) -> None:
+    life.dial = None
+    life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
+    life.ever_connected = life.was_up = life.listed = True
+    life.denied_since = None
+    life.last_used = max(life.last_used, step.now)
+    life.end_watch(step)
+    life.timers.set(StandingDue, step.now + life.policy.standing)
+    if life.policy.lazy:
+        life.timers.set(IdleDue, step.now + life.policy.idle_after)
+    life.plan_refresh(lease, step)
+    step.do(Publish(event.generation, event.listing))
+
+
+def _dial_failed(life: LifecycleMemory, dial: Dialing, event: DialFailed, step: Step) -> None:
+    life.charge()
+    life.dial = None
+    if dial.again:
+        life.begin_dial(Cause.LOGIN, step)
+        return
+    life.plan_retry(step, planned=dial.retry_at, retry_after=event.retry_after, answers=event.answers)
+    life.plan_address_check(step, event)
+
+
+def _park(life: LifecycleMemory, event: Parked, step: Step) -> None:
+    life.charge()
+    if life.dial is None and life.lease is None:
+        life.attempts = len(life.policy.backoff)  # a peer spent the budget
+    life.dial = None
+    life.detach(step)
+    life.parked_until = step.now + life.policy.parked
+    life.plan_address_check(step, event)
+    life.plan_self_probe(step)
+
+
+def _denied(life: LifecycleMemory, event: Denied, step: Step) -> None:
+    life.dial = None
+    life.detach(step)
+    life.end_watch(step)
+    life.plan_denied(step, unconfirmed=event.unconfirmed)
+
+
+def _retry(life: LifecycleMemory, _: RetryDue, step: Step) -> None:
+    life.try_again(Cause.RECONNECT, step)
+
+
+def _self_probe(life: LifecycleMemory, _: SelfProbeDue, step: Step) -> None:
+    life.try_again(Cause.SELF_PROBE, step)
+
+
+def _check_address(life: LifecycleMemory, _: AddressCheckDue, step: Step) -> None:
+    if life.address_watch.answers:
+        life.try_again(Cause.WATCH, step)
+    else:
+        step.do(CheckAddress(life.address_watch.begin_check(step.now)))
+
+
+def _address_checked(life: LifecycleMemory, event: AddressChecked, step: Step) -> None:
+    if event.listening:
+        life.address_watch.pending = None
+        life.try_again(Cause.WATCH, step)
+    else:
+        life.timers.set(AddressCheckDue, life.address_watch.not_listening(step.now, life.policy))
+
+
+# Other replicas.
+
+
+def _granted(life: LifecycleMemory, event: ClaimGranted, step: Step) -> None:
+    life.claim_until, life.claim_used = event.until, False
+    if life.waiting is not None and life.dial is None and step.now < event.until:
+        life.begin_dial(life.waiting[0], step)
+
+
+def _expired(life: LifecycleMemory, _: ClaimExpired, __: Step) -> None:
+    life.claim_until = life.interest_at = None
+
+
+def _peer_tripped(life: LifecycleMemory, event: PeerTripped, step: Step) -> None:
+    """A try of a peer replaces the next one of this replica; its own dial, if one is under way, tells more."""
+    if life.state not in DOWN or life.dial is not None or event.by_calls:
+        return
+    life.waiting = None
+    at = step.now + event.retry_in
+    if life.state is State.RECONNECTING:
+        life.attempts = max(life.attempts, min(event.attempts, len(life.policy.backoff) - 1))
+        life.timers.set(RetryDue, at)
+    else:
+        life.timers.set(SelfProbeDue, at)
+    if life.address_watch.answers and AddressCheckDue in life.timers:
+        life.timers.set(AddressCheckDue, at)
+
+
+def _peer_recovered(life: LifecycleMemory, _: PeerRecovered, step: Step) -> None:
+    """Dial at once, but not each time that a peer loses and finds a server which this replica cannot reach."""
+    if life.state not in DOWN or life.dial is not None:
+        return
+    if life.peer_dial_at is None or step.now - life.peer_dial_at >= life.policy.peer_spacing:
+        life.peer_dial_at = step.now
+        life.begin_dial(Cause.PEER, step)
+
+
+def _peer_published(life: LifecycleMemory, _: PeerPublished, step: Step) -> None:
+    lease = life.lease
+    if lease is not None:
+        lease.notices += 1
+        if not lease.refreshing:
+            life.plan_refresh(lease, step)
+
+
+# The connection that stands.
+
+
+def _lost(life: LifecycleMemory, _: TransportLost, step: Step) -> None:
+    life.charge()
+    life.detach(step)
+    if life.immediate_at is None or step.now - life.immediate_at >= life.policy.standing:
+        life.immediate_at = step.now
+        life.begin_dial(Cause.RECONNECT, step)
+    else:
+        life.plan_retry(step, share=1.0 if life.attempts else life.policy.after_loss)
+
+
+def _failed_repeatedly(life: LifecycleMemory, _: FailedRepeatedly, step: Step) -> None:
+    life.charge()
+    life.detach(step)
+    life.plan_retry(step)
+
+
+def _session_expired(life: LifecycleMemory, _: SessionExpired, step: Step) -> None:
+    life.detach(step)
+    life.begin_dial(Cause.SESSION, step)
+
+
+def _list_changed(life: LifecycleMemory, _: ListChanged, step: Step) -> None:
+    if life.dial is not None:
+        life.dial.notices += 1
+    elif life.lease is not None:
+        life.lease.notices += 1
+        if not life.lease.refreshing:
+            life.plan_refresh(life.lease, step)
+
+
+def _closed(life: LifecycleMemory, event: Closed | AllClosed, step: Step) -> None:
+    life.closing.discard(event.generation)
+    if event.error:
+        step.do(Emit(CloseFailed(server=life.server, generation=event.generation, error=event.error, at=step.now)))
+
+
+def _disabled(life: LifecycleMemory, event: AllClosed | CloseOverdue, step: Step) -> None:
+    if isinstance(event, AllClosed):
+        _closed(life, event, step)
+    if life.enable_next:
+        life.enable_next = False
+        step.do(*life.apply(EnableRequested(), step.now, chance=step.chance))
+
+
+# Calls.
+
+
+def _call_waiting(life: LifecycleMemory, event: CallWaiting, step: Step) -> None:
+    if life.dial is not None or life.lease is not None:
+        return
+    if life.state is State.CONNECTING:
+        life.begin_dial(Cause.FIRST_USE, step)
+    elif event.probe or life.state in _ASKED_BY_CALLS:
+        life.begin_dial(Cause.PROBE, step)
+
+
+def _idle_later(life: LifecycleMemory, _: IdleDue, step: Step) -> None:
+    since = step.now if life.calls else life.last_used
+    life.timers.set(IdleDue, since + life.policy.idle_after)
+
+
+def _go_idle(life: LifecycleMemory, _: WentIdle, step: Step) -> None:
+    life.detach(step)
+
+
+_OFF = frozenset({State.DISABLING, State.DISABLED})
+_TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
+_ASKED_BY_CALLS = frozenset({State.PERMANENTLY_FAILED, State.DENIED})
+
+# The key decides the type of the event. No annotation of a mapping can express that.
+_ACTIONS: Mapping[type[Event], Callable[[LifecycleMemory, Any, Step], None]] = {
+    StartRequested: _start,
+    ReconnectRequested: _reconnect,
+    EnableRequested: _enable,
+    DisableRequested: _disable,
+    LoginSucceeded: _login,
+    ConfigChanged: _reconfigure,
+    RemoveRequested: _remove,
+    ShutdownRequested: _shut_down,
+    Parked: _park,
+    Denied: _denied,
+    RetryDue: _retry,
+    SelfProbeDue: _self_probe,
+    AddressCheckDue: _check_address,
+    AddressChecked: _address_checked,
+    TransportLost: _lost,
+    FailedRepeatedly: _failed_repeatedly,
+    SessionExpired: _session_expired,
+    ListChanged: _list_changed,
+    Closed: _closed,
+    AllClosed: _disabled,
+    CloseOverdue: _disabled,
+    CallWaiting: _call_waiting,
+    IdleDue: _idle_later,
+    WentIdle: _go_idle,
+    ClaimGranted: _granted,
+    ClaimExpired: _expired,
+    PeerTripped: _peer_tripped,
+    PeerRecovered: _peer_recovered,
+    PeerPublished: _peer_published,
+}
+_ON_DIAL: Mapping[type[Event], Callable[[LifecycleMemory, Dialing, Any, Step], None]] = {
+    DialSucceeded: _dial_succeeded,
+    DialFailed: _dial_failed,
+}
+
+
+ON_LEASE: frozenset[type[Event]] = frozenset(
+    {
+        CallCompleted,
+        CallDenial,
+        CallTransportFailed,
+        CallTimedOut,
+        LivenessConfirmed,
+        LivenessFailed,
+        RefreshDue,
+        RefreshFailed,
+        RefreshSucceeded,
+        StandingDue,
+    }
+)
+
+
+def act_on_lease(life: LifecycleMemory, lease: LeaseState, event: Event, step: Step) -> None:
+    """Perform what follows from an event of a standing connection. None of these changes the state."""
+    match event:
+        case RefreshDue():
+            _refresh(lease, step)
+        case RefreshSucceeded():
+            _refreshed(life, lease, event, step)
+        case RefreshFailed():
+            _refresh_failed(life, lease, event, step)
+        case CallTimedOut():
+            _check(lease, step)
+        case CallDenial():
+            # The listing shows whether the denial concerns this call or the server.
+            lease.call_denied = True
+            if not lease.refreshing and not lease.shut:
+                at = max(lease.asked_at + life.policy.denied_spacing, lease.listed_at + life.policy.refresh_spacing)
+                life.timers.hasten(RefreshDue, max(step.now, at))
+        case LivenessConfirmed():
+            # It shows that the connection stands, not that calls work: their failures still count.
+            lease.checking = lease.suspect = False
+        case LivenessFailed():
+            lease.checking = False
+            lease.failures += 1
+        case CallTransportFailed():
+            lease.failures += 1
+            lease.suspect = True
+            _check(lease, step)
+        case CallCompleted():
+            lease.failures = 0
+            life.open_access(lease, step)
+            life.timers.drop(StandingDue)
+            life.mark_proven(lease)
+        case StandingDue():
+            life.mark_proven(lease)
+
+
+def _refresh(lease: LeaseState, step: Step) -> None:
+    lease.refreshing = True
+    lease.covering = lease.notices
+    lease.listed_at = step.now
+    if lease.call_denied:
+        lease.asked_at = step.now
+    step.do(RefreshNow(lease.generation))
+
+
+def _refreshed(life: LifecycleMemory, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
+    lease.refreshing = False
+    lease.covered = lease.covering
+    lease.failures = 0
+    life.open_access(lease, step)
+    if event.listing is not None:
+        step.do(Publish(event.generation, event.listing))
+    life.plan_refresh(lease, step)
+
+
+def _refresh_failed(life: LifecycleMemory, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
+    """A denied listing is that request's denial: it says nothing about the connection."""
+    lease.refreshing = False
+    if event.status != "denied":
+        life.open_access(lease, step)
+        lease.failures += 1
+        life.plan_refresh(lease, step)
+        return
+    was_shut = lease.shut
+    lease.denials += 1
+    lease.denial = event
+    if not lease.shut:
+        life.plan_refresh(lease, step)
+        return
+    # Calls and the listing are denied: ask again soon, and send no call before that.
+    waits = life.policy.denied_again
+    delay = waits[min(lease.denials, len(waits)) - 1]
+    life.timers.set(RefreshDue, step.now + shortened(delay, life.policy, step.chance))
+    if not was_shut:
+        step.do(Emit(AccessChanged(server=life.server, denied=True, reason=event.reason, at=step.now)))
+
+
+def _check(lease: LeaseState, step: Step) -> None:
+    """Start one liveness check at a time, for any number of failed and unanswered calls."""
+    if not lease.checking:
+        lease.checking = True
+        step.do(CheckLiveness(lease.generation))
+
+
+def adopt_policy(life: LifecycleMemory, policy: LifecyclePolicy, step: Step) -> None:
+    """Use another policy from now on. The connection stays; times planned by the old policy are planned again.
+
+    A reconnect that is planned already keeps its time.
+    """
+    old, life.policy = life.policy, policy
+    life.attempts = min(life.attempts, len(policy.backoff))
+    life.parked_until += policy.parked - old.parked
+    life.denied_until += policy.parked - old.parked
+    waits = life.state in _ASKED_BY_CALLS and life.dial is None and not life.unconfirmed
+    if waits and (policy.self_probe, policy.transient_probe) != (old.self_probe, old.transient_probe):
+        life.timers.drop(SelfProbeDue)
+        life.plan_self_probe(step)
+    if life.lease is not None:
+        _adopt_on_lease(life, life.lease, old, step)
+
+
+def _adopt_on_lease(life: LifecycleMemory, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
+    timers, policy = life.timers, life.policy
+    if (stands := timers.at(StandingDue)) is not None:
+        timers.set(StandingDue, stands + policy.standing - old.standing)
+    if IdleDue in timers:
+        timers.set(IdleDue, life.last_used + policy.idle_after)
+    if policy.refresh != old.refresh and not lease.refreshing:
+        timers.drop(RefreshDue)
+        life.plan_refresh(lease, step)

@@ -23,8 +23,19 @@ from itertools import islice
 from typing import TypeAlias
 
 from holdfast.core.replicas.probe_rights import SOONEST_SECONDS, ProbeClaims, ProbeRight
-from holdfast.core.replicas.records import ExpiringKeys, FleetRecord, RecordBook, VersionClock, first_stamp, stamp
-from holdfast.core.replicas.store import BATCH, BATCH_BYTES, PRESENT_SECONDS, FleetExchange, FleetReply
+from holdfast.core.replicas.store import (
+    BATCH,
+    BATCH_BYTES,
+    PRESENT_SECONDS,
+    ExpiringKeys,
+    FleetExchange,
+    FleetRecord,
+    FleetReply,
+    RecordBook,
+    VersionClock,
+    first_stamp,
+    stamp,
+)
 
 __all__ = ["Alone", "Connected", "FleetMember", "Happening", "Peer", "RecordLearned", "Ticket"]
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from holdfast.core.replicas.homes import preferred
-from holdfast.core.replicas.records import RecordBook, evidence_key
-from holdfast.core.replicas.store import BATCH, Claim, ClaimAnswer, ClaimRelease
+from holdfast.core.replicas.agreement import preferred
+from holdfast.core.replicas.store import BATCH, Claim, ClaimAnswer, ClaimRelease, RecordBook, evidence_key
 
 __all__ = ["Granted", "ProbeClaims", "ProbeRight", "Unused"]
 

@@ -1,4 +1,4 @@
-"""What a store does for replicas, as pure code: one operation, ``exchange``.
+"""What replicas share, and what their store does, as pure code: records with stamps, and one operation, ``exchange``.
 
 The store of workers and the simulation run this class; the store in Redis does the same with Redis's own primitives. A
 store keeps records, the presence of replicas, and claims. It judges no content: a record with a greater stamp replaces
@@ -11,15 +11,30 @@ What can happen to a store, and what it means here:
 
 A claim is the right to probe a server, which one replica has for a time. It is no lock that anything depends on: two
 replicas that have it for a moment cost a dial. So it has no token and no witness, as ``SET NX PX`` has none.
+
+Of two versions of one record, the greater stamp wins, everywhere. A stamp is a text that sorts: a rank, a number that
+never decreases, and the writer. The number is the wall clock in milliseconds, or one more than the greatest number
+seen, if that is more. So a clock that is slow or goes backwards, an emptied store and an older copy of it never make a
+new decision look old.
+
+Most records stay: switches, approvals, evidence, listings. Evidence names the definition of its server: replicas with
+another definition, in the middle of a change of the configuration, learn nothing from it. The state of sessions, which
+ones were ended, and calls that wait for a person are records that end by themselves. Each says in its value when it is
+over (``until``, wall clock). Their number is bounded: those that end first give way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
+from urllib.parse import quote, unquote
 
-from holdfast.core.replicas.records import FleetRecord
+from holdfast.core.lifecycle.events import Event, PeerRecovered, PeerTripped
 
 __all__ = [
     "BATCH",
@@ -28,10 +43,246 @@ __all__ = [
     "Claim",
     "ClaimAnswer",
     "ClaimRelease",
+    "ExpiringKeys",
     "FleetExchange",
+    "FleetRecord",
     "FleetReply",
+    "RecordBook",
     "SharedStore",
+    "VersionClock",
+    "evidence_event",
+    "evidence_key",
+    "evidence_value",
+    "expires_at",
+    "first_stamp",
+    "is_stamp",
+    "listing_key",
+    "pin_key",
+    "pinned_tool",
+    "record_value",
+    "stamp",
+    "switch_key",
 ]
+
+_LARGEST = 2**63
+_RANK_FIRST, _RANK_DECIDED = "0", "1"
+_STAMP = re.compile(r"[01][0-9a-f]{16}\.[!-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRecord:
+    """One fact that replicas share: ``switch/github``, ``pin/github/search``, ``evidence/github``."""
+
+    key: str
+    stamp: str
+    value: str
+
+    @property
+    def writer(self) -> str:
+        """The replica that wrote it."""
+        return self.stamp.partition(".")[2]
+
+
+def stamp(number: int, writer: str) -> str:
+    """The stamp of a decision: the latest wins."""
+    return f"{_RANK_DECIDED}{number:016x}.{writer}"
+
+
+def first_stamp(number: int, writer: str) -> str:
+    """The stamp of a first sight: the earliest wins, and every decision wins over it."""
+    return f"{_RANK_FIRST}{_LARGEST - number:016x}.{writer}"
+
+
+def is_stamp(text: str) -> bool:
+    """Whether a text is a stamp: another program may have written any text into a store."""
+    return _STAMP.fullmatch(text) is not None
+
+
+class VersionClock:
+    """Numbers that never decrease in one replica, and are greater than every number that it saw."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self, wall: float) -> int:
+        """The next number; ``wall`` is the wall clock in seconds."""
+        self._last = max(self._last + 1, int(wall * 1000))
+        return self._last
+
+    def saw(self, text: str) -> None:
+        """Note the stamp of another replica."""
+        number = int(text[1:17], 16)
+        self._last = max(self._last, number if text[:1] == _RANK_DECIDED else _LARGEST - number)
+
+
+class RecordBook:
+    """One replica's copy of all records. It outlives the store."""
+
+    def __init__(self, records: Iterable[FleetRecord] = ()) -> None:
+        self._records: dict[str, FleetRecord] = {}
+        for record in records:
+            self.merge(record)
+
+    def __iter__(self) -> Iterator[FleetRecord]:
+        return iter(self._records.values())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, key: str) -> FleetRecord | None:
+        """The record of this key."""
+        return self._records.get(key)
+
+    def merge(self, record: FleetRecord) -> bool:
+        """Take a record; False if the copy has it already, or has a later one."""
+        known = self._records.get(record.key)
+        if known is not None and known.stamp >= record.stamp:
+            return False
+        self._records[record.key] = record
+        return True
+
+    def remove(self, key: str) -> FleetRecord | None:
+        """Forget a record that is over."""
+        return self._records.pop(key, None)
+
+
+_STATUSES = frozenset({"transient", "permanent", "denied"})
+LONGEST_REASON = 500
+"""Characters of a reason that are shared."""
+LONGEST_WAIT = 600.0
+"""Seconds. A peer may postpone the next try by this much; the slowest schedule of a hub is faster."""
+
+
+def switch_key(server: str) -> str:
+    """The key of the record that says whether a server is disabled."""
+    return f"switch/{quote(server, safe='')}"
+
+
+def pin_key(server: str, tool: str) -> str:
+    """The key of the record with the approved version of a tool."""
+    return f"pin/{quote(server, safe='')}/{quote(tool, safe='', errors='surrogatepass')}"
+
+
+def evidence_key(server: str) -> str:
+    """The key of the record with the latest evidence about a server."""
+    return f"evidence/{quote(server, safe='')}"
+
+
+def listing_key(server: str) -> str:
+    """The key of the record with the hash of a server's listing."""
+    return f"listing/{quote(server, safe='')}"
+
+
+def pinned_tool(key: str) -> tuple[str, str]:
+    """The server and the tool of a ``pin_key``; the tool is empty for other keys with a server."""
+    _, server, *tool = key.split("/")
+    return unquote(server), unquote(tool[0], errors="surrogatepass") if tool else ""
+
+
+def record_value(record: FleetRecord) -> Mapping[str, Any]:
+    """The value of a record; empty if it is not an object."""
+    try:
+        read = json.loads(record.value)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def evidence_value(event: Event, definition: str) -> dict[str, object]:
+    """What is written about an event."""
+    if isinstance(event, PeerTripped):
+        told: dict[str, object] = {
+            "up": False,
+            "status": event.status,
+            "reason": event.reason[:LONGEST_REASON],
+            "attempts": event.attempts,
+            "retry_in": round(event.retry_in, 3),
+            "parked": event.parked,
+            "unreachable": event.unreachable,
+            "answers": event.answers,
+            "by_calls": event.by_calls,
+        }
+        return {"definition": definition, **told}
+    return {"definition": definition, "up": True}
+
+
+def evidence_event(record: FleetRecord, definition: str) -> Event | None:
+    """The event that a peer's evidence is for the machine; None if it concerns another definition."""
+    told = record_value(record)
+    if told.get("definition") != definition:
+        return None
+    if told.get("up") is True:
+        return PeerRecovered()
+    try:
+        status = told["status"]
+        return PeerTripped(
+            status=status if status in _STATUSES else "transient",
+            reason=str(told["reason"])[:LONGEST_REASON],
+            attempts=max(0, int(told["attempts"])),
+            retry_in=min(max(0.0, float(told["retry_in"])), LONGEST_WAIT),
+            parked=told["parked"] is True,
+            unreachable=told["unreachable"] is True,
+            answers=told["answers"] is True,
+            by_calls=told["by_calls"] is True,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+EXPIRING_KINDS = frozenset({"session", "ended", "question", "verdict"})
+MOST_EXPIRING = 100_000
+"""Records in one fleet. Each is a few hundred bytes in the store and in every replica."""
+
+
+def expires_at(record: FleetRecord) -> float | None:
+    """When a record is over; None for one that stays."""
+    if record.key.partition("/")[0] not in EXPIRING_KINDS:
+        return None
+    try:
+        return float(json.loads(record.value)["until"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+
+
+class ExpiringKeys:
+    """The keys of records that end, in the order of their ends."""
+
+    def __init__(self, most: int = MOST_EXPIRING) -> None:
+        self._most = most
+        self._until: dict[str, float] = {}
+        self._order: list[tuple[float, str]] = []
+        self.crowded = False
+        """Whether records gave way before their time in this run."""
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def note(self, record: FleetRecord) -> None:
+        """A record was written, here or elsewhere."""
+        until = expires_at(record)
+        if until is None or self._until.get(record.key) == until:
+            return
+        self._until[record.key] = until
+        heapq.heappush(self._order, (until, record.key))
+        if len(self._order) > 2 * len(self._until) + 100:  # most of them are of earlier versions
+            self._order = [(end, key) for key, end in self._until.items()]
+            heapq.heapify(self._order)
+
+    def take_over(self, wall: float) -> list[str]:
+        """The keys whose time is over, or that give way; they are forgotten here."""
+        found = []
+        while self._order:
+            until, key = self._order[0]
+            current = self._until.get(key) == until
+            if current and until > wall and len(self._until) <= self._most:
+                break
+            heapq.heappop(self._order)
+            if current:
+                self.crowded = self.crowded or until > wall
+                del self._until[key]
+                found.append(key)
+        return found
+
 
 BATCH = 250
 """Records in one exchange: a flood of them must not block the store."""
