@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import holdfast.access
 from holdfast.cli.audit import audit_folder, moment_of
 from holdfast.cli.command_options import AsJson, group_of_commands
 from holdfast.cli.output import counted, print_json, print_line, print_note
@@ -65,14 +66,14 @@ def explain(
     Without --arguments it says too if that depends on them.
     Exit code 0: it was said.
     """
-    from holdfast.access import Policy, PossiblePolicy, principal_named  # noqa: PLC0415 - slow to import
-
     settings = load_trusted(config).settings.access
-    principal = principal_named(user, _names(groups), _names(scopes))
+    principal = holdfast.access.principal_named(user, _names(groups), _names(scopes))
     item = _item(kind, tool)
-    policy = Policy(settings)
+    policy = holdfast.access.Policy(settings)
     decision = policy.decide(principal, item, _parsed(arguments))
-    effects = PossiblePolicy(settings).effects(principal, item) if arguments is None else {decision.effect}
+    effects = (
+        holdfast.access.PossiblePolicy(settings).effects(principal, item) if arguments is None else {decision.effect}
+    )
     told = _told(settings, decision, listed=policy.may_list(principal, item))
     told |= {"user": user, "kind": kind, "server": item.server, "name": item.name, "possible": sorted(effects)}
     if as_json:
@@ -96,10 +97,8 @@ def check_table(
     `tool`, `prompt` and `resource`.
     Exit code 0: all are as expected. 1: some are not.
     """
-    from holdfast.access import Policy  # noqa: PLC0415 - slow to import
-
     settings = load_trusted(config).settings.access
-    policy = Policy(settings)
+    policy = holdfast.access.Policy(settings)
     rows = [_tested(policy, settings, number, one) for number, one in enumerate(_tests_in(file))]
     failed = sum(not row["passed"] for row in rows)
     if as_json:
@@ -129,20 +128,14 @@ def replay(
     and the audit has only their hash; `"arguments": "masked"` keeps them.
     Exit code 0: it was said. 1: calls that were made would be refused, or wait for a person.
     """
-    from holdfast.access import (  # noqa: PLC0415 - slow to import
-        AuditFilter,
-        AuditReader,
-        Policy,
-        PossiblePolicy,
-        replayed,
-    )
-
     settings = load_trusted(policy).settings.access
-    rules, possible = Policy(settings), PossiblePolicy(settings)
+    rules, possible = holdfast.access.Policy(settings), holdfast.access.PossiblePolicy(settings)
     counts: Counter[str] = Counter()
     rows: Counter[tuple[str, ...]] = Counter()
-    for record in AuditReader(audit_folder(path, config), AuditFilter(since=moment_of(since))).read():
-        found = replayed(record, rules, possible)
+    for record in holdfast.access.AuditReader(
+        audit_folder(path, config), holdfast.access.AuditFilter(since=moment_of(since))
+    ).read():
+        found = holdfast.access.replayed(record, rules, possible)
         if found is None:
             continue
         counts[found.change] += 1
@@ -167,12 +160,10 @@ def _names(given: Sequence[str] | None) -> list[str]:
 
 
 def _item(kind: _Kind, text: str) -> AccessItem:
-    from holdfast.access import AccessItem  # noqa: PLC0415 - slow to import
-
     server, slash, name = text.partition("/")
     if not slash or not server or not name:
         raise UsageError(f"`{text}` names no server", hint="write SERVER/NAME, as in jira/get_issue")
-    return AccessItem(kind, server, name)
+    return holdfast.access.AccessItem(kind, server, name)
 
 
 def _parsed(arguments: str | None) -> Mapping[str, Any] | None:
@@ -222,9 +213,7 @@ def _check_test(file: Path, number: int, one: Mapping[str, Any]) -> None:
 
 
 def _tested(policy: Any, settings: AccessSettings, number: int, one: Mapping[str, Any]) -> dict[str, Any]:
-    from holdfast.access import principal_named  # noqa: PLC0415 - slow to import
-
-    principal: Principal = principal_named(one["user"], one.get("groups", ()), one.get("scopes", ()))
+    principal: Principal = holdfast.access.principal_named(one["user"], one.get("groups", ()), one.get("scopes", ()))
     kind = next(kind for kind in _KINDS if kind in one)
     item = _item(kind, str(one[kind]))
     decision = policy.decide(principal, item, one.get("arguments"))

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+import holdfast.hub
 from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url, Yes
 from holdfast.cli.output import (
     DIFF_STYLES,
@@ -147,11 +148,9 @@ def decide_call(found: RunningHub, call: str, *, approve: bool, reason: str, as_
 
 def _export(found: RunningHub, file: Path) -> None:
     """Write the lock; what waits for approval is not in it."""
-    from holdfast.hub import ApprovalsLock  # noqa: PLC0415 - it imports more than other commands need
-
     approved = ask(found, ControlClient.approved)
     try:
-        replace_file(file, ApprovalsLock(approved.servers, frozenset(approved.disabled)).text())
+        replace_file(file, holdfast.hub.ApprovalsLock(approved.servers, frozenset(approved.disabled)).text())
     except OSError as exc:
         raise HoldfastError(f"cannot write {file}: {exc.strerror}", hint="check the folder") from exc
     tools = sum(len(texts) for texts in approved.servers.values())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+import holdfast.access
 from holdfast.cli.command_options import AsJson, group_of_commands
 from holdfast.cli.output import counted, print_json, print_json_line, print_line, print_note
 from holdfast.cli.trust import load_trusted
@@ -60,10 +61,10 @@ def audit(
     """
     if context.invoked_subcommand is not None:
         return
-    from holdfast.access import AuditFilter, AuditReader  # noqa: PLC0415 - slow to import; a wrong option does not wait
-
-    wanted = AuditFilter(principal=user, server=server, tool=tool, outcome=outcome, since=moment_of(since))
-    reader = AuditReader(audit_folder(path, config), wanted)
+    wanted = holdfast.access.AuditFilter(
+        principal=user, server=server, tool=tool, outcome=outcome, since=moment_of(since)
+    )
+    reader = holdfast.access.AuditReader(audit_folder(path, config), wanted)
     while True:
         for record in reader.read():
             _show(record, as_json=as_json)
@@ -90,12 +91,12 @@ def verify(
     It says too what it cannot know: the end of a file that was not closed is proven only by a checkpoint.
     Exit code 0: nothing was found. 1: something was changed or is missing. 2: there is nothing to check.
     """
-    from holdfast.access import checkpoints_in, read_key, verify as check  # noqa: PLC0415 - as above
-
     folder, own_key = _places(config)
     given = _text(checkpoints) if checkpoints is not None else ""
     shown = path if path is not None else folder
-    found = check(shown, read_key(key_file or own_key, make=False), checkpoints_in(given))
+    found = holdfast.access.verify(
+        shown, holdfast.access.read_key(key_file or own_key, make=False), holdfast.access.checkpoints_in(given)
+    )
     if as_json:
         print_json(
             {
@@ -130,13 +131,11 @@ def audit_folder(path: Path | None, config: Path | None) -> Path:
 
 def _places(config: Path | None) -> tuple[Path, Path]:
     """The folder and the key of the mcp.json; those of the state folder where there is none."""
-    from holdfast.access import audit_places  # noqa: PLC0415 - as above
-
     try:
         found = load_trusted(config)
     except ConfigNotFound:
-        return audit_places(AuditSettings(), None, os.environ)
-    return audit_places(found.settings.audit, found.source, os.environ)
+        return holdfast.access.audit_places(AuditSettings(), None, os.environ)
+    return holdfast.access.audit_places(found.settings.audit, found.source, os.environ)
 
 
 def moment_of(text: str) -> datetime:

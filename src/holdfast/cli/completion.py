@@ -16,6 +16,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+import holdfast.config
+import holdfast.control
+import holdfast.demo
+import holdfast.doctor
 from holdfast.cli.entry import COMMANDS
 from holdfast.cli.runner import command_named
 from holdfast.errors import HoldfastError, UsageError
@@ -216,17 +220,15 @@ def _config_in(words: Sequence[str]) -> Path | None:
 def _words_for(metavar: str, path: tuple[str, ...], before: Sequence[str], config: Path | None) -> list[Candidate]:
     match metavar:
         case "SERVER" if path[0] == "demo":
-            from holdfast.demo import FAULTS  # noqa: PLC0415 - only for the demo
-
-            return [Candidate(name) for name in FAULTS]
+            return [Candidate(name) for name in holdfast.demo.FAULTS]
         case "SERVER":
             return _servers(path, before, config)
         case "TOOL":
             return [Candidate(name) for name in _tools(before[0] if before else "", config)]
         case "CLIENT":
-            from holdfast.config import CLIENTS  # noqa: PLC0415 - only for `import`
-
-            return [Candidate(name, client.title) for name, client in CLIENTS.items() if name not in before]
+            return [
+                Candidate(name, client.title) for name, client in holdfast.config.CLIENTS.items() if name not in before
+            ]
         case "bash|zsh|fish":
             return [Candidate(name) for name in SCRIPTS]
         case "FILE" | "PATH":
@@ -237,9 +239,7 @@ def _words_for(metavar: str, path: tuple[str, ...], before: Sequence[str], confi
 
 def _servers(path: tuple[str, ...], before: Sequence[str], config: Path | None) -> list[Candidate]:
     if path == ("doctor",) and before[:1] == ["explain"]:
-        from holdfast.doctor import CODES  # noqa: PLC0415 - only for `doctor explain`
-
-        return [Candidate(name, code.means) for name, code in CODES.items() if name not in before]
+        return [Candidate(name, code.means) for name, code in holdfast.doctor.CODES.items() if name not in before]
     explain = [Candidate("explain", "Explain a code")] if path == ("doctor",) and not before else []
     live = _live_servers(config)
     names = live if live is not None else dict.fromkeys(_configured(config), "")
@@ -255,9 +255,7 @@ def _starting(current: str, found: Iterable[Candidate]) -> list[Candidate]:
 
 def _configured(config: Path | None) -> list[str]:
     """The names in the configuration."""
-    from holdfast.config import load_config  # noqa: PLC0415 - not needed for commands and options
-
-    return list(load_config(config).servers)
+    return list(holdfast.config.load_config(config).servers)
 
 
 def _live_servers(config: Path | None) -> dict[str, str] | None:
@@ -275,11 +273,10 @@ def _ask_hub(config: Path | None, what: str) -> Any:
     import anyio  # noqa: PLC0415 - not needed for commands and options
 
     from holdfast.cli.running_hub import found_hub  # noqa: PLC0415 - as above
-    from holdfast.control import ControlClient  # noqa: PLC0415 - as above
 
     async def asked() -> Any:
         with anyio.move_on_after(HUB_SECONDS):
-            async with ControlClient(found_hub(None, config)) as hub:
+            async with holdfast.control.ControlClient(found_hub(None, config)) as hub:
                 return await getattr(hub, what)()
 
     try:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import anyio
 import typer
 
+import holdfast.hub
 from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import (
     DIFF_STYLES,
@@ -325,10 +326,8 @@ def _checked(edit: ConfigEdit, name: str, secrets: _Secrets) -> Config:
 
 
 async def _try(config: Config, name: str) -> MCPServerLoadOutcome:
-    from holdfast.hub import Loader  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
-
     with working(f"connecting to {name}"):
-        return (await Loader(config).load([name])).outcomes[0]
+        return (await holdfast.hub.Loader(config).load([name])).outcomes[0]
 
 
 def _show_added(

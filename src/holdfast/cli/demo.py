@@ -12,6 +12,8 @@ import anyio
 import typer
 from rich.text import Text
 
+import holdfast.config
+import holdfast.hub
 from holdfast.cli.command_options import group_of_commands
 from holdfast.cli.output import counted, data_console, print_error, print_line, print_note, working
 from holdfast.cli.tools import parse_arguments
@@ -98,10 +100,7 @@ def tour() -> None:
 
 
 def _loader(url: str) -> Loader:
-    from holdfast.config import config_from_mapping  # noqa: PLC0415 - slow to import
-    from holdfast.hub import Loader  # noqa: PLC0415 - `demo break` must not wait for it
-
-    return Loader(config_from_mapping({"mcpServers": {HUB: {"type": "http", "url": url}}}))
+    return holdfast.hub.Loader(holdfast.config.config_from_mapping({"mcpServers": {HUB: {"type": "http", "url": url}}}))
 
 
 async def _tools(url: str) -> list[tuple[str, str]]:

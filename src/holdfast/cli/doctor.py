@@ -19,6 +19,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+import holdfast.doctor
+import holdfast.front
+import holdfast.serve
 from holdfast.cli.command_options import AsJson, ConfigFile
 from holdfast.cli.output import DIFF_STYLES, ServerProgress, data_console, print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
@@ -126,10 +129,9 @@ def _hub_tls(file: Path | None) -> HubTls | None:
             return None
 
     def context() -> ssl.SSLContext:
-        from holdfast.front import SessionKeys  # noqa: PLC0415 - slow to import, and rarely needed
         from holdfast.identity import FleetIdentity  # noqa: PLC0415 - as above
 
-        keys = SessionKeys.find(file=file)
+        keys = holdfast.front.SessionKeys.find(file=file)
         return FleetIdentity(lambda: keys.ring, "doctor").client()
 
     return context
@@ -152,9 +154,7 @@ def _report(
 
 def _without_itself(read: ConfigReading) -> ConfigReading:
     """The same without the entry that is the hub itself: doctor names it, and does not start it."""
-    from holdfast.serve import ServeConfig, without_itself  # noqa: PLC0415 - slow to import; wrong usage must not wait
-
-    config = without_itself(ServeConfig(), read.config)
+    config = holdfast.serve.without_itself(holdfast.serve.ServeConfig(), read.config)
     definitions = tuple(replace(one, server=config.servers[one.server.id]) for one in read.definitions)
     return replace(read, config=config, definitions=definitions)
 
@@ -167,12 +167,10 @@ def _where(report: Report) -> str:
 
 def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
     """Write the edits of the report; on a terminal after a question, one for those that have an alternative."""
-    from holdfast.doctor import plan_edits  # noqa: PLC0415 - as below
-
     interactive = ask and sys.stdin.isatty()
     done: list[Repaired] = []
     for certain in (True, False):
-        plan, left = plan_edits(report, certain=certain)
+        plan, left = holdfast.doctor.plan_edits(report, certain=certain)
         done += left
         if plan is None:
             continue
@@ -202,23 +200,19 @@ def _show_diff(plan: EditPlan) -> None:
 
 
 def _undo(config: Path | None) -> None:
-    from holdfast.doctor import undo_edits  # noqa: PLC0415 - as below
-
     file = find_config(config, environ=os.environ, cwd=Path.cwd())
-    undo_edits(file)
+    holdfast.doctor.undo_edits(file)
     print_line(f"{file} is as it was before the last `doctor --fix`")
 
 
 async def _examine(
     reading: ConfigReading, names: list[str], seconds: float | None, fix: bool, *, hub_tls: HubTls | None
 ) -> Report:
-    from holdfast.doctor import Doctor  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-
     servers = [one.server for one in reading.definitions]
     examined = [one.id for one in servers if (one.id in names if names else one.enabled)]
     with working("checking the servers") as update:
         progress = ServerProgress(examined, "checked", update)
-        examination = Doctor(reading, timeout=seconds, fix=fix, hub_tls=hub_tls)
+        examination = holdfast.doctor.Doctor(reading, timeout=seconds, fix=fix, hub_tls=hub_tls)
         return await examination.examine(
             names,
             on_server=lambda report: progress.done(report.id),
@@ -237,16 +231,14 @@ def _explain(codes: list[str]) -> None:
 
 
 def _list_checks() -> None:
-    from holdfast.doctor import CHECKS, GLOBAL_CHECKS  # noqa: PLC0415 - as above
-
     console = data_console()
     print_line("For each server:")
-    for check in CHECKS:
+    for check in holdfast.doctor.CHECKS:
         after = f" (after {', '.join(check.needs)})" if check.needs else ""
         print_line(f"  {check.id:<11}{check.looks_at}{after}")
         _list_codes(console, check.finds)
     print_line("Once for each run:")
-    for whole in GLOBAL_CHECKS:
+    for whole in holdfast.doctor.GLOBAL_CHECKS:
         print_line(f"  {whole.id:<11}{whole.looks_at}")
         _list_codes(console, whole.finds)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+import holdfast.gateway
 from holdfast.cli.command_options import ConfigFile, group_of_commands
 from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
@@ -260,26 +261,22 @@ def _plan(
     poll: float,
     patience: float,
 ) -> BridgePlan:
-    from holdfast.gateway import (  # noqa: PLC0415 - as above
-        BridgePlan,
-        Rules,
-        find_schema,
-        read_bootstrap,
-        render_config,
-        session_key,
-        with_session_key,
-    )
-
     # The gateway reads its key only when it starts, so the bridge reads it once.
-    key = session_key(session_key_file) if session_key_file is not None else None
+    key = holdfast.gateway.session_key(session_key_file) if session_key_file is not None else None
 
     def bootstrap() -> dict[str, Any]:
-        document = read_bootstrap(base) if isinstance(base, Path) else render_config(base, release.family)
-        return with_session_key(document, key) if key is not None else document
+        document = (
+            holdfast.gateway.read_bootstrap(base)
+            if isinstance(base, Path)
+            else holdfast.gateway.render_config(base, release.family)
+        )
+        return holdfast.gateway.with_session_key(document, key) if key is not None else document
 
-    return BridgePlan(
+    return holdfast.gateway.BridgePlan(
         output=output.absolute(),
-        rules=Rules(release=release, ext_auth=ext_auth, listener=listener, schema=find_schema(release, schema)),
+        rules=holdfast.gateway.Rules(
+            release=release, ext_auth=ext_auth, listener=listener, schema=holdfast.gateway.find_schema(release, schema)
+        ),
         bootstrap=bootstrap,
         bootstrap_file=base if isinstance(base, Path) else None,
         allow_empty=allow_empty,
@@ -289,17 +286,15 @@ def _plan(
 
 
 def _source(file: Path | None, url: str | None, token_file: Path | None, *, allow_plain_http: bool) -> TargetSource:
-    from holdfast.gateway import FileSource, HttpSource  # noqa: PLC0415 - as above
-
     if file is not None and url is None:
-        return FileSource(file)
+        return holdfast.gateway.FileSource(file)
     if url is None or file is not None:
         raise UsageError("name exactly one source of targets", hint="--targets FILE, or --targets-url URL")
     if token_file is not None:
         _check_token_file(token_file)
     has_token = token_file is not None or TOKEN_VARIABLE in os.environ
     token = (lambda: _token(token_file)) if has_token else None
-    return HttpSource(url=url, token=token, allow_plain_http=allow_plain_http)
+    return holdfast.gateway.HttpSource(url=url, token=token, allow_plain_http=allow_plain_http)
 
 
 def _check_token_file(file: Path) -> None:
@@ -317,18 +312,17 @@ def _token(file: Path | None) -> str:
 
 
 def _bridge(plan: BridgePlan, source: TargetSource, admin: str, watched: bool) -> Bridge:
-    from holdfast.gateway import AdminAddressWatch, Bridge, NoAdminAddress  # noqa: PLC0415 - as above
-
-    return Bridge(
-        plan, source=source, watch=AdminAddressWatch(f"http://{admin}") if watched else NoAdminAddress(), report=_say
+    return holdfast.gateway.Bridge(
+        plan,
+        source=source,
+        watch=holdfast.gateway.AdminAddressWatch(f"http://{admin}") if watched else holdfast.gateway.NoAdminAddress(),
+        report=_say,
     )
 
 
 def _seed(plan: BridgePlan) -> None:
-    from holdfast.gateway import seed  # noqa: PLC0415 - as above
-
     try:
-        written = seed(plan)
+        written = holdfast.gateway.seed(plan)
     except OSError as exc:
         hint = "check that the folder exists, and that its disk is not full"
         raise HoldfastError(f"cannot write {plan.output}: {exc.strerror}", hint=hint) from exc
@@ -345,10 +339,8 @@ async def _once(worker: Bridge) -> int:
 
 async def _serve(worker: Bridge, address: str) -> int:
     log_faults_in_lines()
-    from holdfast.gateway import health_app, serving  # noqa: PLC0415 - as above
-
     host, _, port = address.rpartition(":")
-    async with serving(health_app(worker.health), host.strip("[]"), int(port)) as url:
+    async with holdfast.gateway.serving(holdfast.gateway.health_app(worker.health), host.strip("[]"), int(port)) as url:
         _say(f"health at {url}/healthz, metrics at {url}/metrics")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
@@ -393,14 +385,6 @@ def render(
     config: ConfigFile = None,
 ) -> None:
     """Print the configuration as YAML, with a route for each server of an mcp.json that has a URL."""
-    from holdfast.gateway import (  # noqa: PLC0415 - what it needs may be missing: see above
-        check_config,
-        find_schema,
-        render_config,
-        short_timeouts,
-        to_yaml,
-    )
-
     release = options.release()
     ext_auth = options.ext_auth()
     targets = targets_of(load_trusted(config))
@@ -409,8 +393,8 @@ def render(
     wanted = Gateway(
         targets=targets.found, ext_auth=ext_auth, jwt=options.jwt(), port=options.port, admin=options.admin
     )
-    document = render_config(wanted, release.family)
-    check_config(document, release, find_schema(release, options.schema))
-    for warning in short_timeouts(document, release.family):
+    document = holdfast.gateway.render_config(wanted, release.family)
+    holdfast.gateway.check_config(document, release, holdfast.gateway.find_schema(release, options.schema))
+    for warning in holdfast.gateway.short_timeouts(document, release.family):
         warn(warning)
-    sys.stdout.write(to_yaml(document))
+    sys.stdout.write(holdfast.gateway.to_yaml(document))

@@ -16,6 +16,8 @@ import anyio
 import typer
 from rich.text import Text
 
+import holdfast.auth
+import holdfast.hub
 from holdfast.cli.browser import open_privately
 from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
 from holdfast.cli.output import counted, print_json, print_line, print_note, side_console, until, working
@@ -90,19 +92,15 @@ async def _log_in(
     timeout: float,  # noqa: ASYNC109 - handed on
     user: str | None = None,
 ) -> Grant:
-    from holdfast.auth import log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-
     typed = how == "paste" or (how == "browser" and sys.stdin.isatty())
     opens = browser and how == "browser" and has_browser()
     person = TerminalLogin(spec.id, opens=opens, pastes=typed, within=timeout)
-    return await log_in(spec, store=store_of(user), person=person, how=how, scope=more, within=timeout)
+    return await holdfast.auth.log_in(spec, store=store_of(user), person=person, how=how, scope=more, within=timeout)
 
 
 def store_of(user: str | None) -> GrantStore:
     """The logins of a user of the hub; the hub's own without one."""
-    from holdfast.auth import TokenStore, UserTokens  # noqa: PLC0415 - see above
-
-    return UserTokens().of(user) if user is not None else TokenStore()
+    return holdfast.auth.UserTokens().of(user) if user is not None else holdfast.auth.TokenStore()
 
 
 def require_per_user(server: ServerSpec, user: str | None) -> None:
@@ -130,11 +128,10 @@ def _show(server: str, grant: Grant, user: str | None = None) -> None:
 
 async def _try_out(config: Config, server: str, user: str | None = None) -> int:
     """Connect once, to prove that the server accepts the login."""
-    from holdfast.auth import Logins  # noqa: PLC0415 - see above
-    from holdfast.hub import Loader  # noqa: PLC0415 - see above
-
     with working(f"connecting to {server}"):
-        outcome = (await Loader(config, logins=Logins(store_of(user))).load([server])).outcomes[0]
+        outcome = (
+            await holdfast.hub.Loader(config, logins=holdfast.auth.Logins(store_of(user))).load([server])
+        ).outcomes[0]
     return _tell(outcome)
 
 
@@ -283,17 +280,13 @@ def logout(
 
 
 async def _log_out(spec: ServerSpec, user: str | None) -> LoggedOut | None:
-    from holdfast.auth import log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-
-    return await log_out(spec, store=store_of(user))
+    return await holdfast.auth.log_out(spec, store=store_of(user))
 
 
 def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
     """The other servers that had the same login."""
-    from holdfast.auth import canonical  # noqa: PLC0415 - see above
-
     servers = [one for one in config.servers.values() if one.id != server]
-    return [one.id for one in servers if one.url and canonical(one.url) in gone.grant.servers]
+    return [one.id for one in servers if one.url and holdfast.auth.canonical(one.url) in gone.grant.servers]
 
 
 # Show logins
@@ -345,18 +338,14 @@ def status(
 
 
 def _statuses(config: Config, user: str | None) -> list[LoginStatus]:
-    from holdfast.auth import status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
-
     store = store_of(user)
     servers = [one for one in config.servers.values() if user is None or one.sharing == "per-user"]
-    return [status_of(server, store) for server in servers if not server.problems]
+    return [holdfast.auth.status_of(server, store) for server in servers if not server.problems]
 
 
 def _show_users(*, as_json: bool) -> None:
     """Show all users' logins, as an operator may see them."""
-    from holdfast.auth import UserTokens  # noqa: PLC0415 - see above
-
-    logins, now = UserTokens().all(), time.time()
+    logins, now = holdfast.auth.UserTokens().all(), time.time()
     if as_json:
         print_json({"version": 1, "logins": [asdict(one) for one in logins]})
         return

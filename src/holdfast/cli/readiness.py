@@ -19,6 +19,8 @@ import anyio
 import typer
 from rich.text import Text
 
+import holdfast.control
+import holdfast.hub
 from holdfast.cli.command_options import AsJson, ConfigFile, Url
 from holdfast.cli.output import counted, first_names, print_json, print_line, print_note, working
 from holdfast.cli.running_hub import near, serving_hub, what_to_do
@@ -245,16 +247,11 @@ async def _states(hub: RunningHub | None, config: Config | None) -> AsyncIterato
             yield
 
     if hub is not None:
-        from holdfast.control import ControlClient  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
-
-        async with ControlClient(hub) as control:
+        async with holdfast.control.ControlClient(hub) as control:
             yield _States(source=control, changes=lambda: told_changes(control))
     else:
-        from holdfast.control import History, HubInfo, Views  # noqa: PLC0415 - slow to import, and not always needed
-        from holdfast.hub import Hub  # noqa: PLC0415 - as above
-
-        async with Hub.from_config(config) as own:
-            views = Views(own, History(), HubInfo(endpoint=""))
+        async with holdfast.hub.Hub.from_config(config) as own:
+            views = holdfast.control.Views(own, holdfast.control.History(), holdfast.control.HubInfo(endpoint=""))
             yield _States(source=views, changes=lambda: own_changes(own))
 
 
@@ -288,9 +285,7 @@ async def check_servers(
 
 def _successor(hub: RunningHub) -> RunningHub:
     """The hub that serves the same file now; the same one where there is no other."""
-    from holdfast.control import running_hubs  # noqa: PLC0415 - slow to import, and not always needed
-
-    return next((one for one in running_hubs() if hub.config and one.config == hub.config), hub)
+    return next((one for one in holdfast.control.running_hubs() if hub.config and one.config == hub.config), hub)
 
 
 def _unknown(require: str, gone: NoHub) -> Row:

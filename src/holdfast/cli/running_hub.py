@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+import holdfast.control
 from holdfast.config import find_config, state_folder
 from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
 
@@ -27,15 +28,13 @@ _Result = TypeVar("_Result")
 
 def found_hub(url: str | None, config: Path | None, name: str | None = None) -> RunningHub:
     """The hub to use: the named one, the only one that runs, or the one that serves the found mcp.json."""
-    from holdfast.control import find_hub  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
-
     if name is not None and (url is not None or config is not None):
         raise UsageError("--hub cannot be combined with --url or --config", hint="each of them chooses the hub")
     try:
         file = find_config(config, environ=os.environ, cwd=Path.cwd())
     except ConfigNotFound:
         file = None
-    return find_hub(url=url, config=file, name=name)
+    return holdfast.control.find_hub(url=url, config=file, name=name)
 
 
 def serving_hub(url: str | None, config: Path | None) -> RunningHub | None:
@@ -46,23 +45,20 @@ def serving_hub(url: str | None, config: Path | None) -> RunningHub | None:
     """
     if url is None and not os.environ.get("HOLDFAST_URL") and not any((state_folder(os.environ) / "hubs").glob("*")):
         return None  # no hub of this user has told its address, and the client of hubs is slow to import
-    from holdfast.control import URL_VARIABLE, running_hubs  # noqa: PLC0415 - as above
-
-    if url is not None or (config is None and os.environ.get(URL_VARIABLE)):
+    if url is not None or (config is None and os.environ.get(holdfast.control.URL_VARIABLE)):
         return found_hub(url, config)
     try:
         file = str(find_config(config, environ=os.environ, cwd=Path.cwd()).absolute())
     except ConfigNotFound:
-        return found_hub(None, None) if config is None and running_hubs() else None
-    return next((hub for hub in running_hubs() if hub.config == file), None)
+        return found_hub(None, None) if config is None and holdfast.control.running_hubs() else None
+    return next((hub for hub in holdfast.control.running_hubs() if hub.config == file), None)
 
 
 def ask(found: RunningHub, do: Callable[[ControlClient], Awaitable[_Result]]) -> _Result:
     """Run ``do`` with a client of the hub, and return its result."""
-    from holdfast.control import ControlClient  # noqa: PLC0415 - as above
 
     async def asked() -> _Result:
-        async with ControlClient(found) as control:
+        async with holdfast.control.ControlClient(found) as control:
             return await do(control)
 
     return anyio.run(asked)

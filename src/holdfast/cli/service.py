@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+import holdfast.control
 from holdfast.cli.command_options import AsJson, group_of_commands
 from holdfast.cli.output import print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
@@ -591,11 +592,9 @@ def end_background_hubs() -> list[int]:
 
 
 def _hubs_meant(config: Path | None, name: str | None) -> list[RunningHub]:
-    from holdfast.control import is_named, running_hubs  # noqa: PLC0415 - slow to import; other commands need none of it
-
-    hubs = running_hubs()
+    hubs = holdfast.control.running_hubs()
     if name is not None:
-        return [one for one in hubs if is_named(one, name)]
+        return [one for one in hubs if holdfast.control.is_named(one, name)]
     return [one for one in hubs if one.background and (config is None or one.config == str(config.absolute()))]
 
 

@@ -21,6 +21,10 @@ import anyio
 import typer
 from rich.text import Text
 
+import holdfast.control
+import holdfast.hub
+import holdfast.serve
+import holdfast.wire
 from holdfast.cli.command_options import AsJson, ConfigFile, Url
 from holdfast.cli.output import (
     ServerProgress,
@@ -78,12 +82,10 @@ def tools(
 
 
 async def _load(config: Config, servers: list[str]) -> LoadResult:
-    from holdfast.hub import load  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-
     enabled = (name for name, server in config.servers.items() if server.enabled)
     with working("connecting to the servers") as update:
         progress = ServerProgress(servers or enabled, "answered", update)
-        return await load(
+        return await holdfast.hub.load(
             config,
             servers=servers,
             on_outcome=lambda outcome: progress.done(outcome.server_id),
@@ -184,10 +186,8 @@ def find(
 
 
 async def _find(config: Config, query: str, server: str | None, limit: int) -> list[dict[str, Any]]:
-    from holdfast.hub import Hub  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-
     with working("connecting to the servers"):
-        async with Hub.from_config(config) as hub:
+        async with holdfast.hub.Hub.from_config(config) as hub:
             await hub.ready(timeout=READY_SECONDS)
             return [_found_data(one) for one in await hub.find_tools(query, server=server, limit=limit)]
 
@@ -252,8 +252,6 @@ def call(
 async def _call(
     hub: RunningHub | None, config: Config | None, server: str, tool: str, pairs: list[str], args: str | None
 ) -> CallResult:
-    from holdfast.hub import Loader  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-
     def arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return parse_arguments(pairs, args, schema)
 
@@ -265,7 +263,7 @@ async def _call(
         if hub is not None:
             return await _call_at_hub(hub, server, tool, arguments, on_progress=on_progress)
         assert config is not None  # noqa: S101 - a hub or a configuration
-        return await Loader(config).call(server, tool, arguments, on_progress=on_progress)
+        return await holdfast.hub.Loader(config).call(server, tool, arguments, on_progress=on_progress)
 
 
 def _result_data(result: CallResult) -> dict[str, Any]:
@@ -429,9 +427,7 @@ async def _call_at_hub(
         raise HoldfastError(
             f"the call to `{name}` failed: {known[name].reason or known[name].summary}", hint=what_to_do(known[name])
         ) from None
-    from holdfast.wire import FAILURE_KEY  # noqa: PLC0415 - slow to import; a wrong name must not wait for it
-
-    mark = result.meta.get(FAILURE_KEY)
+    mark = result.meta.get(holdfast.wire.FAILURE_KEY)
     if not isinstance(mark, Mapping):
         return result
     raise HoldfastError(
@@ -459,9 +455,7 @@ async def _find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit
 
 
 async def _servers(hub: RunningHub) -> dict[str, Server]:
-    from holdfast.control import ControlClient  # noqa: PLC0415 - slow to import; wrong usage must not wait for it
-
-    async with ControlClient(hub) as control:
+    async with holdfast.control.ControlClient(hub) as control:
         return {server.id: server for server in (await control.servers()).servers}
 
 
@@ -486,11 +480,9 @@ def _as_a_caller() -> Iterator[None]:
 
 def _refused() -> HoldfastError:
     """The hub does not take this command as a caller."""
-    from holdfast.serve import TOKEN_VARIABLE  # noqa: PLC0415 - slow to import, as above
-
     return HoldfastError(
         "the hub wants a token of its callers, and this command has none that it knows",
-        hint=f"set {TOKEN_VARIABLE} to a token that the hub was started with",
+        hint=f"set {holdfast.serve.TOKEN_VARIABLE} to a token that the hub was started with",
     )
 
 
@@ -499,10 +491,7 @@ def _loader(hub: RunningHub, names: Sequence[str]) -> Loader:
 
 
 def _client(hub: RunningHub, addresses: Mapping[str, str]) -> Loader:
-    from holdfast.control import trust_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-    from holdfast.hub import Loader  # noqa: PLC0415 - as above
-
-    return Loader(_as_config(addresses), tls=trust_in(hub.certificate))
+    return holdfast.hub.Loader(_as_config(addresses), tls=holdfast.control.trust_in(hub.certificate))
 
 
 def _as_config(addresses: Mapping[str, str]) -> Config:
@@ -515,8 +504,6 @@ def _as_config(addresses: Mapping[str, str]) -> Config:
 
 def _token() -> str:
     """The token of callers, where this user's hub wants one."""
-    from holdfast.serve import TOKEN_VARIABLE, local_token_file, read_token  # noqa: PLC0415 - slow to import, as above
-
-    given = os.environ.get(TOKEN_VARIABLE, "")
-    file = local_token_file(os.environ)
-    return given or (read_token(file) if file.exists() else "")
+    given = os.environ.get(holdfast.serve.TOKEN_VARIABLE, "")
+    file = holdfast.serve.local_token_file(os.environ)
+    return given or (holdfast.serve.read_token(file) if file.exists() else "")

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+import holdfast.serve
 from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import data_console, print_json, print_line, print_note, side_console
 from holdfast.config import (
@@ -82,9 +83,7 @@ def load_trusted(config: Path | None) -> Config:
 
 def load_servers(config: Path | None) -> Config:
     """The same for a command that starts servers: an entry that is the hub itself is left out, and named."""
-    from holdfast.serve import ServeConfig, without_itself  # noqa: PLC0415 - slow to import; a bad file must not wait
-
-    return without_itself(ServeConfig(), load_trusted(config))
+    return holdfast.serve.without_itself(holdfast.serve.ServeConfig(), load_trusted(config))
 
 
 def with_trust(read: Callable[[], _T]) -> _T:
