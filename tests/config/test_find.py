@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.config_search import LARGEST, find_config, read_config, search_places
+from holdfast.config.config_files import LARGEST, TrustStore, find_config, read_config, search_places
 from holdfast.config.read import load_config
-from holdfast.config.trust_store import TrustStore
 from holdfast.errors import ConfigError, ConfigNotFound
 from tests.config.helpers import spec
 

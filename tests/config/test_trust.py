@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.config_search import read_config
+from holdfast.config.config_files import TrustStore, read_config, summarize
 from holdfast.config.definition import steers
 from holdfast.config.read import load_config
-from holdfast.config.trust_store import TrustStore, summarize
 from holdfast.errors import ConfigError, UntrustedConfig
 
 pytestmark = pytest.mark.requirement("SEC-8")

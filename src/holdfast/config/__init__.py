@@ -26,19 +26,24 @@ if TYPE_CHECKING:
         Unjudged as Unjudged,
         each_key_once as each_key_once,
     )
-    from holdfast.config.config_search import (
+    from holdfast.config.config_files import (
+        ServerSummary as ServerSummary,
+        TrustStore as TrustStore,
         find_config as find_config,
         is_named as is_named,
         read_config as read_config,
+        rewrite_config as rewrite_config,
+        settings_in as settings_in,
+        summarize as summarize,
+        write_whole as write_whole,
     )
     from holdfast.config.definition import Definition as Definition, steers as steers
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
-    from holdfast.config.json_edit import (
+    from holdfast.config.file_edit import (
         ClientFile as ClientFile,
         rename_key as rename_key,
         replace_value as replace_value,
         set_member as set_member,
-        write_whole as write_whole,
     )
     from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined, parse as parse
     from holdfast.config.known_clients import (
@@ -102,13 +107,6 @@ if TYPE_CHECKING:
         Transport as Transport,
         is_key_text as is_key_text,
         targets_of as targets_of,
-    )
-    from holdfast.config.trust_store import (
-        ServerSummary as ServerSummary,
-        TrustStore as TrustStore,
-        rewrite_config as rewrite_config,
-        settings_in as settings_in,
-        summarize as summarize,
     )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
+from holdfast.config.config_files import rewrite_config, write_whole
 from holdfast.config.definition import ReadContext, keys_of, read_definition
 from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
+from holdfast.config.file_edit import ClientFile
 from holdfast.config.file_models import ServerFile
-from holdfast.config.json_edit import ClientFile, write_whole
 from holdfast.config.jsonc import SourceMap
 from holdfast.config.known_clients import CLIENTS, HUB, ClientLocation, ClientPaths, KnownClient, Scope
 from holdfast.config.secret_texts import gather_secrets
-from holdfast.config.trust_store import rewrite_config
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic.alias_generators import to_camel
 
-from holdfast.config.config_search import find_config, search_places
+from holdfast.config.config_files import find_config, search_places
 from holdfast.config.definition import Definition, Ignored
 from holdfast.config.expand import Expansion
 from holdfast.config.fields import format_duration, format_size, read_bare_timeout

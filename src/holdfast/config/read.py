@@ -15,7 +15,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from holdfast.config.config_search import find_config, is_named, project_folder, read_config
+from holdfast.config.config_files import find_config, is_named, project_folder, read_config, require_trust
 from holdfast.config.definition import (
     Definition,
     Ignored,
@@ -32,7 +32,6 @@ from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined
 from holdfast.config.own_folders import user_folders
 from holdfast.config.settings import AccessRule, AccessSettings, ExtAuthzSettings, Settings
 from holdfast.config.spec import Config, HeaderSource, ServerSpec
-from holdfast.config.trust_store import require_trust
 from holdfast.errors import ConfigError, Problem
 
 __all__ = [

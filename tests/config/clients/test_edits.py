@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config.json_edit import add_table, remove_member, remove_table, set_member, table_text
+from holdfast.config.file_edit import put_table, remove_member, remove_table, set_member, table_text
 from holdfast.config.jsonc import parse
 
 FILE = """\
@@ -140,7 +140,7 @@ model = "small"
 
 
 def test_tables_go_with_those_below_them_and_comments_of_others_stay() -> None:
-    edited = remove_table(TOML, ("mcp_servers", "github"))
+    edited = remove_table(TOML, ("mcp_servers",), "github")
     assert (
         edited
         == """\
@@ -154,31 +154,31 @@ url = "https://example.com"
 model = "small"
 """
     )
-    edited = remove_table(edited, ("mcp_servers", "odd name"))
+    edited = remove_table(edited, ("mcp_servers",), "odd name")
     assert tomllib.loads(edited) == {"model": "best", "profiles": {"fast": {"model": "small"}}}
 
 
 def test_a_table_is_added_at_the_end() -> None:
-    edited = add_table(TOML, ("mcp_servers", "hold fast"), {"command": 'a"b', "args": ["x", "\x7f"], "enabled": True})
+    edited = put_table(TOML, ("mcp_servers",), "hold fast", {"command": 'a"b', "args": ["x", "\x7f"], "enabled": True})
     assert edited.startswith(TOML)
     added = tomllib.loads(edited)["mcp_servers"]["hold fast"]
     assert added == {"command": 'a"b', "args": ["x", "\x7f"], "enabled": True}
 
 
 def test_what_was_taken_out_can_be_put_back() -> None:
-    taken = table_text(TOML, ("mcp_servers", "github"))
-    again = remove_table(TOML, ("mcp_servers", "github")) + taken
+    taken = table_text(TOML, ("mcp_servers",), "github")
+    again = remove_table(TOML, ("mcp_servers",), "github") + taken
     assert tomllib.loads(again) == tomllib.loads(TOML)
 
 
 def test_a_table_is_removed_from_every_part_of_the_file() -> None:
     text = "[mcp_servers.a]\nx = 1\n[profiles]\ny = 2\n[mcp_servers.b]\nz = 3\n[mcp_servers.a.env]\nt = 4\n"
-    assert remove_table(text, ("mcp_servers", "a")) == "[profiles]\ny = 2\n[mcp_servers.b]\nz = 3\n"
+    assert remove_table(text, ("mcp_servers",), "a") == "[profiles]\ny = 2\n[mcp_servers.b]\nz = 3\n"
 
 
 def test_an_inline_table_can_be_removed_too() -> None:
     text = '[mcp_servers]\na = { command = "x" }\nb = { command = "y" } # stays\n'
-    assert remove_table(text, ("mcp_servers", "a")) == '[mcp_servers]\nb = { command = "y" } # stays\n'
+    assert remove_table(text, ("mcp_servers",), "a") == '[mcp_servers]\nb = { command = "y" } # stays\n'
 
 
 def test_a_byte_order_mark_stays_where_it_is() -> None:

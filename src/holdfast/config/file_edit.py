@@ -1,40 +1,33 @@
-"""A client's file, JSON, TOML or YAML: its servers, and the same text with other servers in it.
+"""Edits of a client's file, JSON, TOML or YAML: its servers, and the same text with other servers in it.
 
-Comments, order and unknown keys stay. Every edit is checked: the new text must say exactly what it should,
-otherwise it is refused and nothing is written.
+Comments, order and unknown keys stay: an edit changes the lines of one server, and a library that writes a whole file
+again would lose the rest. Every edit is checked: the new text must say exactly what it should, otherwise it is refused
+and nothing is written. So an editor here may give up on what it cannot do (a YAML entry that hangs on an anchor).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomlkit
 from tomlkit.container import Container
 from tomlkit.items import AoT, Comment, InlineTable, Null, Table, Whitespace
 
-from holdfast.config.config_search import read_config
+from holdfast.config.config_files import read_config
 from holdfast.config.jsonc import KeyPath, Member, ObjectSpan, parse
 from holdfast.errors import ConfigError, HoldfastError, Problem
-from holdfast.files import PRIVATE_FILE, private_folder, replace_file
 
-__all__ = [
-    "ClientFile",
-    "add_table",
-    "remove_member",
-    "remove_table",
-    "rename_key",
-    "replace_value",
-    "set_member",
-    "table_text",
-    "write_whole",
-]
+with contextlib.suppress(ImportError):  # an optional dependency, for the clients that write YAML
+    import yaml
+
+__all__ = ["ClientFile", "rename_key", "replace_value", "set_member"]
 
 
 class ClientFile:
@@ -57,19 +50,21 @@ class ClientFile:
 
     def servers(self, path: tuple[str, ...]) -> dict[str, Any]:
         """The servers at ``path``, by name."""
-        found: Any = self._value
-        for step in path:
-            found = found.get(step) if isinstance(found, dict) else None
+        found = self._at(path)
         if isinstance(found, list):  # Continue lists its servers, each with its name
             return {str(one["name"]): one for one in found if isinstance(one, dict) and "name" in one}
         return dict(found) if isinstance(found, dict) else {}
 
     def names(self, path: tuple[str, ...]) -> frozenset[str]:
         """The texts of a list at ``path``."""
+        found = self._at(path)
+        return frozenset(one for one in found if isinstance(one, str)) if isinstance(found, list) else frozenset()
+
+    def _at(self, path: tuple[str, ...]) -> object:
         found: Any = self._value
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
-        return frozenset(one for one in found if isinstance(one, str)) if isinstance(found, list) else frozenset()
+        return found
 
     def edited(
         self, path: tuple[str, ...], *, without: Iterable[str] = (), with_: Mapping[str, object] | None = None
@@ -91,7 +86,7 @@ class ClientFile:
             return self.edited(path, without=[hub], with_=back)
         text = self.edited(path, without=[hub])
         for name in back:
-            text = text.rstrip("\n") + "\n\n" + table_text(before.text, (*path, name))
+            text = text.rstrip("\n") + "\n\n" + table_text(before.text, path, name)
         self._check(text, path, {key: value for key, value in here.items() if key != hub} | back)
         return text
 
@@ -100,40 +95,20 @@ class ClientFile:
         return self.file.suffix == ".toml"
 
     def _edit(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
+        remove: Callable[[str, tuple[str, ...], str], str] = remove_member
+        put: Callable[[str, tuple[str, ...], str, object], str] = set_member
         if self._is_toml:
-            return self._edit_toml(path, without, with_)
-        if self.file.suffix in _YAML:
-            return self._edit_yaml(path, without, with_)
-        return self._edit_json(path, without, with_)
-
-    def _edit_yaml(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
-        from holdfast.config.yaml_edit import remove_entry, set_entry  # noqa: PLC0415 - needs an optional dependency
-
-        (key,) = path
+            remove, put = remove_table, put_table
+        elif self.file.suffix in _YAML:
+            remove, put = remove_entry, put_entry
         text = self.text
         try:
             for name in without:
-                text = remove_entry(text, key, name)
+                text = remove(text, path, name)
             for name, value in with_.items():
-                text = set_entry(text, key, name, value if isinstance(value, Mapping) else {})
+                text = put(text, path, name, value)
         except ValueError:
             return self.text  # it does not say what it should, so it is refused
-        return text
-
-    def _edit_json(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
-        text = self.text
-        for name in without:
-            text = remove_member(text, path, name)
-        for name, value in with_.items():
-            text = set_member(text, path, name, value)
-        return text
-
-    def _edit_toml(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
-        text = self.text
-        for name in (*without, *with_):
-            text = remove_table(text, (*path, name))
-        for name, value in with_.items():
-            text = add_table(text, (*path, name), value if isinstance(value, Mapping) else {})
         return text
 
     def _check(self, text: str, path: tuple[str, ...], expected: Mapping[str, object]) -> None:
@@ -153,19 +128,6 @@ class ClientFile:
 _YAML = (".yaml", ".yml")
 
 
-def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
-    """Replace a file in one step. Links are followed, and an existing file keeps its mode."""
-    target = Path(os.path.realpath(file))
-    try:
-        private_folder(target.parent)
-        replace_file(target, text, mode=mode, keep_mode=True)
-    except OSError as exc:
-        why = exc.strerror or type(exc).__name__
-        raise HoldfastError(
-            f"{target} cannot be written: {why}", hint=f"check the permissions of {target.parent}"
-        ) from exc
-
-
 def _parsed(file: Path, text: str) -> Any:
     if file.suffix in _YAML:
         return _parsed_yaml(file, text)
@@ -179,13 +141,9 @@ def _parsed(file: Path, text: str) -> Any:
 
 def _parsed_yaml(file: Path, text: str) -> Any:
     """What a YAML file says."""
-    try:
-        import yaml  # noqa: PLC0415 - an optional dependency, for the clients that write YAML
-    except ImportError:
+    if find_spec("yaml") is None:
         hint = "install PyYAML beside Holdfast: `pipx inject holdfast-mcp pyyaml`"
-        raise ConfigError(
-            [Problem(message="this is YAML, and PyYAML is not installed", hint=hint, file=file)]
-        ) from None
+        raise ConfigError([Problem(message="this is YAML, and PyYAML is not installed", hint=hint, file=file)])
     try:
         return _object(file, yaml.safe_load(text) or {})
     except (yaml.YAMLError, RecursionError, ValueError):  # its message may quote the file
@@ -214,6 +172,8 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:
         return {**rest, path[0]: inner} if inner else rest
     return rest
 
+
+# JSON
 
 _BOM = "\ufeff"
 _KEY_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -346,10 +306,13 @@ def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def remove_table(text: str, path: tuple[str, ...]) -> str:
-    """``text`` without the table at ``path`` and those below it; comments that follow them stay."""
+# TOML
+
+
+def remove_table(text: str, path: tuple[str, ...], name: str) -> str:
+    """``text`` without the table ``name`` at ``path`` and those below it; comments that follow them stay."""
     document = tomlkit.parse(text)
-    for container, index in list(_found(document, path)):
+    for container, index in list(_found(document, (*path, name))):
         key, item = container.body[index]
         if key is not None and isinstance(item, Table):
             container.body[index] = (None, Whitespace(_tail(item).lstrip("\n")))
@@ -358,18 +321,19 @@ def remove_table(text: str, path: tuple[str, ...]) -> str:
     return document.as_string()
 
 
-def table_text(text: str, path: tuple[str, ...]) -> str:
-    """The table at ``path`` and those below it, as they are written."""
+def table_text(text: str, path: tuple[str, ...], name: str) -> str:
+    """The table ``name`` at ``path`` and those below it, as they are written."""
     document = tomlkit.parse(text)
-    _keep(document, path)
+    _keep(document, (*path, name))
     return document.as_string()
 
 
-def add_table(text: str, path: tuple[str, ...], table: Mapping[str, object]) -> str:
-    """``text`` with one more table at its end."""
+def put_table(text: str, path: tuple[str, ...], name: str, value: object) -> str:
+    """``text`` with the table at its end; an earlier one of that name is gone."""
+    text = remove_table(text, path, name)
     added = tomlkit.table()
-    added.update(table)
-    for step in reversed(path[1:]):
+    added.update(value if isinstance(value, Mapping) else {})
+    for step in reversed((*path[1:], name)):
         parent = tomlkit.table(is_super_table=True)
         parent.append(step, added)
         added = parent
@@ -411,3 +375,112 @@ def _tail(table: Table) -> str:
         elif not isinstance(item, Null):
             break
     return "".join(reversed(tail))
+
+
+# YAML: the parser only says where an entry begins and ends, and the lines of that entry go or come. Entries are the
+# members of a mapping, or the items of a list that each have a `name`.
+
+LISTS = frozenset({"mcpServers"})
+"""The keys whose value is a list where a file has none yet: Continue's. Goose has a mapping."""
+
+
+class _YamlEntry(NamedTuple):
+    """One server: its name, its column, and its lines."""
+
+    name: str
+    column: int
+    first: int
+    last: int
+
+
+class _YamlGroup(NamedTuple):
+    """All servers of a file."""
+
+    entries: tuple[_YamlEntry, ...]
+    line: int
+    """The line of their key."""
+    is_list: bool
+    empty: tuple[int, int] | None
+    """The columns of an empty value in the line of the key: ``{}`` or ``[]``."""
+
+
+def remove_entry(text: str, path: tuple[str, ...], name: str) -> str:
+    """``text`` without the server; comments before and after it stay. Raises ``ValueError``."""
+    group = _yaml_group(text, path)
+    lines = text.splitlines(keepends=True)
+    for entry in reversed(group.entries if group is not None else ()):
+        if entry.name == name:
+            del lines[entry.first : entry.last + 1]
+    return "".join(lines)
+
+
+def put_entry(text: str, path: tuple[str, ...], name: str, value: object) -> str:
+    """``text`` with one more server, after the others; an earlier one of that name is gone. Raises ``ValueError``."""
+    text = remove_entry(text, path, name)
+    end = "\r\n" if "\r\n" in text else "\n"
+    text += "" if not text or text.endswith("\n") else end
+    lines, group = text.splitlines(keepends=True), _yaml_group(text, path)
+    entries = group.entries if group is not None else ()
+    at, column = (entries[-1].last + 1, entries[-1].column) if entries else (len(lines), 2)
+    if group is None:
+        lines.append(f"{path[0]}:{end}")
+        at = len(lines)
+    elif not entries:
+        if group.empty is not None:
+            before, after = (lines[group.line][cut] for cut in (slice(group.empty[0]), slice(group.empty[1], None)))
+            lines[group.line] = before.rstrip() + after
+        at = group.line + 1
+    is_list = group.is_list if entries and group is not None else path[0] in LISTS
+    lines[at:at] = [f"{' ' * column}{line}{end}" for line in _yaml_lines(name, value, is_list=is_list)]
+    return "".join(lines)
+
+
+def _yaml_lines(name: str, value: object, *, is_list: bool) -> list[str]:
+    shown: object = [value] if is_list else {name: value}
+    dumped: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
+    return dumped.splitlines()
+
+
+def _yaml_group(text: str, path: tuple[str, ...]) -> _YamlGroup | None:
+    """The servers under a key of the file's own; None if it has no such key."""
+    try:
+        document = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:  # its message may quote the file
+        raise ValueError("the text is no YAML after this edit") from None
+    for found, value in document.value if isinstance(document, yaml.MappingNode) else ():
+        if found.value == path[0]:
+            is_list = isinstance(value, yaml.SequenceNode)
+            entries = tuple(_yaml_entries(value)) if not getattr(value, "flow_style", False) else ()
+            is_empty = bool(getattr(value, "flow_style", False)) and not value.value
+            empty = (value.start_mark.column, value.end_mark.column) if is_empty else None
+            return _YamlGroup(entries, found.start_mark.line, is_list, empty)
+    return None
+
+
+def _yaml_entries(group: yaml.Node) -> list[_YamlEntry]:
+    if isinstance(group, yaml.MappingNode):
+        return [_yaml_entry(str(key.value), key, value, key.start_mark.column) for key, value in group.value]
+    if isinstance(group, yaml.SequenceNode):
+        # A dash stands in the column of the list, and its item after it.
+        return [_yaml_entry(_name_in(item), item, item, group.start_mark.column) for item in group.value]
+    return []
+
+
+def _yaml_entry(name: str, start: yaml.Node, value: yaml.Node, column: int) -> _YamlEntry:
+    first = start.start_mark.line
+    return _YamlEntry(name, column, first, max(first, _last_line(value)))
+
+
+def _name_in(item: yaml.Node) -> str:
+    members = item.value if isinstance(item, yaml.MappingNode) else ()
+    return next((str(value.value) for key, value in members if key.value == "name"), "")
+
+
+def _last_line(node: yaml.Node) -> int:
+    """The last line of a value. A block ends, for the parser, where the next one begins, after blanks and comments."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return max(map(_last_line, last)) if isinstance(last, tuple) else _last_line(last)
+    end = node.end_mark
+    is_after_line_end = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") and end.column == 0
+    return int(end.line) - 1 if is_after_line_end else int(end.line)
