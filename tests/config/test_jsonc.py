@@ -118,6 +118,7 @@ def test_keys_under_a_repeated_key_are_not_themselves_called_repeated() -> None:
         ('{"a": "b\\x"}', 1, 9, "this escape does not exist", r"\\"),
         (r'"\u12g4"', 1, 2, "four hexadecimal digits", r"\u00e9"),
         (r'"\ud800"', 1, 2, "half of a surrogate pair", "the character itself"),
+        (r'"a\ud800\u0041"', 1, 3, "half of a surrogate pair", "the character itself"),
         (r'"\udc00\ud800"', 1, 2, "half of a surrogate pair", "the character itself"),
         ('"a\tb"', 1, 3, "control character", r"\u0009"),
         ("{ /* open", 1, 3, "comment is never closed", "*/"),

@@ -7,6 +7,7 @@ never quotes a value, because it may be a token; it shows only keys and single p
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from bisect import bisect_right
@@ -39,11 +40,12 @@ DEEPEST = 64
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACE = re.compile(r"[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/", re.DOTALL)
-_PLAIN_TEXT = re.compile(r'[^"\\\x00-\x1f]*')
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+"""A text up to its closing quote, or up to the first character that cannot be in it."""
+_SURROGATES = re.compile(r"(?:\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|(\\u[dD][89a-fA-F]..)|\\.")
+"""The escapes of a text; the group is half of a surrogate pair."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.])", re.ASCII)
 _WORD = re.compile(r"[^\s,:{}\[\]\"'/]+")
-_HEX = re.compile(r"[0-9a-fA-F]{4}")
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
 _MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "TRUE": "true", "FALSE": "false"}
 _CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
@@ -189,47 +191,16 @@ class _Scanner:
 
     def _string(self) -> str:
         start = self._at
-        self._at += 1
-        parts: list[str] = []
-        while True:
-            match = _PLAIN_TEXT.match(self._text, self._at)
-            assert match is not None  # noqa: S101 - the pattern also matches nothing
-            parts.append(match.group())
-            self._at = match.end()
-            if self._take('"'):
-                return "".join(parts)
-            if self._here() != "\\":
-                self._fail_in_string(start)
-            parts.append(self._escape())
-
-    def _escape(self) -> str:
-        start = self._at
-        self._at += 2
-        mark = self._text[start + 1 : start + 2]
-        if mark in _ESCAPES:
-            return _ESCAPES[mark]
-        if mark != "u":
-            self._fail("this escape does not exist", r"a backslash itself is written \\", at=start)
-        return self._unicode(start)
-
-    def _unicode(self, start: int) -> str:
-        unit = self._four_digits(start)
-        if 0xD800 <= unit < 0xDC00 and self._text.startswith("\\u", self._at):
-            self._at += 2
-            low = self._four_digits(start)
-            if 0xDC00 <= low < 0xE000:
-                return chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
-            unit = low
-        if 0xD800 <= unit < 0xE000:
-            self._fail(r"this is half of a surrogate pair", "write the character itself", at=start)
-        return chr(unit)
-
-    def _four_digits(self, start: int) -> int:
-        match = _HEX.match(self._text, self._at)
-        if match is None:
-            self._fail(r"`\u` needs four hexadecimal digits", r"as in \u00e9", at=start)
+        match = _STRING.match(self._text, start)
+        assert match is not None  # noqa: S101 - a quote is here, and the pattern matches it alone too
         self._at = match.end()
-        return int(match.group(), 16)
+        if not self._take('"'):
+            self._fail_in_string(start)
+        written = self._text[start : self._at]
+        half = next((one for one in _SURROGATES.finditer(written) if one.group(1)), None)
+        if half is not None:
+            self._fail("this is half of a surrogate pair", "write the character itself", at=start + half.start())
+        return str(json.loads(written))
 
     def _number_or_constant(self) -> JsonValue:
         start = self._at
@@ -259,6 +230,10 @@ class _Scanner:
 
     def _fail_in_string(self, start: int) -> NoReturn:
         here = self._here()
+        if self._text.startswith("\\u", self._at):
+            self._fail(r"`\u` needs four hexadecimal digits", r"as in \u00e9")
+        if here == "\\":
+            self._fail("this escape does not exist", r"a backslash itself is written \\")
         if not here or here in "\r\n":
             self._fail("this text is not closed before the end of the line", 'end it with "', at=start)
         self._fail("this text contains a control character", rf"write it as \u{ord(here):04x}")
