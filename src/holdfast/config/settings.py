@@ -93,6 +93,10 @@ class LoadPolicy:
 HUB_SECONDS = 10.0
 """How much longer a call through another hub may take than the same call there: it may wait there for its server."""
 
+STDIO_PROCESS_SECONDS = 30.0
+"""How long a call waits for the process that runs the stdio servers of all workers. It is replaced after an upgrade of
+the program, and the next one takes seconds to start, more on a busy machine: no call may fail for that (FLEET-8)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallPolicy:
@@ -134,8 +138,10 @@ class CallPolicy:
         policy = self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
         if not server.hub:
             return policy
+        ready = max(policy.ready_timeout, STDIO_PROCESS_SECONDS) if server.in_stdio_process else policy.ready_timeout
         # The hub that has the server ends its call first, and says why.
-        return replace(policy, timeout=policy.timeout + HUB_SECONDS, hard_timeout=policy.hard_timeout + HUB_SECONDS)
+        timeout, hard_timeout = policy.timeout + HUB_SECONDS, policy.hard_timeout + HUB_SECONDS
+        return replace(policy, timeout=timeout, hard_timeout=hard_timeout, ready_timeout=ready)
 
 
 @dataclass(frozen=True, kw_only=True)

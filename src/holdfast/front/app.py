@@ -70,12 +70,13 @@ from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
 from holdfast.hub import AccessRefused, Hub, is_tracing
-from holdfast.wire import dumps
+from holdfast.wire import LEAVING_HEADER, dumps
 
 __all__ = ["Front", "McpEndpoint", "create_app", "create_hub_app", "root_folder"]
 
 log = logging.getLogger("holdfast.front")
 
+_LEAVING_HEADERS = f"content-type: application/json\r\nretry-after: 1\r\n{LEAVING_HEADER}: 1\r\n".encode()
 _LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
 
 EVICTED_SHARE = 10
@@ -495,7 +496,7 @@ class McpEndpoint:
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one request."""
         if self._front.refusing:
-            reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
+            reply.plain(503, _LEAVING, _LEAVING_HEADERS)
             return
         found = await self._rules.check(
             request.headers,

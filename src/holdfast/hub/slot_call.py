@@ -105,6 +105,7 @@ from holdfast.hub.journal import CallEnded, CallOutcome
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
 from holdfast.wire import (
+    LEAVING_HEADER,
     BadJson,
     Caller,
     Connection,
@@ -200,7 +201,9 @@ class SlotCall(msgspec.Struct, eq=False):
         slot, settings = self.slot, self.context.settings
         # The first call of one client's slot waits for its first dial.
         first = self.context.one_client and not slot.machine.life.ever_connected
-        until = (self.asked_at or 0.0) + (settings.load.attempt_timeout if first else settings.call.ready_timeout)
+        until = (self.asked_at or 0.0) + (
+            settings.load.attempt_timeout if first else slot.bulkhead.policy.ready_timeout
+        )
         while (lease := slot.lease) is None:
             if slot.machine.dialing is None and slot.state in _HOPELESS:
                 kind, words = _HOPELESS[slot.state]
@@ -335,9 +338,9 @@ def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
 
 
 def _outcome_of(call: SlotCall, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
-    """What the failure means for the connection; an expired session is given up here."""
+    """What the failure means for the connection. It is given up here if its session expired, or its hub leaves."""
     lease = call.lease
-    if session_expired(seen):
+    if session_expired(seen) or _hub_leaves(call, seen):
         if lease is not None and lease.other is not None and _uses_other_era(call):
             lease.other.drop(call.connection)
         elif lease is not None:
@@ -393,7 +396,16 @@ def _may_be_repeated(call: SlotCall, seen: Evidence) -> bool:
     if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
         # While the lost connection is still the current one, a second attempt would be refused too.
         return call.lease is None or call.lease is not call.slot.lease
-    return session_expired(seen) or (call.repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+    if session_expired(seen) or _hub_leaves(call, seen):
+        return True
+    return call.repeatable and isinstance(seen, NetworkFailure | ProcessExit)
+
+
+def _hub_leaves(call: SlotCall, seen: Evidence) -> bool:
+    """Whether the hub that has the server ends, and did nothing: the next one is dialed (FLEET-8)."""
+    hub = call.connection.hub if call.connection is not None else None
+    left = isinstance(seen, HttpStatus) and seen.status == 503 and LEAVING_HEADER in seen.headers
+    return left and hub is not None and hub.proven
 
 
 def _error_of(call: SlotCall, seen: Evidence) -> CallFailed | ServerUnavailable:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
         GrpcTarget as GrpcTarget,
     )
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
-    from holdfast.wire.http.client import Authorize as Authorize, ssl_context as ssl_context
+    from holdfast.wire.http.client import (
+        LEAVING_HEADER as LEAVING_HEADER,
+        Authorize as Authorize,
+        ssl_context as ssl_context,
+    )
     from holdfast.wire.http.connection import Response as Response
     from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,

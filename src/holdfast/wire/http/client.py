@@ -99,7 +99,9 @@ MAX_REDIRECTS = 5
 LONGEST_TELLING = 8 * 1024
 """How much of such a header is kept: a challenge is searched on the event loop."""
 
-TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
+LEAVING_HEADER = "holdfast-leaving"
+"""In the 503 of a hub that ends: it did nothing for the request, and the next hub serves it."""
+TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id", LEAVING_HEADER)
 """The response headers that explain a refusal."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
