@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.endpoint.conftest import ada, bob
 from tests.hub.conftest import no_illegal_transition
 
-__all__ = ["no_illegal_transition"]
+__all__ = ["ada", "bob", "no_illegal_transition"]

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     )
     from holdfast.auth.discovery import AuthorizationServer as AuthorizationServer, discover as discover
     from holdfast.auth.flows import DeviceCode as DeviceCode
-    from holdfast.auth.grant import Grant as Grant, canonical as canonical
+    from holdfast.auth.grant import (
+        Grant as Grant,
+        GrantKey as GrantKey,
+        canonical as canonical,
+        read_entry as read_entry,
+        write_entry as write_entry,
+    )
     from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
@@ -32,7 +38,11 @@ if TYPE_CHECKING:
     )
     from holdfast.auth.registration import known_client as known_client
     from holdfast.auth.sign_in import PendingSignIn as PendingSignIn, SignInClient as SignInClient
-    from holdfast.auth.token_store import GrantStore as GrantStore, TokenStore as TokenStore
+    from holdfast.auth.token_store import (
+        GrantStore as GrantStore,
+        StoreUnusable as StoreUnusable,
+        TokenStore as TokenStore,
+    )
     from holdfast.auth.user_tokens import (
         UserGrants as UserGrants,
         UserLogin as UserLogin,
@@ -40,8 +50,6 @@ if TYPE_CHECKING:
         UserTokens as UserTokens,
         UserTokenStore as UserTokenStore,
         find_user_keys as find_user_keys,
-        open_grant as open_grant,
-        seal_grant as seal_grant,
     )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.auth.credentials import Logins, LoginStatus, status_of, takes_login
-from holdfast.auth.grant import Grant, GrantKey, canonical, read_entry, write_entry
+from holdfast.auth.grant import Grant, GrantKey, canonical, key_of, read_entry, write_entry
 from holdfast.auth.token_store import SERVICE, StoreUnusable, find_keyring, renewing
 from holdfast.config import ServerSpec, state_folder
 from holdfast.core import command_line
@@ -69,8 +69,6 @@ __all__ = [
     "UserTokenStore",
     "UserTokens",
     "find_user_keys",
-    "open_grant",
-    "seal_grant",
 ]
 
 log = logging.getLogger("holdfast.auth")
@@ -106,8 +104,11 @@ CREATE TABLE IF NOT EXISTS lock (id INTEGER PRIMARY KEY CHECK (id = 0), sealed B
 # Keys.
 
 
-def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyRing:
-    """The keys that seal users' tokens. Raises ``HoldfastError`` if what the operator gave has no usable key."""
+def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ, *, makes: bool = True) -> KeyRing:
+    """The keys that seal users' tokens. Raises ``HoldfastError`` if what the operator gave has no usable key.
+
+    ``makes``: without a given key the hub makes one in its folder. Replicas of a fleet do not: all need the same.
+    """
     given, named = environ.get(KEY_VARIABLE, ""), environ.get(KEY_FILE_VARIABLE, "")
     if given and named:
         raise UsageError(f"{KEY_VARIABLE} and {KEY_FILE_VARIABLE} exclude each other", hint="set one of them")
@@ -115,6 +116,11 @@ def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ) -> Key
         return _ring(given.encode("utf-8", "surrogateescape"), KEY_VARIABLE)
     if named == KEYRING:
         return _ring(_from_keyring().encode(), "the keyring")
+    if not named and not makes:
+        raise UsageError(
+            "the replicas of a fleet need a key for the logins of users that all of them have",
+            hint=f"{_MAKE}, and start each replica with the same {KEY_VARIABLE} or {KEY_FILE_VARIABLE}",
+        )
     file = Path(named) if named else folder / OWN_KEY_NAME
     if not named:
         _make_own_key(folder, file)
@@ -269,23 +275,6 @@ def _login_of(row: UserRow) -> UserLogin:
     )
 
 
-def seal_grant(keys: KeyRing, grant: Grant, about: bytes) -> bytes:
-    """A grant, encrypted; it opens only with the same ``about``."""
-    return keys.seal(json.dumps(write_entry(replace(grant, source="file"))).encode(), purpose=PURPOSE, about=about)
-
-
-def open_grant(keys: KeyRing, sealed: bytes, about: bytes) -> Grant | None:
-    """The grant; None if no key in force sealed it about this, or if a newer version wrote it."""
-    content = keys.open(sealed, purpose=PURPOSE, about=about)
-    if content is None:
-        return None
-    try:
-        entry: dict[str, Any] = json.loads(content)
-        return read_entry(entry)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # a newer version wrote it
-
-
 # The file.
 
 
@@ -345,7 +334,8 @@ class UserTokens(UserTokenStore):
                     database.execute("DELETE FROM grants WHERE principal = ? AND issuer = ? AND resource = ?", where)
                 for key, grant in after.items():
                     if known.get(key) != grant:
-                        sealed = seal_grant(keys, grant, _about(principal, key))
+                        content = json.dumps(write_entry(replace(grant, source="file"))).encode()
+                        sealed = keys.seal(content, purpose=PURPOSE, about=_about(principal, key))
                         database.execute("INSERT OR REPLACE INTO grants VALUES (?, ?, ?, ?)", (principal, *key, sealed))
         except (sqlite3.Error, OSError) as exc:
             raise self._unusable(exc) from exc
@@ -460,8 +450,14 @@ def _about(principal: str, key: GrantKey) -> bytes:
 
 
 def _grant_in(keys: KeyRing, principal: str, key: GrantKey, sealed: bytes) -> Grant | None:
-    grant = open_grant(keys, sealed, _about(principal, key))
-    return grant if grant is not None and grant.key == key else None
+    content = keys.open(sealed, purpose=PURPOSE, about=_about(principal, key))
+    if content is None:
+        return None
+    try:
+        entry: dict[str, Any] = json.loads(content)
+        return read_entry(entry) if key_of(entry) == key else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # a newer version wrote it
 
 
 class UserGrants:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 import holdfast.auth
 import holdfast.hub
+import holdfast.serve
 from holdfast.cli.browser import open_privately
 from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
 from holdfast.cli.output import counted, print_json, print_line, print_note, side_console, until, working
@@ -100,7 +101,9 @@ async def _log_in(
 
 def store_of(user: str | None) -> GrantStore:
     """The logins of a user of the hub; the hub's own without one."""
-    return holdfast.auth.UserTokens().of(user) if user is not None else holdfast.auth.TokenStore()
+    if user is None:
+        return holdfast.auth.TokenStore()
+    return holdfast.serve.command_user_tokens(os.environ).of(user)
 
 
 def require_per_user(server: ServerSpec, user: str | None) -> None:
@@ -115,7 +118,7 @@ def require_per_user(server: ServerSpec, user: str | None) -> None:
 def _show(server: str, grant: Grant, user: str | None = None) -> None:
     where = "the OS keyring" if grant.source == "keyring" else "a file that only you can read"
     if user is not None:
-        where = f"the hub's file of users' logins, encrypted, for {plain(user)}"
+        where = f"the hub's store of users' logins, encrypted, for {plain(user)}"
     lasts = f" It expires {until(grant.expires_at)}" if grant.expires_at is not None else ""
     if grant.refresh_token:
         lasts += " and is renewed automatically" if lasts else " It is renewed automatically"
@@ -345,7 +348,7 @@ def _statuses(config: Config, user: str | None) -> list[LoginStatus]:
 
 def _show_users(*, as_json: bool) -> None:
     """Show all users' logins, as an operator may see them."""
-    logins, now = holdfast.auth.UserTokens().all(), time.time()
+    logins, now = holdfast.serve.command_user_tokens(os.environ).all(), time.time()
     if as_json:
         print_json({"version": 1, "logins": [asdict(one) for one in logins]})
         return

@@ -203,6 +203,7 @@ if TYPE_CHECKING:
         FleetRecord as FleetRecord,
         FleetReply as FleetReply,
         SharedStore as SharedStore,
+        VersionClock as VersionClock,
         evidence_event as evidence_event,
         evidence_key as evidence_key,
         evidence_value as evidence_value,
@@ -211,6 +212,7 @@ if TYPE_CHECKING:
         pin_key as pin_key,
         pinned_tool as pinned_tool,
         record_value as record_value,
+        stamp as stamp,
         switch_key as switch_key,
     )
     from holdfast.core.search import (

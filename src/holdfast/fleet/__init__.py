@@ -51,5 +51,10 @@ if TYPE_CHECKING:
         SignedStore as SignedStore,
         StoreUnavailable as StoreUnavailable,
     )
+    from holdfast.fleet.user_logins import (
+        CommandUserTokens as CommandUserTokens,
+        FleetUserTokens as FleetUserTokens,
+        RedisLeases as RedisLeases,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

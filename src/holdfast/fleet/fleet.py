@@ -44,6 +44,7 @@ from holdfast.fleet.shared_records import (
     SharedQuestions,
 )
 from holdfast.fleet.stores import EventStore, FleetStore, StoreUnavailable
+from holdfast.fleet.user_logins import FleetUserTokens, RedisLeases
 from holdfast.hub import Clock, ReplicaHost
 from holdfast.keys import KeyRing
 
@@ -74,6 +75,8 @@ class Fleet:
         records: Iterable[FleetRecord] = (),
         worker: tuple[str, int] | None = None,
         keys: Callable[[], KeyRing] | None = None,
+        leases: RedisLeases | None = None,
+        user_keys: Callable[[], KeyRing] | None = None,
         one_machine: bool = False,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -96,6 +99,11 @@ class Fleet:
         """The events of sessions; None if they are not shared."""
         if events is not None and keys is not None:
             self.events = SharedEvents(events, keys, replica=self.replica, replicas=lambda: tuple(self.member.peers))
+        self.users: FleetUserTokens | None = None
+        """The logins of users; None where the replicas of this fleet keep them in one file."""
+        self._leases = leases
+        if leases is not None and user_keys is not None:
+            self.users = FleetUserTokens(self.state, keys=user_keys, leases=leases, place=store.name)
         self.exchanges = 0
         self.failures = 0
         self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
@@ -119,6 +127,8 @@ class Fleet:
     async def run(self) -> None:
         """Exchange until cancelled; then tell the others that this replica leaves."""
         async with anyio.create_task_group() as tasks:
+            if self.users is not None:
+                tasks.start_soon(self.users.run)
             if self.peers is not None:
                 tasks.start_soon(self.peers.run)
             try:
@@ -166,6 +176,7 @@ class Fleet:
         self.presence.refresh()
         asked = member.request(state.now(), chance=random.random(), nonce=secrets.token_hex(8))  # noqa: S311 - spreads load
         self.exchanges += 1
+        began = state.now()
         try:
             reply = await self.store.exchange(asked)
         except StoreUnavailable as exc:
@@ -180,6 +191,8 @@ class Fleet:
             return
         self._apply(member.receive(asked, reply, state.now()))
         self._note(reply)
+        if self.member.synced and reply.cursor == reply.sequence:
+            state.read_at = began
         if not self._was_settled and state.is_settled:
             self._was_settled = True
             self.decisions.settled()
@@ -240,6 +253,10 @@ class Fleet:
         if (listener := self._listeners.get(kind)) is not None:
             listener(rest, value)
             return
+        if kind == "login":
+            if self.users is not None:
+                self.users.learn(rest)
+            return
         if kind in ("question", "verdict"):
             self.questions.learn(kind, rest, value)
             return
@@ -262,8 +279,9 @@ class Fleet:
         except StoreUnavailable as exc:
             log.debug("the store was not told that this replica leaves: %s", exc)
         await self.store.close()
-        if self.events is not None:
-            await self.events.close()
+        for one in (self.events, self._leases):
+            if one is not None:
+                await one.close()
 
     def __repr__(self) -> str:
         return f"<Fleet {self.replica!r} on {self.store.name}: {self.member!r}>"

@@ -45,7 +45,7 @@ from holdfast.core import (
 from holdfast.errors import UsageError
 from holdfast.fleet.stores import KEPT_SECONDS, LogWrite, StoreUnavailable
 
-__all__ = ["RedisAddress", "RedisClient", "RedisEvents", "RedisStore"]
+__all__ = ["MOST_CHANGES", "WRITE_NEWER", "RedisAddress", "RedisClient", "RedisEvents", "RedisStore", "record_in"]
 
 Answer = TypeVar("Answer")
 
@@ -311,7 +311,7 @@ class RedisStore:
 
         position, found = await self._redis.use(scan)
         self._whole = (epoch, began, position) if position else None
-        records = [one for key, entry in found.items() if (one := _record(key, entry)) is not None]
+        records = [one for key, entry in found.items() if (one := record_in(key, entry)) is not None]
         return records, 0 if position else began
 
     async def _roster(self) -> dict[str, str]:
@@ -391,12 +391,13 @@ def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]
         if at != cursor + 1:
             return [], None  # the stream was capped, or another program wrote into it
         cursor = at
-        if (record := _record(fields[b"key"], fields[b"entry"])) is not None:
+        if (record := record_in(fields[b"key"], fields[b"entry"])) is not None:
             records.append(record)
     return records, cursor
 
 
-def _record(key: bytes, entry: bytes) -> FleetRecord | None:
+def record_in(key: bytes, entry: bytes) -> FleetRecord | None:
+    """The record of a field of ``records``; None if another program wrote it."""
     if len(entry) > LARGEST_VALUE:
         return None
     stamp, space, value = _text(entry).partition(" ")

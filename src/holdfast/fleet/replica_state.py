@@ -43,6 +43,8 @@ class ReplicaState:
         """Ends the wait for the next exchange."""
         self.changed = anyio.Event()
         """Set after each exchange that succeeds; then there is another one."""
+        self.read_at = float("-inf")
+        """When the last exchange began after which this replica had all that the store has."""
         self._open: tuple[ReplicaHost, Clock] | None = None
 
     def open(self, host: ReplicaHost, clock: Clock) -> None:
@@ -85,6 +87,16 @@ class ReplicaState:
         ticket = self.member.write(key, value, self.clock.time(), first=first, again=again)
         self.wake.set()
         return ticket
+
+    async def catch_up(self, within: float) -> bool:
+        """Read what the others wrote until now; False if that could not be done within so many seconds."""
+        began, until = self.now(), self.now() + within
+        while self.read_at < began:
+            self.member.describe()  # the next exchange is due at once
+            self.wake.set()
+            if not await self.waiting.wait(self.changed, until):
+                return False
+        return True
 
     def kept(self, key: str) -> Mapping[str, Any] | None:
         """A value that this or another replica shares."""

@@ -19,7 +19,16 @@ from holdfast.core import FleetExchange, FleetReply
 if TYPE_CHECKING:  # the store of workers signs nothing, and the supervisor that runs it stays small
     from holdfast.keys import KeyRing
 
-__all__ = ["KEPT_SECONDS", "EventStore", "FleetStore", "LogWrite", "SignedStore", "StoreUnavailable"]
+__all__ = [
+    "KEPT_SECONDS",
+    "EventStore",
+    "FleetStore",
+    "LogWrite",
+    "SignedStore",
+    "StoreUnavailable",
+    "signed",
+    "verified",
+]
 
 KEPT_SECONDS: Final = 300.0
 """How long a log of events is kept after its last one; a session idles as long before it is dropped from memory."""
@@ -76,6 +85,25 @@ class EventStore(Protocol):
         """End the connection."""
 
 
+def signed(ring: KeyRing, fleet: str, text: str, about: Sequence[str]) -> str:
+    """A message of a fleet: its signature, and its text."""
+    return f"{ring.sign(_whole(fleet, text, about), purpose=PURPOSE).hex()}.{text}"
+
+
+def verified(ring: KeyRing, fleet: str, message: str, about: Sequence[str]) -> str | None:
+    """The text of a message; None if this fleet did not sign it about this."""
+    said, _, text = message.partition(".")
+    try:
+        well = ring.verify(bytes.fromhex(said), _whole(fleet, text, about), purpose=PURPOSE)
+    except ValueError:
+        return None  # another program may have written any text
+    return text if well else None
+
+
+def _whole(fleet: str, text: str, about: Sequence[str]) -> bytes:
+    return json.dumps([fleet, *about, text]).encode()
+
+
 class SignedStore:
     """A store behind signatures: nothing that another key signed gets in."""
 
@@ -125,25 +153,18 @@ class SignedStore:
         await self._store.close()
 
     def _signed(self, text: str, *about: str) -> str:
-        return f"{self._keys().sign(self._whole(text, about), purpose=PURPOSE).hex()}.{text}"
+        return signed(self._keys(), self._fleet, text, about)
 
     async def _opened(self, messages: Iterable[tuple[str, tuple[str, ...]]]) -> list[str | None]:
         """The texts of messages, each with what it must be about; None for one that this fleet did not sign."""
         ring, found = self._keys(), list[str | None]()
         for number, (message, about) in enumerate(messages, start=1):
-            said, _, text = message.partition(".")
-            try:
-                well = ring.verify(bytes.fromhex(said), self._whole(text, about), purpose=PURPOSE)
-            except ValueError:
-                well = False  # another program may have written any text
-            self.refused += not well
-            found.append(text if well else None)
+            text = verified(ring, self._fleet, message, about)
+            self.refused += text is None
+            found.append(text)
             if number % OPENED_IN_A_ROW == 0:
                 await anyio.lowlevel.checkpoint()
         return found
-
-    def _whole(self, text: str, about: Sequence[str]) -> bytes:
-        return json.dumps([self._fleet, *about, text]).encode()
 
     def __repr__(self) -> str:
         return f"<SignedStore {self._store.name} refused={self.refused}>"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from holdfast.auth import UserTokens, UserTokenStore, find_user_keys
+from holdfast.config import state_folder
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.fleet import (
+    CommandUserTokens,
     Fleet,
     LocalEvents,
     LocalStore,
@@ -17,6 +21,7 @@ from holdfast.fleet import (
     Peers,
     RedisAddress,
     RedisEvents,
+    RedisLeases,
     RedisStore,
     SignedStore,
     home_name,
@@ -24,12 +29,13 @@ from holdfast.fleet import (
 )
 from holdfast.front import FleetSessions, SessionIds, SessionKeys
 from holdfast.identity import FleetIdentity
+from holdfast.keys import KeyRing
 
 if TYPE_CHECKING:
     from holdfast.serve.options import Serving
     from holdfast.serve.worker_link import WorkerTask
 
-__all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
+__all__ = ["FLEET_VARIABLE", "command_user_tokens", "make_fleet", "share_sessions", "user_tokens_of"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -64,7 +70,40 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     store = SignedStore(RedisStore(redis), lambda: keys.ring, redis.fleet)
     events = RedisEvents(redis)
     number = (worker.group, worker.number) if worker is not None else None
-    return Fleet(store, replica=replica, peers=peers, events=events, worker=number, keys=lambda: keys.ring)
+    return Fleet(
+        store,
+        replica=replica,
+        peers=peers,
+        events=events,
+        worker=number,
+        keys=lambda: keys.ring,
+        leases=RedisLeases(redis),
+        user_keys=_user_keys,
+    )
+
+
+def _user_keys() -> KeyRing:
+    """The keys of users' logins, which all replicas have."""
+    return find_user_keys(state_folder(os.environ), makes=False)
+
+
+def user_tokens_of(fleet: Fleet | None) -> UserTokenStore:
+    """The logins of users: those of the fleet, or the file of this machine."""
+    return fleet.users if fleet is not None and fleet.users is not None else UserTokens(keeps=True)
+
+
+def command_user_tokens(environ: Mapping[str, str]) -> UserTokenStore:
+    """The logins of users for a command: of the fleet that the variables name, or in the file of this machine."""
+    if not environ.get(FLEET_VARIABLE):
+        return UserTokens()
+    session_keys = SessionKeys.find(environ=environ)
+    if not session_keys.shared:
+        raise UsageError(
+            f"{FLEET_VARIABLE} is set, so the logins of users are in Redis, and a command needs the session key too",
+            hint="set HOLDFAST_SESSION_KEY to the content of the file that the hubs have",
+        )
+    redis = _with_ca(RedisAddress.parse(environ[FLEET_VARIABLE]))
+    return CommandUserTokens(redis, keys=_user_keys(), session_keys=session_keys.ring)
 
 
 def _with_ca(redis: RedisAddress) -> RedisAddress:

@@ -29,7 +29,7 @@ import anyio.abc
 
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
-from holdfast.auth import SignInClient, UserTokens
+from holdfast.auth import SignInClient, UserTokenStore
 from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
 from holdfast.control import BrowserIdentity, BrowserSessions, ConnectPage, ControlServer, HubInfo, Worker, WorkerGroup
 from holdfast.core import invocation, is_loopback, typed_as
@@ -60,7 +60,7 @@ from holdfast.serve.memory import begin_collections, keep_collections_short, kee
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.program import anywhere
 from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
-from holdfast.serve.replicas import make_fleet, share_sessions
+from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
 from holdfast.serve.secret_files import CallerSecrets, SecretFiles
 from holdfast.serve.shared_hub import (
     IDLE_SECONDS,
@@ -118,7 +118,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             sign=assertions,
             is_local=is_loopback(serving.host),
             has_local=not serving.can_verify,
-            user_tokens=_user_tokens(serving, config),
+            user_tokens=_user_tokens(fleet, config),
         )
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
@@ -187,17 +187,11 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             tasks.cancel_scope.cancel()
 
 
-def _user_tokens(serving: Serving, config: Config) -> UserTokens:
+def _user_tokens(fleet: Fleet | None, config: Config) -> UserTokenStore:
     """The logins of users. Where servers are per user, an unusable key ends the start."""
-    tokens = UserTokens(keeps=True)
-    own = [spec for spec in config.servers.values() if spec.sharing == "per-user"]
-    if own and serving.options.fleet is not None:
-        raise UsageError(
-            f'`{own[0].id}` has `"sharing": "per-user"`, and the replicas of --fleet do not share users\' logins',
-            hint="serve it by one hub, without --fleet",
-        )
-    if own:
-        tokens.keys  # noqa: B018 - it raises what is wrong with them
+    tokens = user_tokens_of(fleet)
+    if any(spec.sharing == "per-user" for spec in config.servers.values()):
+        tokens.check()
     return tokens
 
 

@@ -281,6 +281,10 @@ class FleetMember:
         self._watching_tickets = max(self._watching_tickets, until)
         self._pace.urgent = self._pace.urgent or self._pace.is_told
 
+    def is_unsent(self, key: str) -> bool:
+        """Whether the store does not have the latest version of a record yet."""
+        return key in self._outbox.unsent
+
     def unsent_decisions(self) -> list[str]:
         """The keys of switches and approvals that the store does not have."""
         return [key for key in self._outbox.unsent if key.startswith(("switch/", "pin/"))]

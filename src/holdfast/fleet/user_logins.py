@@ -1,0 +1,493 @@
+"""The logins of users, shared by the replicas of a fleet (AUTH-8).
+
+Theory of operation. A login is a record, as a switch or an approval is: it has a stamp, the latest one wins, every
+replica has a copy of it, and a store that was emptied gets it again. So a call never waits for Redis: the copy says
+which token it uses. What differs from other records:
+
+    login/USER/GRANT -> {"sealed": ...}      or {"removed": true} after a logout
+
+``USER`` and ``GRANT`` are keyed digests: of the principal, and of the principal with issuer and resource. The value is
+sealed with the keys of users' tokens (AES-256-GCM), and the name of the record is authenticated with it. So a reader of
+Redis learns neither a token nor a name, and a value that is copied to the record of another user does not open there.
+
+A key that is lost takes its digests with it: a hub with another key finds no login under its own names, and writes
+under other ones. What it cannot open stays where it is, and is found again when the old key is back. While a key is
+replaced, all replicas have both; each seals what it finds under the older one again.
+
+Renewals. An authorization server that replaces refresh tokens revokes the login if one is used twice. So a renewal
+
+1. takes the lease of the login in Redis (``SET NX PX``, with a value that no other holder has),
+2. reads what the others wrote until then,
+3. asks the authorization server,
+4. writes the answer into its copy, and gives the lease back when Redis has it.
+
+What can happen:
+
+* Redis does not answer before 3: nothing is asked. The access token is used until it expires; then calls say why.
+* Redis fails after 3: this replica goes on with its new token, and sends it when Redis is back. The lease stays until
+  then, or until ``LEASE_SECONDS`` are over: no other replica uses the old refresh token meanwhile.
+* The replica dies after 3: after ``LEASE_SECONDS`` another one tries the old refresh token. If the answer was lost with
+  the replica, only a new login helps; if the request never arrived, the login goes on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import cached_property, partial
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.from_thread
+
+from holdfast.auth import Grant, GrantKey, StoreUnusable, UserRow, UserTokenStore, read_entry, write_entry
+from holdfast.core import FleetRecord, VersionClock, record_value, stamp
+from holdfast.fleet.redis_store import MOST_CHANGES, WRITE_NEWER, RedisAddress, RedisClient, record_in
+from holdfast.fleet.replica_state import ReplicaState
+from holdfast.fleet.stores import StoreUnavailable, signed, verified
+from holdfast.keys import KeyRing
+
+__all__ = ["CommandUserTokens", "FleetUserTokens", "RedisLeases"]
+
+log = logging.getLogger("holdfast.fleet")
+
+Answer = TypeVar("Answer")
+
+KIND: Final = "login"
+PURPOSE: Final = "user tokens of a fleet"
+NAME_PURPOSE: Final = "names of user tokens"
+DIGEST_BYTES: Final = 16
+
+LEASE_SECONDS: Final = 300.0
+"""How long a lease outlives a holder that cannot give it back: longer than Redis is usually away."""
+WAIT_SECONDS: Final = 20.0
+"""How long a renewal waits for the lease of another one: a request to an authorization server ends within that."""
+PAUSE_SECONDS: Final = 0.1
+READ_SECONDS: Final = 3.0
+"""How long a renewal waits to read what the others wrote."""
+STORED_SECONDS: Final = 2.0
+"""How long the end of a renewal waits until Redis has the answer."""
+MOST_NAMES: Final = 4_096
+"""Principals whose digests are remembered."""
+
+
+class LoginSeal:
+    """How logins are named and sealed."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self._keys = keys
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def users(self, principal: str) -> tuple[str, ...]:
+        """The digests of a principal, that of the key in force first."""
+        found = self._known.get(principal)
+        if found is None:
+            if len(self._known) >= MOST_NAMES:
+                self._known.clear()
+            found = self._known[principal] = self._digests([principal])
+        return found
+
+    def records(self, principal: str, key: GrantKey) -> tuple[str, ...]:
+        """The names of the records of a login, that of the key in force first."""
+        grants = self._digests([principal, *key])
+        return tuple(f"{KIND}/{user}/{grant}" for user, grant in zip(self.users(principal), grants, strict=True))
+
+    def sealed(self, principal: str, grant: Grant) -> tuple[str, dict[str, object]]:
+        """The name and the value of a login's record."""
+        name = self.records(principal, grant.key)[0]
+        content = json.dumps({"principal": principal, "grant": write_entry(grant)}).encode()
+        blob = self._keys.seal(content, purpose=PURPOSE, about=name.encode())
+        return name, {"sealed": base64.b64encode(blob).decode()}
+
+    def opened(self, record: FleetRecord) -> UserRow | None:
+        """The login in a record; None if there is none any more. One that no key opens has no grant."""
+        value = record_value(record)
+        if "sealed" not in value:
+            return None
+        try:
+            blob = base64.b64decode(str(value["sealed"]), validate=True)
+            content = self._keys.open(blob, purpose=PURPOSE, about=record.key.encode())
+            said: dict[str, Any] = json.loads(content) if content is not None else {}
+            grant = read_entry(said["grant"])
+            return UserRow(str(said["principal"]), grant.key, grant)
+        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+            return _UNREADABLE
+
+    def rows(self, records: list[FleetRecord]) -> list[UserRow]:
+        """The logins in records; of two versions under two keys the later one."""
+        found: dict[tuple[str, GrantKey], UserRow] = {}
+        unreadable = []
+        for record in sorted(records, key=lambda one: one.stamp):
+            row = self.opened(record)
+            if row is not None and row.grant is not None:
+                found[row.principal, row.key] = row
+            elif row is not None:
+                unreadable.append(row)
+        return [*sorted(found.values(), key=lambda row: (row.principal, row.key)), *unreadable]
+
+    def _digests(self, about: list[str]) -> tuple[str, ...]:
+        named = json.dumps(about).encode()
+        return tuple(one.hex() for one in self._keys.signatures(named, purpose=NAME_PURPOSE, size=DIGEST_BYTES))
+
+
+_UNREADABLE: Final = UserRow("unknown", GrantKey("unknown", "unknown"), None)
+
+
+class RedisLeases:
+    """Leases in Redis. One that its holder does not give back ends by itself."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._redis = RedisClient(address)
+
+    async def take(self, name: str, value: str) -> bool:
+        """Take a lease, or take it once more with the value of before; ``StoreUnavailable`` if Redis fails."""
+        key = self._redis.key(f"lease:{name}")
+
+        async def ask(client: Any) -> bool:
+            px = int(LEASE_SECONDS * 1000)
+            return bool(await client.set(key, value, nx=True, px=px)) or await client.get(key) == value.encode()
+
+        return await self._redis.use(ask)
+
+    async def give_back(self, name: str, value: str) -> None:
+        """End a lease, if it is still that of this holder."""
+        key = self._redis.key(f"lease:{name}")
+
+        async def end(client: Any) -> None:
+            async with client.pipeline(transaction=True) as pipe:
+                await pipe.watch(key)
+                if await pipe.get(key) == value.encode():
+                    pipe.multi()
+                    pipe.delete(key)
+                    await pipe.execute()
+
+        await self._redis.use(end)
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._redis.close()
+
+
+class Renewals:
+    """The renewals of this replica: one of each login at a time in the whole fleet."""
+
+    def __init__(self, state: ReplicaState, leases: RedisLeases, *, place: str) -> None:
+        self._state = state
+        self._leases = leases
+        self._place = place
+        self._late: dict[str, tuple[str, tuple[str, ...]]] = {}
+        """The leases that are given back when Redis has the records: their values, and the names of the records."""
+
+    @asynccontextmanager
+    async def held(self, records: tuple[str, ...]) -> AsyncIterator[None]:
+        """Hold the lease of a login, by the names of its records. Raises ``StoreUnusable``."""
+        name = min(records)  # the same one at a replica that has the keys in another order
+        value = await self._taken(name)
+        try:
+            if not await self._state.catch_up(READ_SECONDS):
+                raise self._unusable("it does not answer: the login is renewed when it does")
+            yield
+        finally:
+            with anyio.move_on_after(STORED_SECONDS, shield=True):
+                while not self._are_stored(records):
+                    await self._state.changed.wait()
+            with anyio.CancelScope(shield=True):
+                self._late[name] = value, records
+                await self.give_back()
+
+    async def give_back(self) -> None:
+        """Give back the leases of what Redis has."""
+        for name, (value, records) in list(self._late.items()):
+            if self._are_stored(records):
+                try:
+                    await self._leases.give_back(name, value)
+                except StoreUnavailable as exc:
+                    log.debug("a lease was not given back: %s", exc)
+                    return
+                self._late.pop(name, None)
+
+    async def _taken(self, name: str) -> str:
+        value = self._late.pop(name, (secrets.token_hex(16), ()))[0]
+        until = self._state.now() + WAIT_SECONDS
+        try:
+            while not await self._leases.take(name, value):
+                if self._state.now() > until:
+                    raise self._unusable("another replica renews this login, or could not share it yet")
+                await anyio.sleep(PAUSE_SECONDS)
+        except StoreUnavailable as exc:
+            raise self._unusable(f"it does not answer ({exc}): the login is renewed when it does") from exc
+        return value
+
+    def _are_stored(self, records: tuple[str, ...]) -> bool:
+        return not any(map(self._state.member.is_unsent, records))
+
+    def _unusable(self, why: str) -> StoreUnusable:
+        return StoreUnusable(f"the users' logins in {self._place}: {why}", hint="check the store of the fleet")
+
+    def __repr__(self) -> str:
+        return f"<Renewals in {self._place}, {len(self._late)} leases to give back>"
+
+
+class FleetUserTokens(UserTokenStore):
+    """The logins of users in the records of a replica.
+
+    ``keys`` finds the keys, and says what is missing.
+    """
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        *,
+        keys: Callable[[], KeyRing],
+        leases: RedisLeases,
+        place: str,
+    ) -> None:
+        super().__init__()
+        self._state = state
+        self._find_keys = keys
+        self._place = place
+        self._renewals = Renewals(state, leases, place=place)
+        self._names: dict[str, dict[str, None]] = {}
+        """By the digest of a user, the names of her records."""
+        self._versions: dict[str, int] = {}
+        """By the digest of a user, how often her logins changed."""
+        self._changes = 0
+        self._turn = threading.Lock()
+        self._thread: int | None = None
+        """The thread of the event loop: records are written there alone."""
+        for record in state.member.book:
+            self.learn(record.key.partition("/")[2] if record.key.startswith(f"{KIND}/") else "")
+
+    @property
+    def place(self) -> str:
+        """The address of the store."""
+        return self._place
+
+    def check(self) -> None:
+        """See that there are keys."""
+        _ = self._seal
+
+    def stamp(self, principal: str) -> object:
+        """Changes when a record of this user does."""
+        return tuple(self._versions.get(user, 0) for user in self._seal.users(principal))
+
+    def look(self) -> object:
+        """Changes when a record of any user does."""
+        return self._changes
+
+    def rows(self, principal: str | None = None) -> list[UserRow]:
+        """The rows of a user, or of all."""
+        users = list(self._names) if principal is None else self._seal.users(principal)
+        names = [name for user in users for name in list(self._names.get(user, ()))]
+        return self._seal.rows([one for name in names if (one := self._state.member.book.get(name)) is not None])
+
+    @contextmanager
+    def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
+        """Change the grants of one user in this replica's copy; the next exchange sends what changed."""
+        with self._turn:
+            before = {row.key: row.grant for row in self.rows(principal) if row.grant is not None}
+            after = dict(before)
+            yield after
+            gone = [key for key in before if key not in after]
+            changed = [grant for key, grant in after.items() if before.get(key) != grant]
+            write = partial(self._write, principal, gone, changed)
+            if self._thread in (None, threading.get_ident()):
+                write()
+            else:
+                anyio.from_thread.run_sync(write)
+
+    def renewing(self, key: GrantKey, principal: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of one grant, with a copy that has what all others wrote before."""
+        return self._renewals.held(self._seal.records(principal, key))
+
+    def learn(self, rest: str) -> None:
+        """Another replica wrote a record, or this one did."""
+        user, slash, _ = rest.partition("/")
+        if slash:
+            self._names.setdefault(user, {})[f"{KIND}/{rest}"] = None
+            self._versions[user] = self._versions.get(user, 0) + 1
+            self._changes += 1
+
+    async def run(self) -> None:
+        """Give leases back that could not be given back at once, and seal again what an older key sealed."""
+        self._thread = threading.get_ident()
+        is_sealed = False
+        while True:
+            changed = self._state.changed
+            await self._renewals.give_back()
+            if self._state.is_settled and not is_sealed and self._names:
+                is_sealed = True
+                await self._seal_again()
+            await changed.wait()
+
+    @cached_property
+    def _seal(self) -> LoginSeal:
+        return LoginSeal(self._find_keys())
+
+    def _write(self, principal: str, gone: list[GrantKey], changed: list[Grant]) -> None:
+        for key in gone:
+            for name in self._seal.records(principal, key):
+                if self._state.member.book.get(name) is not None:
+                    self._put(name, {"removed": True})
+        for grant in changed:
+            name, value = self._seal.sealed(principal, grant)
+            self._put(name, value)
+            for older in self._seal.records(principal, grant.key)[1:]:
+                if self._state.member.book.get(older) is not None:
+                    self._put(older, {"removed": True})
+
+    def _put(self, name: str, value: dict[str, object]) -> None:
+        self._state.write(name, value)
+        self.learn(name.partition("/")[2])
+
+    async def _seal_again(self) -> None:
+        """Seal with the key in force what an older one sealed, so that the older one can go; count what none opens."""
+        unreadable = 0
+        for user, names in list(self._names.items()):
+            for record in [one for name in names if (one := self._state.member.book.get(name)) is not None]:
+                row = self._seal.opened(record)
+                if row is not None and row.grant is None:
+                    unreadable += 1
+                elif row is not None and row.grant is not None and self._seal.users(row.principal)[0] != user:
+                    newest = self._state.member.book.get(self._seal.records(row.principal, row.key)[0])
+                    keeps = newest is not None and newest.stamp > record.stamp
+                    self._write(row.principal, [], [] if keeps else [row.grant])
+            await anyio.lowlevel.checkpoint()
+        if unreadable:
+            log.error(
+                "no key in force opens %d logins of users in %s: they stay there, and their users log in again. "
+                "Put the old key back to use them: see HOLDFAST_USER_KEY",
+                unreadable,
+                self._place,
+            )
+
+    def __repr__(self) -> str:
+        return f"<FleetUserTokens of {len(self._names)} users in {self._place}>"
+
+
+class CommandUserTokens(UserTokenStore):
+    """The same logins, for a command: it reads and writes Redis itself, and is no replica.
+
+    ``session_keys`` sign what it writes, as replicas do.
+    """
+
+    def __init__(self, address: RedisAddress, *, keys: KeyRing, session_keys: KeyRing) -> None:
+        super().__init__()
+        self._address = address
+        self._seal = LoginSeal(keys)
+        self._session_keys = session_keys
+        self._changes = 0
+
+    @property
+    def place(self) -> str:
+        """The address of the store."""
+        return self._address.shown
+
+    def check(self) -> None:
+        """Nothing: the keys were found before."""
+
+    def stamp(self, principal: str) -> object:
+        """Changes with each write of this command: each read is a new one."""
+        return self._changes
+
+    def look(self) -> object:
+        """Changes with each write of this command."""
+        return self._changes
+
+    def rows(self, principal: str | None = None) -> list[UserRow]:
+        """The rows of a user, or of all."""
+        users = None if principal is None else self._seal.users(principal)
+        records = self._use(self._read)
+        return self._seal.rows([one for one in records if users is None or one.key.split("/")[1] in users])
+
+    @contextmanager
+    def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
+        """Change the grants of one user; the replicas learn it with their next exchange."""
+        records = {one.key: one for one in self._use(self._read)}
+        mine = [one for one in records.values() if one.key.split("/")[1] in self._seal.users(principal)]
+        before = {row.key: row.grant for row in self._seal.rows(mine) if row.grant is not None}
+        after = dict(before)
+        yield after
+        written = [self._seal.sealed(principal, grant) for key, grant in after.items() if before.get(key) != grant]
+        names = [name for key in before if key not in after for name in self._seal.records(principal, key)]
+        removed: list[tuple[str, dict[str, object]]] = [(name, {"removed": True}) for name in names if name in records]
+        versions = VersionClock()
+        for one in records.values():
+            versions.saw(one.stamp)
+        made = [
+            FleetRecord(name, stamp(versions.next(time.time()), "command"), json.dumps(value))
+            for name, value in [*written, *removed]
+        ]
+        self._use(partial(self._put, made))
+        self._changes += 1
+
+    @asynccontextmanager
+    async def renewing(self, key: GrantKey, principal: str) -> AsyncIterator[None]:
+        """Hold the lease of one grant."""
+        leases, value = RedisLeases(self._address), secrets.token_hex(16)
+        name = min(self._seal.records(principal, key))
+        try:
+            with anyio.fail_after(WAIT_SECONDS):
+                while not await leases.take(name, value):  # noqa: ASYNC110 - a replica has it
+                    await anyio.sleep(PAUSE_SECONDS)
+            self._changes += 1
+            yield
+            await leases.give_back(name, value)
+        except (StoreUnavailable, TimeoutError) as exc:
+            raise self._unusable(exc) from exc
+        finally:
+            with anyio.CancelScope(shield=True):
+                await leases.close()
+
+    async def _read(self, redis: RedisClient) -> list[FleetRecord]:
+        async def scan(client: Any) -> list[tuple[bytes, bytes]]:
+            return [entry async for entry in client.hscan_iter(redis.key("records"), match=f"{KIND}/*", count=1_000)]
+
+        found = [record_in(key, entry) for key, entry in await redis.use(scan)]
+        return [opened for one in found if one is not None and (opened := self._verified(one)) is not None]
+
+    def _verified(self, record: FleetRecord) -> FleetRecord | None:
+        about = record.key, record.stamp
+        text = verified(self._session_keys, self._address.fleet, record.value, about)
+        return FleetRecord(record.key, record.stamp, text) if text is not None else None
+
+    async def _put(self, records: list[FleetRecord], redis: RedisClient) -> None:
+        async def write(client: Any) -> None:
+            parts = [part for one in records for part in (one.key, one.stamp, self._signed(one))]
+            script = client.register_script(WRITE_NEWER)
+            names = [redis.key("meta"), redis.key("records"), redis.key("changes")]
+            await script(keys=names, args=[secrets.token_hex(8), MOST_CHANGES, *parts])
+
+        await redis.use(write)
+
+    def _signed(self, record: FleetRecord) -> str:
+        return signed(self._session_keys, self._address.fleet, record.value, (record.key, record.stamp))
+
+    def _use(self, work: Callable[[RedisClient], Awaitable[Answer]]) -> Answer:
+        """Do something with Redis, from any thread: commands call this where they need it."""
+
+        async def use() -> Answer:
+            redis = RedisClient(self._address)
+            try:
+                return await work(redis)
+            finally:
+                await redis.close()
+
+        try:
+            with anyio.from_thread.start_blocking_portal() as portal:
+                return portal.call(use)
+        except StoreUnavailable as exc:
+            raise self._unusable(exc) from exc
+
+    def _unusable(self, exc: Exception) -> StoreUnusable:
+        return StoreUnusable(f"the users' logins in {self.place}: {exc}", hint="check HOLDFAST_FLEET, and Redis")
+
+    def __repr__(self) -> str:
+        return f"<CommandUserTokens in {self.place}>"
