@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import FleetMember, SharedStore
+from holdfast.core import FleetMember, SharedStore, record_value
 from holdfast.core.replicas.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS
 from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
 
@@ -40,7 +40,7 @@ class Asking:
 def test_a_replica_asks_seldom_where_its_store_tells_of_changes() -> None:
     asking, told = Asking(SharedStore()), Asking(SharedStore())
     told.turn()
-    told.member.store_changed()
+    told.member.pace.store_changed()
     for one in (asking, told):
         one.until(SETTLED)
     assert asking.until(SETTLED + 60) == pytest.approx(60 / EXCHANGE_SECONDS, abs=2)
@@ -52,20 +52,22 @@ def test_a_change_is_asked_for_at_once_and_its_sight_told_soon() -> None:
     store = SharedStore()
     told, writer = Asking(store), Asking(store, "b")
     told.turn()
-    told.member.store_changed()
+    told.member.pace.store_changed()
     told.until(SETTLED)
     writer.until(SETTLED)
     written = writer.member.write("switch/x", {"off": True}, 1.0)
     assert written is not None
     writer.turn()
-    told.member.store_changed()
+    told.member.pace.store_changed()
     told.turn()
     assert told.now <= SETTLED + SOONEST_SECONDS
-    assert told.member.value("switch/x") == {"off": True}
+    learned = told.member.book.get("switch/x")
+    assert learned is not None
+    assert record_value(learned) == {"off": True}
     before = told.now
     told.turn()
     assert told.now <= before + EXCHANGE_SECONDS
-    writer.member.watch_tickets(writer.now + 2)
+    writer.member.pace.watch_tickets(writer.now + 2)
     writer.now = told.now
     writer.turn()
     assert writer.member.is_everywhere(written, writer.now)
@@ -74,7 +76,7 @@ def test_a_change_is_asked_for_at_once_and_its_sight_told_soon() -> None:
 def test_a_store_that_failed_is_asked_as_often_as_one_that_tells_nothing() -> None:
     told = Asking(SharedStore())
     told.turn()
-    told.member.store_changed()
+    told.member.pace.store_changed()
     told.until(SETTLED)
     told.member.failed(told.now)
     told.until(SETTLED + 10)
@@ -85,9 +87,9 @@ def test_a_store_that_failed_is_asked_as_often_as_one_that_tells_nothing() -> No
 def test_a_replica_that_waits_for_a_right_asks_often() -> None:
     told = Asking(SharedStore())
     told.turn()
-    told.member.store_changed()
+    told.member.pace.store_changed()
     told.until(SETTLED)
-    told.member.want_probe("x", told.now + 100, 1, told.now)
+    told.member.probes.want("x", told.now + 100, 1, told.now)
     told.turn()
     assert told.until(told.now + 10) == pytest.approx(10 / EXCHANGE_SECONDS, abs=2)
     assert SOONEST_SECONDS < EXCHANGE_SECONDS < QUIET_SECONDS

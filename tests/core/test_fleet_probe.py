@@ -30,8 +30,8 @@ def granted(member: FleetMember, now: float) -> bool:
 
 def test_the_right_is_claimed_before_it_is_due() -> None:
     store, found = joined()
-    first = found[found["a"].member.next_prober("s")]
-    first.member.want_probe("s", SETTLED + 30, 1, SETTLED)
+    first = found[found["a"].member.probes.turns("s")[0]]
+    first.member.probes.want("s", SETTLED + 30, 1, SETTLED)
     first.until(SETTLED + 30 - LEAD_SECONDS - 0.01)
     assert store.claims == {}, "not long before: another replica may be the better one by then"
     first.until(SETTLED + 29.5)
@@ -42,12 +42,12 @@ def test_the_right_is_claimed_before_it_is_due() -> None:
 @pytest.mark.parametrize("server", [f"s{number}" for number in range(8)])
 def test_the_turn_moves_on_after_a_failed_try(server: str) -> None:
     _, found = joined()
-    tried = found["a"].member.next_prober(server)
+    tried = found["a"].member.probes.turns(server)[0]
     found[tried].member.write(evidence_key(server), {"up": False}, 1.0)
     for end in (SETTLED + 1, SETTLED + 2):
         for one in found.values():
             one.until(end)
-    following = {one.member.next_prober(server) for one in found.values()}
+    following = {one.member.probes.turns(server)[0] for one in found.values()}
     assert len(following) == 1, "all replicas find the same"
     assert following != {tried}
 
@@ -55,7 +55,7 @@ def test_the_turn_moves_on_after_a_failed_try(server: str) -> None:
 def test_a_lone_replica_gives_itself_the_right_in_time() -> None:
     member = FleetMember("a")
     member.request(0.0, chance=0.5, nonce="n")
-    member.want_probe("s", 20.0, 1, 0.0)
+    member.probes.want("s", 20.0, 1, 0.0)
     member.failed(ALONE_SECONDS)
     assert member.alone_since is not None
     assert not granted(member, 19.9)
@@ -64,6 +64,6 @@ def test_a_lone_replica_gives_itself_the_right_in_time() -> None:
 
 def test_a_store_that_refuses_the_right_for_long_is_not_believed() -> None:
     member = FleetMember("a")
-    member.want_probe("s", 20.0, 1, 0.0)
+    member.probes.want("s", 20.0, 1, 0.0)
     assert not granted(member, 20.0 + PATIENCE_SECONDS - 1.5)
     assert granted(member, 20.0 + PATIENCE_SECONDS)

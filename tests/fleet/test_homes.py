@@ -261,7 +261,7 @@ async def test_a_replica_that_just_joined_is_found_by_one_that_does_not_know_it_
 
         def forget_a() -> None:
             b.fleet.member.peers = {b.fleet.replica: b.fleet.member.peers[b.fleet.replica]}
-            b.fleet.member._last_roster = anyio.current_time() - 1.0
+            b.fleet.member.pace.last_roster = anyio.current_time() - 1.0
 
         client = LegacyClient(http)
         await client.begin(a, **FORM)

@@ -234,7 +234,7 @@ async def test_redis_shows_no_token_and_no_name_and_a_copied_value_opens_for_no_
     async with replicas(redis, {}, count=1) as (served,):
         with anyio.fail_after(PATIENCE):
             await put(served, "ada@lovelace", grant())
-            await came_true(lambda: not fleet_of(served.hub).member._outbox.unsent)
+            await came_true(lambda: not fleet_of(served.hub).member.outbox.unsent)
             kept = await redis.command("HGETALL", "holdfast2:{default}:records")
             content = b" ".join([*kept, *kept.values()])
             assert b"login/" in content

@@ -208,10 +208,10 @@ class Replica:
                 event = on.LivenessConfirmed(generation) if well else on.LivenessFailed(generation, "no answer")
                 self.later(0.002 if well else PING_SECONDS, lambda: self.handle(server, event))
             case do.ClaimProbe(at=at, round=number):
-                self.member.want_probe(server, at, number, self.world.now)
+                self.member.probes.want(server, at, number, self.world.now)
                 self.plan_exchange()
             case do.ReleaseProbe(delay=delay):
-                self.member.release_probe(server, delay)
+                self.member.probes.release(server, delay)
                 self.plan_exchange()
             case do.ShareEvidence(evidence=evidence):
                 self._share(server, evidence)
@@ -454,7 +454,7 @@ class Replica:
 
     def _await(self, ticket: Ticket, answer: Callable[[bool], None]) -> None:
         until = self.world.now + 2.0
-        self.member.watch_tickets(until)
+        self.member.pace.watch_tickets(until)
         self.tickets.append((ticket, until, answer))
         self.plan_exchange()
         self.later(2.0, self._settle_tickets)
@@ -497,8 +497,8 @@ class Replica:
             return Answer("unknown")
         entry = self.catalog.entry(self.catalog.names.get(key, ""), Kind.TOOL)
         text = int(str(entry.item.raw["description"])[1:]) if entry is not None else 0
-        pin = self.member.value(pin_key(server, key.original))
-        if pin != {"text": f"v{text}"}:
+        pin = self.member.book.get(pin_key(server, key.original))
+        if pin is None or record_value(pin) != {"text": f"v{text}"}:
             return Answer("held", server, text)
         decision, effects = slot.machine.admit(self.world.now)
         for effect in effects:
@@ -556,7 +556,7 @@ class ToldReplica(Replica):
         def told() -> None:
             here = self.world.store.mode == "up" and self.world.reaches(self.name, "store")
             if here and era == self.world.store.era == self.store_era:
-                self.member.store_changed()
+                self.member.pace.store_changed()
                 self.plan_exchange()
 
         self.later(self.world.latency() + self.world.store.lag, told)

@@ -257,9 +257,9 @@ class _Run:
         well = server.mode == "up" and self.world.reaches(replica.name, server.name)
         generation = slot.machine.connection
         stands = generation is not None and slot.connections.get(generation) == server.incarnation
-        pin = replica.member.value(pin_key(found.server, found.original))
+        pin = replica.member.book.get(pin_key(found.server, found.original))
         entry = replica.catalog.entry(name)
-        same = entry is not None and pin == {"text": entry.item.raw["description"]}
+        same = entry is not None and pin is not None and record_value(pin) == {"text": entry.item.raw["description"]}
         return well and stands and same and slot.machine.breaker.state.value == "closed"
 
     def _answered(self, number: int, must_work: bool, answer: Answer) -> None:

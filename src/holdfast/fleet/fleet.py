@@ -121,7 +121,7 @@ class Fleet:
 
     def store_changed(self) -> None:
         """The store says that another replica changed something."""
-        self.member.store_changed()
+        self.member.pace.store_changed()
         self.state.wake.set()
 
     async def run(self) -> None:

@@ -66,7 +66,8 @@ class Presence:
 
     def describe(self, **about: object) -> None:
         """Tell the others more about this replica, soon."""
-        self._state.member.describe(**about)
+        self._state.member.about |= about
+        self._state.member.pace.hurry()
         self._state.wake.set()
 
     def refresh(self) -> None:
@@ -88,11 +89,11 @@ class Presence:
         """Learn who is present, if the store answers: a request named a replica that is not known here."""
         state, member = self._state, self._state.member
         asked_at = state.now()
-        if state.not_shared_since is not None or member.has_roster(asked_at - NEWS_SECONDS):
+        if state.not_shared_since is not None or member.pace.has_roster(asked_at - NEWS_SECONDS):
             return
-        member.want_roster()
+        member.pace.want_roster()
         state.wake.set()
-        while not member.has_roster(asked_at):
+        while not member.pace.has_roster(asked_at):
             if not await state.waiting.wait(state.changed, asked_at + ROSTER_SECONDS):
                 return
 

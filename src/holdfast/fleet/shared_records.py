@@ -75,12 +75,12 @@ class SharedEvidence:
     def claim(self, server: str, at: float | None, number: int) -> None:
         """A slot needs the right to probe at that time, or not any more."""
         definition = self._state.host.definition_of(server) or ""
-        self._state.member.want_probe(server, at, number, self._state.now(), definition=definition)
+        self._state.member.probes.want(server, at, number, self._state.now(), definition=definition)
         self._state.wake.set()
 
     def release(self, server: str, delay: float) -> None:
         """A slot used its right to probe."""
-        self._state.member.release_probe(server, delay)
+        self._state.member.probes.release(server, delay)
         self._state.wake.set()
 
     def share(self, server: str, evidence: on.Event) -> None:
@@ -97,7 +97,9 @@ class SharedEvidence:
 
     def prober_of(self, server: str) -> str:
         """The replica that has the right to probe a server that is down, or gets it next; empty if it is not down."""
-        return self.probers.get(server) or (self._state.member.next_prober(server) if self._is_down(server) else "")
+        member = self._state.member
+        following = member.replica if member.alone_since is not None else member.probes.turns(server)[0]
+        return self.probers.get(server) or (following if self._is_down(server) else "")
 
     @property
     def probers(self) -> dict[str, str]:
@@ -159,7 +161,7 @@ class SharedDecisions:
         """The servers whose switch or approvals hold on this replica only, because the store does not answer."""
         if self._state.is_shared:
             return ()
-        return tuple(dict.fromkeys(pinned_tool(key)[0] for key in self._state.member.unsent_decisions()))
+        return tuple(dict.fromkeys(pinned_tool(key)[0] for key in self._state.member.outbox.decisions()))
 
     async def scope(self, server: str) -> str:
         """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
@@ -184,7 +186,7 @@ class SharedDecisions:
             return False  # known before: an approval of many tools would wait for each of them
         waiting = list(tickets)
         until = state.now() + EVERYWHERE_SECONDS
-        member.watch_tickets(until)
+        member.pace.watch_tickets(until)
         state.wake.set()
         while not all(member.is_everywhere(ticket, state.now()) for ticket in waiting):
             if state.now() >= until or not await state.waiting.wait(state.changed, until):

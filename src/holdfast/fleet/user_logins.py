@@ -226,7 +226,7 @@ class Renewals:
         return value
 
     def _are_stored(self, records: tuple[str, ...]) -> bool:
-        return not any(map(self._state.member.is_unsent, records))
+        return not any(record in self._state.member.outbox.unsent for record in records)
 
     def _unusable(self, why: str) -> StoreUnusable:
         return StoreUnusable(f"the users' logins in {self._place}: {why}", hint="check the store of the fleet")

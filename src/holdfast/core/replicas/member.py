@@ -99,7 +99,7 @@ class Ticket:
     stamp: str
 
 
-class _Outbox:
+class Outbox:
     """What the store does not have yet, and what it is known to have."""
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -110,6 +110,10 @@ class _Outbox:
         """The stamps that the store is known to have."""
         self.arrived: dict[str, tuple[str, int, str]] = {}
         """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
+
+    def decisions(self) -> list[str]:
+        """The keys of switches and approvals that the store does not have."""
+        return [key for key in self.unsent if key.startswith(("switch/", "pin/"))]
 
     def begin_again(self, keys: Iterable[str]) -> None:
         """The store has lost what it had, or is another one."""
@@ -157,16 +161,42 @@ class _Outbox:
         return tuple(sent)
 
 
-class _Pace:
-    """When the next exchange is due."""
+class ExchangePace:
+    """When the next exchange is due, and whether it asks who is present."""
 
     def __init__(self) -> None:
         self.next = 0.0
-        self.last = float("-inf")
+        self.last = -math.inf
         self.urgent = False
         """Whether the next exchange cannot wait."""
         self.is_told = False
         """Whether the store says by itself that another replica changed something."""
+        self.last_roster = -math.inf
+        """When it was last asked who is present."""
+        self.tickets_until = 0.0
+        """A caller waits for a ticket until then."""
+
+    def hurry(self) -> None:
+        """The next exchange cannot wait."""
+        self.urgent = True
+
+    def watch_tickets(self, until: float) -> None:
+        """A caller waits for a ticket until then: ask who has seen what more often."""
+        self.tickets_until = max(self.tickets_until, until)
+        self.urgent = self.urgent or self.is_told
+
+    def want_roster(self) -> None:
+        """A replica is named that is not known: ask who is present, soon."""
+        self.last_roster, self.urgent = -math.inf, True
+
+    def has_roster(self, since: float) -> bool:
+        """Whether the store was asked who is present at that time or later."""
+        return self.last_roster >= since
+
+    def store_changed(self) -> None:
+        """The store says that another replica changed something. From now on it always does, until it fails."""
+        self.is_told = True
+        self.want_roster()  # a replica may have left
 
     def due(self, first_ask: float) -> float:
         at = min(self.next, first_ask)
@@ -198,7 +228,8 @@ class FleetMember:
         self.replica = replica
         self.about = dict(about or {})
         self.book = RecordBook(records)
-        self.probes = ProbeClaims(replica, self.book, using)
+        self.pace = ExchangePace()
+        self.probes = ProbeClaims(replica, self.book, using, replicas=lambda: self.peers, hurry=self.pace.hurry)
         """The rights to probe that this replica wants and has."""
         self.peers: dict[str, Peer] = {}
         """The replicas that are present, this one included, as of the last good exchange."""
@@ -213,33 +244,20 @@ class FleetMember:
         for record in self.book:
             self._versions.saw(record.stamp)
             self.expiring.note(record)
-        self._outbox = _Outbox(record.key for record in self.book)
-        self._pace = _Pace()
+        self.outbox = Outbox(record.key for record in self.book)
         self._epoch, self._cursor = "", 0
-        self._last_roster = float("-inf")
         self._last_good: float | None = None
         self._first_try: float | None = None
         self._found_at: float | None = None
         self._joined_at: float | None = None
         self._expected: tuple[frozenset[str], float] = (frozenset(), 0.0)
         """Until that time these replicas may be present, though a store that just began has not heard of them yet."""
-        self._watching_tickets = 0.0
 
     def __repr__(self) -> str:
         state = "alone" if self.alone_since is not None else "connected" if self.synced else "new"
         return f"<FleetMember {self.replica!r} {state} peers={len(self.peers)} records={len(self.book)}>"
 
-    def describe(self, **about: object) -> None:
-        """Tell the others more about this replica, with an exchange that comes soon."""
-        self.about |= about
-        self._pace.urgent = True
-
     # Records.
-
-    def value(self, key: str) -> object | None:
-        """The value of a record."""
-        record = self.book.get(key)
-        return json.loads(record.value) if record is not None else None
 
     def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
         """Decide something for the fleet; with ``first`` it is a first sight, and an earlier one stays.
@@ -257,13 +275,13 @@ class FleetMember:
         record = FleetRecord(key, made, text)
         self.book.merge(record)
         self.expiring.note(record)
-        self._outbox.wrote(key)
-        self._pace.urgent = True
+        self.outbox.wrote(key)
+        self.pace.urgent = True
         return Ticket(key, made)
 
     def is_everywhere(self, ticket: Ticket, now: float) -> bool:
         """Whether the store has it, and every replica that is present has seen it."""
-        record, arrived = self.book.get(ticket.key), self._outbox.arrived.get(ticket.key)
+        record, arrived = self.book.get(ticket.key), self.outbox.arrived.get(ticket.key)
         if not self.is_connected(now) or record is None or record.stamp < ticket.stamp:
             return False
         if arrived is None or arrived[0] != self._epoch or arrived[2] < ticket.stamp:
@@ -276,49 +294,13 @@ class FleetMember:
         others = [peer for name, peer in self.peers.items() if name != self.replica]
         return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
 
-    def watch_tickets(self, until: float) -> None:
-        """A caller waits for a ticket until then: ask who has seen what more often."""
-        self._watching_tickets = max(self._watching_tickets, until)
-        self._pace.urgent = self._pace.urgent or self._pace.is_told
-
-    def is_unsent(self, key: str) -> bool:
-        """Whether the store does not have the latest version of a record yet."""
-        return key in self._outbox.unsent
-
-    def unsent_decisions(self) -> list[str]:
-        """The keys of switches and approvals that the store does not have."""
-        return [key for key in self._outbox.unsent if key.startswith(("switch/", "pin/"))]
-
     def purge(self, wall: float) -> None:
         """Forget the records that are over, here and in the store. A lone replica keeps them: none tells it again."""
         if self.alone_since is not None:
             return
         for key in self.expiring.take_over(wall):
             if self.book.remove(key) is not None:
-                self._outbox.forget(key)
-
-    # The right to probe, and who is present.
-
-    def want_probe(self, server: str, at: float | None, number: int, now: float, *, definition: str = "") -> None:
-        """The right to probe is needed at that time, or not any more. Each definition of a server has its own."""
-        self.probes.want(server, at, number, now, definition=definition, replicas=self.peers)
-
-    def release_probe(self, server: str, delay: float) -> None:
-        """The right to probe was used, or is not needed."""
-        self._pace.urgent = self.probes.release(server, delay) or self._pace.urgent
-
-    def next_prober(self, server: str) -> str:
-        """The replica whose turn it is to try a server next."""
-        return self.probes.turns(server, self.peers)[0] if self.alone_since is None else self.replica
-
-    def want_roster(self) -> None:
-        """A replica is named that is not known: ask who is present, soon."""
-        self._last_roster = float("-inf")
-        self._pace.urgent = True
-
-    def has_roster(self, since: float) -> bool:
-        """Whether the store was asked who is present at that time or later."""
-        return self._last_roster >= since
+                self.outbox.forget(key)
 
     # Exchanges.
 
@@ -333,24 +315,19 @@ class FleetMember:
 
     def due(self) -> float:
         """When the next exchange is due."""
-        return self._pace.due(self.probes.first_ask() if self.alone_since is None else math.inf)
-
-    def store_changed(self) -> None:
-        """The store says that another replica changed something. From now on it always does, until it fails."""
-        self._pace.is_told = self._pace.urgent = True
-        self._last_roster = float("-inf")  # a replica may have left
+        return self.pace.due(self.probes.first_ask() if self.alone_since is None else math.inf)
 
     def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
         """The next exchange. ``nonce`` names an epoch."""
         if self._first_try is None:
             self._first_try = now
-        waits = self.probes.waits or self._outbox.unsent or self._outbox.drops or now < self._watching_tickets
-        quiet = self._pace.is_told and self.is_settled(now) and not waits
-        self._pace.begun(now, QUIET_SECONDS if quiet else EXCHANGE_SECONDS, chance)
+        waits = self.probes.waits or self.outbox.unsent or self.outbox.drops or now < self.pace.tickets_until
+        quiet = self.pace.is_told and self.is_settled(now) and not waits
+        self.pace.begun(now, QUIET_SECONDS if quiet else EXCHANGE_SECONDS, chance)
         if leaving:
             self.probes.leave()
         joining = self._joined_at is None or now - self._joined_at < JOIN_SECONDS
-        watching = joining or now < self._watching_tickets
+        watching = joining or now < self.pace.tickets_until
         return FleetExchange(
             replica=self.replica,
             presence=json.dumps({**self.about, "epoch": self._epoch, "seen": self._cursor}, sort_keys=True),
@@ -358,11 +335,11 @@ class FleetMember:
             epoch=self._epoch,
             cursor=self._cursor,
             # The store is read first: most of the copy is there already.
-            records=self._outbox.batch(self.book) if self.synced else (),
+            records=self.outbox.batch(self.book) if self.synced else (),
             claims=() if leaving or not self._epoch else tuple(self.probes.claims(now)),
             releases=tuple(self.probes.to_release),
-            drops=tuple(islice(self._outbox.drops, BATCH)),
-            roster=leaving or watching or now - self._last_roster >= ROSTER_SECONDS,
+            drops=tuple(islice(self.outbox.drops, BATCH)),
+            roster=leaving or watching or now - self.pace.last_roster >= ROSTER_SECONDS,
             leaving=leaving,
         )
 
@@ -373,53 +350,50 @@ class FleetMember:
 
     def receive(self, asked: FleetExchange, reply: FleetReply, now: float) -> tuple[Happening, ...]:
         """Take the answer to an exchange that began at the time of its ``request``."""
-        began = self._pace.last
+        began = self.pace.last
         happened: list[Happening] = []
         emptied = bool(self._epoch) and reply.epoch != self._epoch
         restarted = not self._epoch or emptied or reply.sequence < self._cursor
         if restarted:
             if self._last_good is not None:
                 self._expected = frozenset(self.peers), now + PRESENT_SECONDS
-            self._outbox.begin_again(record.key for record in self.book)
+            self.outbox.begin_again(record.key for record in self.book)
         if self.alone_since is not None or self._last_good is None or restarted:
             happened.append(Connected(emptied=emptied))
             self._found_at = began
         self.alone_since, self._last_good, self._epoch = None, began, reply.epoch
         self.probes.to_release = [one for one in self.probes.to_release if one not in asked.releases]
         for key in asked.drops:
-            self._outbox.drops.pop(key, None)
+            self.outbox.drops.pop(key, None)
         for record in asked.records:
-            self._outbox.taken(record, self.book.get(record.key), reply)
-        happened += [event for record in reply.records for event in self._merge(record, reply)]
+            self.outbox.taken(record, self.book.get(record.key), reply)
+        for record in reply.records:
+            known = self.book.get(record.key)
+            self._versions.saw(record.stamp)
+            self.outbox.found(record, known, reply)
+            if self.book.merge(record):
+                self.expiring.note(record)
+                happened.append(RecordLearned(record, known))
         # Others may wait to hear that something new was seen here.
-        if self._pace.is_told and reply.cursor != self._cursor:
-            self._pace.next = min(self._pace.next, began + EXCHANGE_SECONDS)
+        if self.pace.is_told and reply.cursor != self._cursor:
+            self.pace.next = min(self.pace.next, began + EXCHANGE_SECONDS)
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
-            self._last_roster, self.strangers = began, reply.strangers
+            self.pace.last_roster, self.strangers = began, reply.strangers
             self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
         if self.synced and self._joined_at is None:
             self._joined_at = began
         for answer in reply.claims:
             happened += self.probes.answered(answer, began, now)
-        more = bool(self._outbox.unsent) or bool(self._outbox.drops) or reply.cursor < reply.sequence
-        self._pace.urgent = self._pace.urgent or more
+        more = bool(self.outbox.unsent) or bool(self.outbox.drops) or reply.cursor < reply.sequence
+        self.pace.urgent = self.pace.urgent or more
         return (*happened, *self.tick(now))
-
-    def _merge(self, record: FleetRecord, reply: FleetReply) -> list[Happening]:
-        self._versions.saw(record.stamp)
-        known = self.book.get(record.key)
-        self._outbox.found(record, known, reply)
-        if not self.book.merge(record):
-            return []
-        self.expiring.note(record)
-        return [RecordLearned(record, known)]
 
     def failed(self, now: float) -> tuple[Happening, ...]:
         """An exchange failed, or took too long."""
         happened: list[Happening] = []
-        self._pace.failed(now)
+        self.pace.failed(now)
         since = self._last_good if self._last_good is not None else self._first_try
         if since is None:
             since = now

@@ -77,13 +77,24 @@ class _Held:
 class ProbeClaims:
     """The rights that one replica wants and has.
 
-    ``using`` says whether a try of a server is under way here: then its right does not end.
+    ``using`` says whether a try of a server is under way here: then its right does not end. ``replicas`` are those that
+    are present. ``hurry`` is called when the store has to be told something soon.
     """
 
-    def __init__(self, replica: str, book: RecordBook, using: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        replica: str,
+        book: RecordBook,
+        using: Callable[[str], bool],
+        *,
+        replicas: Callable[[], Collection[str]],
+        hurry: Callable[[], None],
+    ) -> None:
         self._replica = replica
         self._book = book
         self._using = using
+        self._replicas = replicas
+        self._hurry = hurry
         self._wants: dict[str, _Want] = {}
         self._asks: list[tuple[float, str]] = []
         """When each right is asked for, the first on top; entries of an earlier plan are passed over."""
@@ -98,9 +109,7 @@ class ProbeClaims:
         """Whether a right is wanted or used: then the store is asked often."""
         return bool(self._wants or self._held)
 
-    def want(
-        self, server: str, at: float | None, number: int, now: float, *, definition: str, replicas: Collection[str]
-    ) -> None:
+    def want(self, server: str, at: float | None, number: int, now: float, *, definition: str = "") -> None:
         """The right is needed at that time, or not any more. Each definition of a server has its own."""
         self._definitions[server] = definition
         if at is None:
@@ -111,27 +120,26 @@ class ProbeClaims:
         if known is not None and known.round == number:
             since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
         self._wants[server] = _Want(at, number, 0.0, since)
-        order = self.turns(server, replicas)
+        order = self.turns(server)
         turn = order.index(self._replica) if self._replica in order else 0
         self._ask(server, at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN))
 
-    def release(self, server: str, delay: float) -> bool:
-        """The right was used, or is not needed; whether the store has to be told."""
+    def release(self, server: str, delay: float) -> None:
+        """The right was used, or is not needed. The store is told soon, if it gave the right."""
         held = self._held.pop(server, None)
-        if held is None or held.local:
-            return False
-        # The next one claims it before it is due.
-        self.to_release.append(ClaimRelease(held.key, max(0.0, delay - LEAD_SECONDS)))
-        return True
+        if held is not None and not held.local:
+            # The next one claims it before it is due.
+            self.to_release.append(ClaimRelease(held.key, max(0.0, delay - LEAD_SECONDS)))
+            self._hurry()
 
     def told(self) -> list[str]:
         """The servers that this replica has the right to probe, as it tells the others."""
         return sorted(islice(self._held, MOST_TOLD))
 
-    def turns(self, server: str, replicas: Collection[str]) -> list[str]:
+    def turns(self, server: str) -> list[str]:
         """The replicas in the order in which they may try a server."""
         evidence = self._book.get(evidence_key(server))
-        order = preferred(server, evidence.stamp if evidence is not None else "", replicas or [self._replica])
+        order = preferred(server, evidence.stamp if evidence is not None else "", self._replicas() or [self._replica])
         if evidence is not None and (writer := evidence.writer) in order:
             order.remove(writer)
             order.append(writer)
