@@ -6,13 +6,12 @@ others stay too when an edit is undone. ``add`` tries the new server at once; ``
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -36,15 +35,14 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.trust import load_trusted
 from holdfast.config import (
-    Backup,
     Backups,
     ClientFile,
     ClientLocation,
     Config,
+    FileEdit,
     ServerSpec,
     looks_secret,
     parse_config,
-    rewrite_config,
     user_folders,
 )
 from holdfast.core import Redactor, command_line, mask_url, plain
@@ -61,36 +59,8 @@ File: TypeAlias = Annotated[
     Path | None, typer.Option("--file", "--config", metavar="FILE", help="The mcp.json to edit [default: your own]")
 ]
 
-_EMPTY = '{\n  "mcpServers": {}\n}\n'
 _EDITOR = "holdfast"
 """The name under which backups of these edits are stored."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfigEdit:
-    """One change of one file."""
-
-    file: Path
-    group: tuple[str, ...]
-    """Where the servers are in it."""
-    before: str = field(repr=False)
-    after: str = field(repr=False)
-    names: tuple[str, ...]
-    is_new: bool
-    """Whether the file does not exist yet."""
-
-    def diff(self) -> Iterator[str]:
-        """The change, line by line. It may hold secrets: mask it before it is shown."""
-        before, after = ([] if self.is_new else self.before.splitlines()), self.after.splitlines()
-        return difflib.unified_diff(before, after, str(self.file), str(self.file), n=1, lineterm="")
-
-    def perform(self) -> None:
-        """Store a backup, then write the file."""
-        if not self.is_new and ClientFile.read(self.file).text != self.before:
-            raise HoldfastError(f"{self.file} was changed in the meantime: nothing was written", hint="try again")
-        place = ClientLocation(file=self.file, path=self.group, scope="user")
-        Backups(os.environ).keep(_EDITOR, place, before=self.before, written=self.after, moved=self.names)
-        rewrite_config(self.file, self.after, environ=os.environ)
 
 
 def file_to_edit(named: Path | None) -> Path:
@@ -102,11 +72,10 @@ def file_to_edit(named: Path | None) -> Path:
 
 def plan_edit(
     file: Path, *, add: Mapping[str, object] | None = None, remove: Sequence[str] = (), replace: bool = False
-) -> ConfigEdit:
+) -> FileEdit:
     """Plan a change; raises if a name exists already, or does not exist."""
-    is_new = not file.exists()
-    current = ClientFile(file, _EMPTY) if is_new else ClientFile.read(file)
-    group = ("servers",) if current.servers(("servers",)) else ("mcpServers",)
+    current = ClientFile.read_or_new(file)
+    group = current.own_group
     there = current.servers(group)
     for name in add or {}:
         if name in there and not replace:
@@ -115,35 +84,36 @@ def plan_edit(
         if name not in there:
             hint = f"it has: {', '.join(sorted(there))}" if there else "it has no servers"
             raise UnknownServer(f"{file} has no server named `{name}`", hint=hint)
-    after = current.edited(group, without=remove, with_=add)
-    return ConfigEdit(
-        file=file, group=group, before=current.text, after=after, names=(*(add or {}), *remove), is_new=is_new
+    return FileEdit(
+        owner=_EDITOR,
+        place=ClientLocation(file=file, path=group, scope="user"),
+        before=current.text,
+        after=current.edited(group, without=remove, with_=add),
+        moved=(*(add or {}), *remove),
+        is_new=not file.exists(),
     )
 
 
-def undo_last_edit(file: Path) -> tuple[str, ...]:
-    """Undo the last edit of a file; returns the names of its servers. Later changes by others are never lost."""
+def undo_last_edit(file: Path, *, as_json: bool) -> None:
+    """Undo the last edit of a file, and name its servers. Later changes by others are never lost."""
     backups = Backups(os.environ)
     for group in (("mcpServers",), ("servers",)):
         backup = backups.latest(_EDITOR, ClientLocation(file=file, path=group, scope="user"))
         if backup is None:
             continue
-        now = ClientFile.read(file)
-        after = backup.before if backup.is_untouched(now.text) else _merged(now, backup, group)
-        rewrite_config(file, after, environ=os.environ)
-        backups.forget(backup)
-        return backup.moved
+        now, names = ClientFile.read(file), backup.moved
+        old = ClientFile(file, backup.before).servers(group)
+        after = backup.before
+        if not backup.is_untouched(now.text):
+            gone = [name for name in names if name not in old]
+            after = now.edited(group, without=gone, with_={name: old[name] for name in names if name in old})
+        backups.restore(backup, after)
+        if as_json:
+            print_json({"file": str(file), "undone": list(names)})
+        else:
+            print_line(f"undone in {file}: {', '.join(names)}")
+        return
     raise HoldfastError(f"there is no edit of {file} to undo", hint="only `add` and `remove` can be undone")
-
-
-def _merged(now: ClientFile, backup: Backup, group: tuple[str, ...]) -> str:
-    """The current text with the edited servers as they were before."""
-    old = ClientFile(now.file, backup.before).servers(group)
-    return now.edited(
-        group,
-        without=[name for name in backup.moved if name not in old],
-        with_={name: old[name] for name in backup.moved if name in old},
-    )
 
 
 # Add
@@ -224,8 +194,7 @@ def add(
     """
     chosen = file_to_edit(file)
     if undo:
-        names = undo_last_edit(chosen)
-        _print_undone(names, chosen, as_json=as_json)
+        undo_last_edit(chosen, as_json=as_json)
         return
     if name is None or not target:
         hint = f"{command_line('add')} NAME URL, or {command_line('add')} NAME -- COMMAND"
@@ -241,7 +210,7 @@ def add(
         replace_file(stored, "".join(f"{key}={json.dumps(value)}\n" for key, value in secrets.values.items()))
     config = _checked(edit, name, secrets)
     if not dry_run:
-        edit.perform()
+        edit.perform(Backups(os.environ))
     try:
         outcome = anyio.run(_try, config, name) if check and not dry_run else None
     except KeyboardInterrupt:
@@ -313,12 +282,12 @@ def _header(text: str, secrets: _Secrets) -> tuple[str, str]:
     return name.strip(), secrets.in_header(name.strip(), value.strip())
 
 
-def _checked(edit: ConfigEdit, name: str, secrets: _Secrets) -> Config:
+def _checked(edit: FileEdit, name: str, secrets: _Secrets) -> Config:
     """The configuration after the edit; an error if the new server is not usable. Unset variables are no error."""
     environ = {**os.environ, **secrets.values}
     for variable in re.findall(r"\$\{env:(\w+)\}", edit.after):
         environ.setdefault(variable, "")
-    config = parse_config(edit.after, file=edit.file, environ=environ)
+    config = parse_config(edit.after, file=edit.place.file, environ=environ)
     server = config.servers[name]
     if server.problems:
         raise ConfigError(server.problems)
@@ -331,7 +300,7 @@ async def _try(config: Config, name: str) -> MCPServerLoadOutcome:
 
 
 def _show_added(
-    edit: ConfigEdit, name: str, secrets: _Secrets, outcome: MCPServerLoadOutcome | None, *, done: bool
+    edit: FileEdit, name: str, secrets: _Secrets, outcome: MCPServerLoadOutcome | None, *, done: bool
 ) -> None:
     if not done:
         mask = Redactor(secrets.values.values()).mask
@@ -339,7 +308,7 @@ def _show_added(
             print_line((mask(plain(line)), DIFF_STYLES.get(line[:1], "")))
         print_note("Dry run: nothing was changed.")
         return
-    print_line(f"added {name} to {edit.file}")
+    print_line(f"added {name} to {edit.place.file}")
     if outcome is not None and outcome.status == "available":
         print_line(f"It works: {counted(len(outcome.tools), 'tool')}.")
     elif outcome is not None:
@@ -350,14 +319,14 @@ def _show_added(
         print_line(f"stored {', '.join(secrets.values)} in {secrets.stored}")
     for variable in _to_export(secrets):
         print_note(f"Set this variable where the hub runs: export {variable}='your value'")
-    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}")
+    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.place.file))}")
 
 
-def _print_interrupted(edit: ConfigEdit, name: str) -> None:
+def _print_interrupted(edit: FileEdit, name: str) -> None:
     """Ctrl-C ends the try alone: the server was written before it."""
-    print_note(f"Interrupted: {name} was added to {edit.file}, and was not tried to the end.")
-    print_note(f"To try it again: {command_line('check', '--config', str(edit.file), '--require', name)}")
-    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.file))}")
+    print_note(f"Interrupted: {name} was added to {edit.place.file}, and was not tried to the end.")
+    print_note(f"To try it again: {command_line('check', '--config', str(edit.place.file), '--require', name)}")
+    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.place.file))}")
 
 
 def _to_export(secrets: _Secrets) -> list[str]:
@@ -367,7 +336,7 @@ def _to_export(secrets: _Secrets) -> list[str]:
 
 
 def _added_data(
-    edit: ConfigEdit,
+    edit: FileEdit,
     name: str,
     definition: Mapping[str, Any],
     secrets: _Secrets,
@@ -377,20 +346,13 @@ def _added_data(
 ) -> dict[str, Any]:
     tried = None if outcome is None else {"status": outcome.status, "error": outcome.error, "tools": len(outcome.tools)}
     return {
-        "file": str(edit.file),
+        "file": str(edit.place.file),
         "written": done,
         "server": name,
         "definition": dict(definition),
         "needs": _to_export(secrets),
         "check": tried,
     }
-
-
-def _print_undone(names: Sequence[str], file: Path, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"file": str(file), "undone": list(names)})
-    else:
-        print_line(f"undone in {file}: {', '.join(names)}")
 
 
 # Remove
@@ -411,22 +373,18 @@ def remove(
     """
     chosen = file_to_edit(file)
     if undo:
-        restored = undo_last_edit(chosen)
-        if as_json:
-            print_json({"file": str(chosen), "undone": list(restored)})
-        else:
-            print_line(f"undone in {chosen}: {', '.join(restored)}")
+        undo_last_edit(chosen, as_json=as_json)
         return
     if not names:
         raise UsageError("name the servers to remove", hint=f"`{command_line('list')}` shows them")
     edit = plan_edit(chosen, remove=list(dict.fromkeys(names)))
     if not dry_run:
-        edit.perform()
+        edit.perform(Backups(os.environ))
     if as_json:
-        print_json({"file": str(chosen), "written": not dry_run, "removed": list(edit.names)})
+        print_json({"file": str(chosen), "written": not dry_run, "removed": list(edit.moved)})
         return
     verb = "would remove" if dry_run else "removed"
-    print_line(plain(f"{verb} {', '.join(edit.names)} from {chosen}"))
+    print_line(plain(f"{verb} {', '.join(edit.moved)} from {chosen}"))
     if not dry_run:
         print_note(f"To undo this: {command_line('remove', '--undo', '--file', str(chosen))}")
 

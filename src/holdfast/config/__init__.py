@@ -7,8 +7,6 @@ from holdfast._exports import lazy_exports
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.config.client_import import (
-        Backup as Backup,
-        Backups as Backups,
         ImportPlan as ImportPlan,
         ImportRow as ImportRow,
         PointingPlan as PointingPlan,
@@ -40,7 +38,9 @@ if TYPE_CHECKING:
     from holdfast.config.definition import Definition as Definition, steers as steers
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
     from holdfast.config.file_edit import (
+        Backups as Backups,
         ClientFile as ClientFile,
+        FileEdit as FileEdit,
         rename_key as rename_key,
         replace_value as replace_value,
         set_member as set_member,

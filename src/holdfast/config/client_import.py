@@ -3,45 +3,33 @@
 An import changes Holdfast's file only. Pointing a client at the hub removes the imported servers from
 the client's file and adds the hub. A server that cannot be imported stays in the client's file.
 
-``Backups`` are copies of files that Holdfast edits, kept until the edit is undone.
-
-A backup may contain tokens, as the file itself does, so only the user can read it.
-
-An entry is translated on its way: the first half of the file translates a client's entry for a server into Holdfast's
-keys.
-
-The result names the keys that have no meaning here, and the variables that the user must still set.
-No value is quoted.
+The first half of the file translates a client's entry for a server into Holdfast's keys. The result names the keys that
+have no meaning here, and the variables that the user must still set. No value is quoted.
 """
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
-from holdfast.config.config_files import rewrite_config, write_whole
+from holdfast.config.config_files import rewrite_config
 from holdfast.config.definition import ReadContext, keys_of, read_definition
+from holdfast.config.expand import texts_in
 from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
-from holdfast.config.file_edit import ClientFile
+from holdfast.config.file_edit import Backup, Backups, ClientFile, FileEdit
 from holdfast.config.file_models import ServerFile
 from holdfast.config.jsonc import SourceMap
 from holdfast.config.known_clients import CLIENTS, HUB, ClientLocation, ClientPaths, KnownClient, Scope
 from holdfast.config.secret_texts import gather_secrets
-from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
+from holdfast.errors import ConfigError, Problem, UsageError
 
 __all__ = [
-    "Backup",
-    "Backups",
     "ClientEntry",
     "ImportPlan",
     "ImportRow",
@@ -85,17 +73,19 @@ def read_entry(
     """Translate an entry of ``client``; ``project`` is the folder that relative paths start from, or None."""
     if not isinstance(raw, dict):
         return ClientEntry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
-    given = _with_durations(client, _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client))))
+    references = _REFERENCES.get(client.id, str) if client.expands else _escaped
+    given = _with_durations(client, _TRANSLATIONS.get(client.id, dict)(_texts(raw, references)))
     if project is not None:
         given = _texts(given, lambda text: _in_workspace(text, project))
     definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
     if project is not None and "command" in definition:
         definition.setdefault("cwd", str(project))
+    named = (variable for text in texts_in(definition) for variable in _REFERENCE.findall(text))
     return ClientEntry(
         name=name,
         definition=definition,
         dropped=tuple(key for key in given if key not in _OURS),
-        needs=tuple(dict.fromkeys(variable for variable in _variables(definition) if variable not in environ)),
+        needs=tuple(dict.fromkeys(one for one in named if one not in environ and one not in _EDITORS_OWN)),
         problems=(*_problems(name, definition, environ), *_unknown_workspace(definition)),
         secrets=entry_secrets(definition),
     )
@@ -104,33 +94,33 @@ def read_entry(
 # References in texts
 
 
-class _Texts:
-    """Translates a client's references (``$NAME``, ``${input:…}``) into Holdfast's."""
+def _shell(text: str) -> str:
+    return _DOLLAR.sub(r"${env:\1}", text)
 
-    @staticmethod
-    def of(client: KnownClient) -> Callable[[str], str]:
-        if not client.expands:
-            return _Texts.plain
-        by_client = {"gemini": _Texts.shell, "qwen": _Texts.shell, "crush": _Texts.shell, "vscode": _Texts.inputs}
-        return by_client.get(client.id, _Texts.braces if client.id == "opencode" else str)
 
-    @staticmethod
-    def plain(text: str) -> str:
-        return text.replace("${", "$${")
+def _braces(text: str) -> str:
+    """Opencode writes ``{env:NAME}``."""
+    return re.sub(r"(?<!\$)\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${env:\1}", text)
 
-    @staticmethod
-    def shell(text: str) -> str:
-        return _DOLLAR.sub(r"${env:\1}", text)
 
-    @staticmethod
-    def braces(text: str) -> str:
-        """Opencode writes ``{env:NAME}``."""
-        return re.sub(r"(?<!\$)\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${env:\1}", text)
+def _inputs(text: str) -> str:
+    """VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name."""
+    return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
 
-    @staticmethod
-    def inputs(text: str) -> str:
-        """VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name."""
-        return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
+
+_REFERENCES: Mapping[str, Callable[[str], str]] = {
+    "crush": _shell,
+    "gemini": _shell,
+    "opencode": _braces,
+    "qwen": _shell,
+    "vscode": _inputs,
+}
+"""How a client's references become Holdfast's, where they are others."""
+
+
+def _escaped(text: str) -> str:
+    """A text of a client that has no references: what looks like one is plain text."""
+    return text.replace("${", "$${")
 
 
 def _in_workspace(text: str, project: Path) -> str:
@@ -140,7 +130,7 @@ def _in_workspace(text: str, project: Path) -> str:
 
 def _unknown_workspace(definition: Mapping[str, Any]) -> Iterator[Problem]:
     """A file of the user belongs to no project: the editor puts in the folder that is open, the hub has none."""
-    if _texts(dict(definition), lambda text: _WORKSPACE.sub("", text)) != definition:
+    if any(map(_WORKSPACE.search, texts_in(definition))):
         yield Problem(
             message="it uses `${workspaceFolder}`, the folder that is open in the editor; the hub has no such folder",
             hint="write the path of the folder instead, or define the server in the project and import with --project",
@@ -163,10 +153,6 @@ def _texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 # Keys of each client
-
-
-def _as_it_is(given: dict[str, Any]) -> dict[str, Any]:
-    return given
 
 
 def _gemini(given: dict[str, Any]) -> dict[str, Any]:
@@ -300,17 +286,6 @@ def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, st
     return read_definition(name, dict(definition), (name,), context).server.problems
 
 
-def _variables(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from (name for name in _REFERENCE.findall(value) if name not in _EDITORS_OWN)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _variables(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _variables(item)
-
-
 def entry_secrets(definition: Mapping[str, Any]) -> frozenset[str]:
     """The strings that no output may show; a reference to a variable is not a secret."""
 
@@ -330,91 +305,7 @@ def entry_secrets(definition: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(secret for secret in found if not _REFERENCE.fullmatch(secret))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backup:
-    """The backup of one edit of one file."""
-
-    client: str
-    place: ClientLocation
-    before: str = field(repr=False)
-    written: str
-    """A hash of the written text: if the file still has it, nothing else changed the file."""
-    moved: tuple[str, ...]
-    """The servers that the edit removed."""
-    kept_in: Path
-
-    @property
-    def number(self) -> int:
-        """The number of the backup; later ones have higher numbers."""
-        return _number(self.kept_in)
-
-    def is_untouched(self, text: str) -> bool:
-        """Whether the file still has the text that was written."""
-        return _hash(text) == self.written
-
-
-class Backups:
-    """The folder of all backups. The newest of a location is restored first."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        home = Path(environ.get("HOME") or Path.home())
-        base = environ.get("XDG_STATE_HOME") or str(home / ".local" / "state")
-        self._folder = Path(base) / "holdfast" / "backups"
-
-    def keep(self, client: str, place: ClientLocation, *, before: str, written: str, moved: tuple[str, ...]) -> Path:
-        """Save the text of a file before an edit."""
-        number = max(map(_number, self._files()), default=0) + 1
-        kept_in = self._folder / f"{client}-{number:04d}.json"
-        value = {
-            "client": client,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "file": str(place.file),
-            "path": list(place.path),
-            "scope": place.scope,
-            "moved": list(moved),
-            "written": _hash(written),
-            "before": before,
-        }
-        write_whole(kept_in, json.dumps(value, indent=2, ensure_ascii=False))
-        return kept_in
-
-    def latest(self, client: str, place: ClientLocation) -> Backup | None:
-        """The newest backup of a location."""
-        found = (_read(file) for file in self._files(client))
-        return next((backup for backup in found if backup.place == place), None)
-
-    def forget(self, backup: Backup) -> None:
-        """Delete a backup after it was restored."""
-        backup.kept_in.unlink()
-
-    def _files(self, client: str = "*") -> list[Path]:
-        """Newest first."""
-        return sorted(self._folder.glob(f"{client}-[0-9]*.json"), key=_number, reverse=True)
-
-
-def _number(file: Path) -> int:
-    return int(file.stem.rpartition("-")[2])
-
-
-def _read(file: Path) -> Backup:
-    value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return Backup(
-        client=value["client"],
-        place=ClientLocation(file=Path(value["file"]), path=tuple(value["path"]), scope=value["scope"]),
-        before=value["before"],
-        written=value["written"],
-        moved=tuple(value["moved"]),
-        kept_in=file,
-    )
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2s(text.encode()).hexdigest()
-
-
 Outcome: TypeAlias = Literal["new", "there", "renamed", "conflict", "unusable"]
-
-_EMPTY = '{\n  "mcpServers": {}\n}\n'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,8 +371,8 @@ class _Importing:
         self._around = around
         self._rename = rename
         self._destination = destination
-        self._ours = ClientFile.read(destination) if destination.exists() else ClientFile(destination, _EMPTY)
-        self._group = ("servers",) if self._ours.servers(("servers",)) else ("mcpServers",)
+        self._ours = ClientFile.read_or_new(destination)
+        self._group = self._ours.own_group
         self._taken: dict[str, Any] = self._ours.servers(self._group)
         self._fresh: dict[str, Any] = {}
 
@@ -573,30 +464,13 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointingPlan:
+class PointingPlan(FileEdit):
     """What pointing a client at the hub does to the client's file."""
 
     client: KnownClient
-    place: ClientLocation
-    before: str = field(repr=False)
-    after: str = field(repr=False)
-    moved: tuple[str, ...]
     stays: tuple[str, ...]
+    """The servers that stay in the client's file."""
     secrets: frozenset[str] = field(repr=False)
-
-    def diff(self) -> Iterator[str]:
-        """The change as a diff. It may contain secrets: mask it before it is shown."""
-        name = str(self.place.file)
-        before, after = self.before.splitlines(), self.after.splitlines()
-        return difflib.unified_diff(before, after, name, f"{name} (with the hub)", n=1, lineterm="")
-
-    def perform(self, backups: Backups) -> Path:
-        """Make a backup, then write the file; returns the path of the backup."""
-        if ClientFile.read(self.place.file).text != self.before:
-            raise HoldfastError(f"{self.place.file} changed in the meantime: nothing was written", hint="try again")
-        kept = backups.keep(self.client.id, self.place, before=self.before, written=self.after, moved=self.moved)
-        rewrite_config(self.place.file, self.after, environ=os.environ)
-        return kept
 
 
 def plan_pointing(
@@ -626,9 +500,10 @@ def _is_find_mode(config: Path, url: str) -> bool:
 def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocation]]:
     """Every location with imported servers; for a client without any, its first location."""
     with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
-    for number, (client, place) in enumerate(plan.found):
-        first = client.id not in {earlier.id for earlier, _ in plan.found[:number]}
-        if (client.id, place) in with_rows or (first and not any(which == client.id for which, _ in with_rows)):
+    done = {client for client, _ in with_rows}
+    for client, place in plan.found:
+        if (client.id, place) in with_rows or client.id not in done:
+            done.add(client.id)
             yield client, place
 
 
@@ -640,7 +515,9 @@ def _one_pointing(
     file = ClientFile.read(place.file)
     return PointingPlan(
         client=client,
+        owner=client.id,
         place=place,
+        note=" (with the hub)",
         before=file.text,
         after=file.edited(place.path, without=moved, with_={HUB: entry}),
         moved=moved,
@@ -661,8 +538,7 @@ class UndoPlan:
 
     def perform(self, backups: Backups) -> None:
         """Write the file, then delete the backup."""
-        rewrite_config(self.backup.place.file, self.after, environ=os.environ)
-        backups.forget(self.backup)
+        backups.restore(self.backup, self.after)
 
 
 def plan_undoing(clients: Iterable[KnownClient], around: ClientPaths, backups: Backups) -> Iterator[UndoPlan]:

@@ -14,13 +14,14 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.expand import texts_in
 from holdfast.config.jsonc import parse
 from holdfast.config.own_folders import state_folder, user_folders
 from holdfast.core import command_line
@@ -252,28 +253,26 @@ def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None
 
 def summarize(data: bytes) -> tuple[ServerSummary, ...]:
     """What the servers of a file would do. The texts come from the file: mask them before they are shown."""
-    try:
-        value = parse(data).value
-    except ConfigError:
-        return ()
-    groups = [value.get(group) for group in _GROUPS] if isinstance(value, dict) else []
     return tuple(
         _summary(name, raw)
-        for group in groups
-        if isinstance(group, dict)
-        for name, raw in group.items()
+        for group in _GROUPS
+        for name, raw in _object_in(data, group).items()
         if isinstance(raw, dict)
     )
 
 
 def settings_in(data: bytes) -> tuple[tuple[str, str], ...]:
     """The settings of Holdfast itself that a file makes, each as JSON."""
-    try:
+    return tuple((key, _json(one)) for key, one in _object_in(data, "holdfast").items())
+
+
+def _object_in(data: bytes, key: str) -> Mapping[str, Any]:
+    """The object under a key of the file; empty if there is none, and for a file that cannot be read."""
+    with suppress(ConfigError):
         value = parse(data).value
-    except ConfigError:
-        return ()
-    own = value.get("holdfast") if isinstance(value, dict) else None
-    return tuple((key, _json(one)) for key, one in own.items()) if isinstance(own, dict) else ()
+        found = value.get(key) if isinstance(value, dict) else None
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 _SHOWN_APART = frozenset({"command", "args", "cwd", "env", "envFile", "headers", "oauth", *_URL_KEYS})
@@ -292,7 +291,7 @@ def _summary(name: str, raw: Mapping[str, Any]) -> ServerSummary:
         address=", ".join(_text(raw[key]) for key in _URL_KEYS if raw.get(key)),
         headers=_pairs(raw.get("headers")),
         login=_pairs(raw.get("oauth")),
-        variables=tuple(dict.fromkeys(_variables(raw))),
+        variables=tuple(dict.fromkeys(name for text in texts_in(raw) for name in _REFERENCE.findall(text))),
         others=tuple((key, _json(one)) for key, one in raw.items() if key not in _SHOWN_APART and one is not None),
     )
 
@@ -310,17 +309,6 @@ def _text(value: object) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _variables(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from _REFERENCE.findall(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _variables(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _variables(item)
 
 
 def _key(file: Path) -> str:

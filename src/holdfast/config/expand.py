@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,16 @@ from typing import TypeVar
 from holdfast.config.jsonc import KeyPath, quoted
 from holdfast.errors import Problem
 
-__all__ = ["EnvFile", "Expansion", "ExpansionFault", "Variables", "expand", "read_env_file", "variables_for"]
+__all__ = [
+    "EnvFile",
+    "Expansion",
+    "ExpansionFault",
+    "Variables",
+    "expand",
+    "read_env_file",
+    "texts_in",
+    "variables_for",
+]
 
 _T = TypeVar("_T")
 
@@ -95,13 +104,22 @@ def expand(value: _T, path: KeyPath, variables: Variables, found: Expansion) -> 
     return result  # type: ignore[return-value]  # the shape is kept: a text for a text, a list for a list
 
 
+def texts_in(value: object) -> Iterator[str]:
+    """Every text in a value, at any depth; keys are none."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
+
+
+@dataclass(frozen=True)
 class _Text:
     """Expands one text."""
 
-    def __init__(self, path: KeyPath, variables: Variables, found: Expansion) -> None:
-        self._path = path
-        self._variables = variables
-        self._found = found
+    _path: KeyPath
+    _variables: Variables
+    _found: Expansion
 
     def expand(self, text: str) -> str:
         return _REFERENCE.sub(self._resolve, text)

@@ -2,16 +2,22 @@
 
 Comments, order and unknown keys stay: an edit changes the lines of one server, and a library that writes a whole file
 again would lose the rest. Every edit is checked: the new text must say exactly what it should, otherwise it is refused
-and nothing is written. So an editor here may give up on what it cannot do (a YAML entry that hangs on an anchor).
+and nothing is written. A backup of the file is kept until the edit is undone; it may contain tokens, as the file
+itself does, so only the user can read it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +26,19 @@ import tomlkit
 from tomlkit.container import Container
 from tomlkit.items import AoT, Comment, InlineTable, Null, Table, Whitespace
 
-from holdfast.config.config_files import read_config
+from holdfast.config.config_files import read_config, rewrite_config, write_whole
 from holdfast.config.jsonc import KeyPath, Member, ObjectSpan, parse
+from holdfast.config.known_clients import ClientLocation
+from holdfast.config.own_folders import state_folder
 from holdfast.errors import ConfigError, HoldfastError, Problem
 
 with contextlib.suppress(ImportError):  # an optional dependency, for the clients that write YAML
     import yaml
 
-__all__ = ["ClientFile", "rename_key", "replace_value", "set_member"]
+__all__ = ["Backup", "Backups", "ClientFile", "FileEdit", "rename_key", "replace_value", "set_member"]
+
+
+_EMPTY = '{\n  "mcpServers": {}\n}\n'
 
 
 class ClientFile:
@@ -47,6 +58,16 @@ class ClientFile:
         except UnicodeDecodeError as exc:
             problem = Problem(message="this is not UTF-8 text", hint="save the file as UTF-8", file=file)
             raise ConfigError([problem]) from exc
+
+    @classmethod
+    def read_or_new(cls, file: Path) -> ClientFile:
+        """Read Holdfast's own file, or begin one."""
+        return cls.read(file) if file.exists() else cls(file, _EMPTY)
+
+    @property
+    def own_group(self) -> tuple[str, ...]:
+        """Where Holdfast's own file has its servers."""
+        return ("servers",) if self.servers(("servers",)) else ("mcpServers",)
 
     def servers(self, path: tuple[str, ...]) -> dict[str, Any]:
         """The servers at ``path``, by name."""
@@ -171,6 +192,123 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:
         inner = _without(value.get(path[0]) or {}, path[1:])
         return {**rest, path[0]: inner} if inner else rest
     return rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backup:
+    """The backup of one edit of one file."""
+
+    client: str
+    place: ClientLocation
+    before: str = field(repr=False)
+    written: str
+    """A hash of the written text: if the file still has it, nothing else changed the file."""
+    moved: tuple[str, ...]
+    """The servers that the edit removed."""
+    kept_in: Path
+
+    @property
+    def number(self) -> int:
+        """The number of the backup; later ones have higher numbers."""
+        return _number(self.kept_in)
+
+    def is_untouched(self, text: str) -> bool:
+        """Whether the file still has the text that was written."""
+        return _hash(text) == self.written
+
+
+class Backups:
+    """The folder of all backups. The newest of a location is restored first."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._folder = state_folder(environ) / "backups"
+
+    def keep(self, client: str, place: ClientLocation, *, before: str, written: str, moved: tuple[str, ...]) -> Path:
+        """Save the text of a file before an edit."""
+        number = max(map(_number, self._files()), default=0) + 1
+        kept_in = self._folder / f"{client}-{number:04d}.json"
+        value = {
+            "client": client,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "file": str(place.file),
+            "path": list(place.path),
+            "scope": place.scope,
+            "moved": list(moved),
+            "written": _hash(written),
+            "before": before,
+        }
+        write_whole(kept_in, json.dumps(value, indent=2, ensure_ascii=False))
+        return kept_in
+
+    def latest(self, client: str, place: ClientLocation) -> Backup | None:
+        """The newest backup of a location."""
+        found = (_read(file) for file in self._files(client))
+        return next((backup for backup in found if backup.place == place), None)
+
+    def restore(self, backup: Backup, text: str) -> None:
+        """Write the file as it is to be after the edit is undone, then delete the backup."""
+        rewrite_config(backup.place.file, text, environ=os.environ)
+        self.forget(backup)
+
+    def forget(self, backup: Backup) -> None:
+        """Delete a backup after it was restored."""
+        backup.kept_in.unlink()
+
+    def _files(self, client: str = "*") -> list[Path]:
+        """Newest first."""
+        return sorted(self._folder.glob(f"{client}-[0-9]*.json"), key=_number, reverse=True)
+
+
+def _number(file: Path) -> int:
+    return int(file.stem.rpartition("-")[2])
+
+
+def _read(file: Path) -> Backup:
+    value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return Backup(
+        client=value["client"],
+        place=ClientLocation(file=Path(value["file"]), path=tuple(value["path"]), scope=value["scope"]),
+        before=value["before"],
+        written=value["written"],
+        moved=tuple(value["moved"]),
+        kept_in=file,
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2s(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEdit:
+    """A planned edit of one file: it is shown as a diff, then made as planned, with a backup."""
+
+    owner: str
+    """Who makes it: a client, or a command of Holdfast. Each undoes its own edits."""
+    place: ClientLocation
+    before: str = field(repr=False)
+    after: str = field(repr=False)
+    moved: tuple[str, ...]
+    """The servers that the edit removes or adds."""
+    is_new: bool = False
+    """Whether the file does not exist yet."""
+    note: str = ""
+    """What the diff says about the new text."""
+
+    def diff(self) -> Iterator[str]:
+        """The change as a diff. It may contain secrets: mask it before it is shown."""
+        name = str(self.place.file)
+        before, after = [] if self.is_new else self.before.splitlines(), self.after.splitlines()
+        return difflib.unified_diff(before, after, name, name + self.note, n=1, lineterm="")
+
+    def perform(self, backups: Backups) -> Path:
+        """Make a backup, then write the file; returns the path of the backup."""
+        file = self.place.file
+        if not self.is_new and ClientFile.read(file).text != self.before:
+            raise HoldfastError(f"{file} changed in the meantime: nothing was written", hint="try again")
+        kept = backups.keep(self.owner, self.place, before=self.before, written=self.after, moved=self.moved)
+        rewrite_config(file, self.after, environ=os.environ)
+        return kept
 
 
 # JSON
