@@ -44,6 +44,6 @@ def test_every_spelling_of_a_transport_is_mentioned() -> None:
 def test_every_setting_is_there_with_its_default(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text("{}")
-    shown = {value.key: value.value for value in report_config(file, environ={}).settings}
-    defaults = {key: json.dumps(value) if isinstance(value, tuple) else value for key, value in shown.items()}
+    shown = {value["key"]: value["value"] for value in report_config(file, environ={})["settings"]}
+    defaults = {key: json.dumps(value) if isinstance(value, list) else value for key, value in shown.items()}
     assert {key: ROWS.get(key) for key in defaults} == defaults

@@ -60,14 +60,7 @@ if TYPE_CHECKING:
         user_folder_names as user_folder_names,
         user_folders as user_folders,
     )
-    from holdfast.config.provenance import (
-        ConfigReport as ConfigReport,
-        IgnoredKey as IgnoredKey,
-        Origin as Origin,
-        ServerProvenance as ServerProvenance,
-        Value as Value,
-        report_config as report_config,
-    )
+    from holdfast.config.provenance import report_config as report_config, visible as visible
     from holdfast.config.read import (
         ConfigReading as ConfigReading,
         config_from_mapping as config_from_mapping,

@@ -1,14 +1,13 @@
-"""The values of a configuration and where each came from, for ``holdfast config show``.
+"""The values of a configuration and where each came from, as ``holdfast config show --json`` has them.
 
-Values are not masked here; each server's secrets are beside them, so that the view can mask
-them. No ``repr`` here shows a value.
+Values are masked here, so that no view of them can show a secret.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,155 +21,109 @@ from holdfast.config.file_models import is_oauth_key
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
 from holdfast.config.read import ConfigReading, read_file
 from holdfast.config.settings import AccessRule
-from holdfast.config.spec import ServerSpec, is_key_text
-from holdfast.errors import ConfigError, ConfigNotFound, Problem
+from holdfast.config.spec import is_key_text
+from holdfast.core import MASK, Redactor, mask_url, plain
+from holdfast.errors import ConfigError, ConfigNotFound
 
-__all__ = ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"]
+__all__ = ["report_config", "visible"]
 
 Shown: TypeAlias = str | bool | int | tuple[str, ...]
+Described: TypeAlias = dict[str, Any]
+"""A part of the report: what JSON has, and problems as they were found."""
+
 _HOLDFAST = "holdfast"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Where a value came from."""
-
-    kind: Literal["file", "env", "envFile", "inferred", "default"]
-    place: str = ""
-    variables: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        match self.kind:
-            case "default":
-                return "default"
-            case "inferred":
-                return f"inferred from {self.place}"
-            case "env":
-                return f"env {', '.join(self.variables)} ({self.place})"
-            case _:
-                return self.place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Value:
-    """One value of a configuration."""
-
-    key: str
-    value: Shown = field(repr=False)
-    origin: Origin
-    hidden: bool = False
-    """Whether the value is never shown: it is an environment or header value."""
-    note: str = ""
-    """How the value was read, where the file leaves that open."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class IgnoredKey:
-    """A key that Holdfast accepts and ignores."""
-
-    key: str
-    why: str
-    place: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerProvenance:
-    """One server: its values and its problems."""
-
-    id: str
-    status: Literal["usable", "disabled", "bad"]
-    values: tuple[Value, ...] = ()
-    ignored: tuple[IgnoredKey, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfigReport:
-    """The content of ``config show``."""
-
-    file: Path | None
-    searched: tuple[Path, ...] = ()
-    servers: tuple[ServerProvenance, ...] = ()
-    settings: tuple[Value, ...] = ()
-    ignored: tuple[IgnoredKey, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    """Problems of the whole file; a server's own problems are in ``servers``."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether there is a configuration without problems."""
-        return not self.problems and not any(server.problems for server in self.servers)
 
 
 def report_config(
     path: Path | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> ConfigReport:
+) -> Described:
     """Find, read and describe a configuration; problems are part of the report and are not raised."""
     environ = os.environ if environ is None else environ
     cwd = cwd or Path.cwd()
+    report: Described = {"file": None, "searched": [], "servers": [], "settings": [], "ignored": [], "problems": []}
     try:
         file = find_config(path, environ=environ, cwd=cwd)
-    except ConfigNotFound as error:
-        return ConfigReport(file=None, searched=error.searched, problems=error.problems)
-    try:
+        report["file"] = visible(str(file))
         reading = read_file(file, environ=environ)  # it runs nothing, so a user may look before the file is trusted
     except ConfigError as error:
-        return ConfigReport(file=file, problems=error.problems)
-    return _report(reading, file, () if path else search_places(environ=environ, cwd=cwd))
-
-
-def _report(reading: ConfigReading, file: Path, searched: tuple[Path, ...]) -> ConfigReport:
+        searched = error.searched if isinstance(error, ConfigNotFound) else ()
+        return {**report, "searched": [visible(str(place)) for place in searched], "problems": list(error.problems)}
+    searched = () if path else search_places(environ=environ, cwd=cwd)
+    before = searched[: searched.index(file) + 1] if file in searched else ()
     source_map = reading.context.source_map
-    return ConfigReport(
-        file=file,
-        searched=searched[: searched.index(file) + 1] if file in searched else (),
-        servers=tuple(_server(definition, source_map) for definition in reading.definitions),
-        settings=tuple(_settings(reading)),
-        ignored=tuple(_ignored(key, source_map) for key in reading.ignored),
-    )
+    return {
+        **report,
+        "searched": [visible(str(place)) for place in before],
+        "servers": [_server(definition, source_map) for definition in reading.definitions],
+        "settings": list(_settings(reading)),
+        "ignored": [_ignored(key, source_map) for key in reading.ignored],
+    }
 
 
-def _ignored(ignored: Ignored, source_map: SourceMap) -> IgnoredKey:
-    return IgnoredKey(key=str(ignored.path[-1]), why=ignored.why, place=source_map.label(ignored.path))
+def visible(text: str) -> str:
+    """Text that is safe for a terminal: no control characters, no lone surrogates."""
+    return plain(text).encode("utf-8", "replace").decode("utf-8")
 
 
-def _server(definition: Definition, source_map: SourceMap) -> ServerProvenance:
-    ignored = tuple(_ignored(key, source_map) for key in definition.ignored)
+def _ignored(ignored: Ignored, source_map: SourceMap) -> Described:
+    return {"key": str(ignored.path[-1]), "why": ignored.why, "place": source_map.label(ignored.path)}
+
+
+def _server(definition: Definition, source_map: SourceMap) -> Described:
     server = definition.server
-    if server.problems:
-        return ServerProvenance(id=server.id, status="bad", ignored=ignored, problems=server.problems)
-    return ServerProvenance(
-        id=server.id,
-        status="usable" if server.enabled else "disabled",
-        values=tuple(_ServerValues(definition, server, source_map).all()),
-        ignored=ignored,
-        secrets=server.secrets,
-    )
+    return {
+        "id": server.id,
+        "status": "bad" if server.problems else "usable" if server.enabled else "disabled",
+        "values": [] if server.problems else list(_ServerValues(definition, source_map).all()),
+        "ignored": [_ignored(key, source_map) for key in definition.ignored],
+        "problems": list(server.problems),
+    }
+
+
+def _value(key: str, value: Shown, origin: Described, *, redactor: Redactor | None = None, note: str = "") -> Described:
+    """One value. ``redactor`` hides what is secret in it."""
+    mask = (redactor or Redactor()).mask
+    shown: object = value
+    if isinstance(value, str):
+        shown = visible(mask(mask_url(value) if key == "url" else value))
+    elif isinstance(value, tuple):
+        shown = [visible(mask(word)) for word in value]
+    return {"key": key, "value": shown, "from": origin, "note": visible(note)}
+
+
+def _origin(kind: Literal["file", "env", "envFile", "inferred", "default"], place: str = "") -> Described:
+    return {"kind": kind, "place": place, "variables": []}
+
+
+def _written(path: KeyPath, expansion: Expansion, source_map: SourceMap) -> Described:
+    """The origin of a value that the file has."""
+    variables = list(expansion.sources(path))
+    return {**_origin("env" if variables else "file", source_map.label(path)), "variables": variables}
 
 
 class _ServerValues:
     """The values of one usable server, the most important first."""
 
-    def __init__(self, definition: Definition, server: ServerSpec, source_map: SourceMap) -> None:
+    def __init__(self, definition: Definition, source_map: SourceMap) -> None:
         self._definition = definition
-        self._server = server
+        self._server = definition.server
         self._source_map = source_map
+        self._redactor = Redactor(self._server.secrets)
 
-    def all(self) -> Iterator[Value]:
+    def all(self) -> Iterator[Described]:
         yield self._transport()
         yield from self._process() if self._server.transport == "stdio" else self._requests()
         yield self._value("enabled", self._server.enabled, "enabled", "disabled")
-        yield self._value("lazy", self._server.lazy, "lazy")
+        yield self._value("lazy", self._server.lazy)
         if self._server.transport == "stdio":
-            yield self._value("startTimeout", format_duration(self._server.start_timeout), "startTimeout")
+            yield self._value("startTimeout", format_duration(self._server.start_timeout))
         yield self._timeout()
-        yield self._value("era", self._server.era, "era")
-        yield self._value("sharing", self._server.sharing, "sharing")
+        yield self._value("era", self._server.era)
+        yield self._value("sharing", self._server.sharing)
         if self._server.transport != "stdio":
-            yield self._value("identity", self._server.identity, "identity")
+            yield self._value("identity", self._server.identity)
         prefix = self._server.prefix
-        yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")
+        yield self._value("prefix", self._server.id if prefix is None else prefix)
         tools = self._server.tools
         yield self._value("tools.include", tools.include, "tools.include", "tools", "includeTools")
         yield self._value(
@@ -178,73 +131,74 @@ class _ServerValues:
         )
         yield self._value("tools.exclude", tools.exclude, "tools.exclude", "excludeTools", "disabledTools")
 
-    def _timeout(self) -> Value:
-        own = self._server.timeout
-        value = self._value("timeout", "as holdfast.call.timeout" if own is None else format_duration(own), "timeout")
-        written = self._definition.given.get("timeout")
+    def _timeout(self) -> Described:
+        own, written = self._server.timeout, self._definition.given.get("timeout")
         bare = read_bare_timeout(written)
-        return value if bare is None else replace(value, note=f"{written} read as {bare[1]}")
+        value = self._value("timeout", "as holdfast.call.timeout" if own is None else format_duration(own))
+        return value if bare is None else {**value, "note": visible(f"{written} read as {bare[1]}")}
 
-    def _transport(self) -> Value:
+    def _transport(self) -> Described:
         value = self._value("type", self._server.transport, "type", "transport", "transportType")
-        if value.origin.kind != "default":
+        if value["from"]["kind"] != "default":
             return value
-        url_key = next(
-            (key for key in ("url", "serverUrl", "httpUrl", "hub") if key in self._definition.given), "command"
-        )
-        return Value(key="type", value=value.value, origin=Origin(kind="inferred", place=url_key))
+        told_by = ("url", "serverUrl", "httpUrl", "hub")
+        return {**value, "from": _origin("inferred", next(filter(self._definition.given.get, told_by), "command"))}
 
-    def _process(self) -> Iterator[Value]:
+    def _process(self) -> Iterator[Described]:
         server = self._server
-        yield self._value("command", server.command, "command")
-        yield self._value("args", server.args, "args")
-        yield self._value("cwd", str(server.cwd or "where Holdfast is started"), "cwd")
-        for name, value in server.env.items():
-            yield Value(key=f"env.{name}", value=value, origin=self._env_origin(name), hidden=True)
+        yield self._value("command", server.command)
+        yield self._value("args", server.args)
+        yield self._value("cwd", str(server.cwd or "where Holdfast is started"))
+        for name in server.env:
+            yield _value(f"env.{name}", MASK, self._env_origin(name))
 
-    def _requests(self) -> Iterator[Value]:
+    def _requests(self) -> Iterator[Described]:
         server = self._server
         if server.hub:
-            yield self._value("hub", server.hub, "hub")
+            yield self._value("hub", server.hub)
             return
         yield self._value("url", server.url, "url", "serverUrl", "httpUrl")
         if isinstance(server.headers, Mapping):
-            for name, value in server.headers.items():
-                yield Value(key=f"headers.{name}", value=value, origin=self._origin(("headers", name)), hidden=True)
-        yield self._value("allowPlainHttp", server.allow_plain_http, "allowPlainHttp")
+            for name in server.headers:
+                yield _value(f"headers.{name}", MASK, self._origin(("headers", name)))
+        yield self._value("allowPlainHttp", server.allow_plain_http)
         yield from self._oauth()
 
-    def _oauth(self) -> Iterator[Value]:
+    def _oauth(self) -> Iterator[Described]:
         """The login settings in the definition; the server announces the others."""
         given = self._definition.given.get("oauth")
         if isinstance(given, bool):
-            yield self._value("oauth", given, "oauth")
+            yield self._value("oauth", given)
         for key, value in given.items() if isinstance(given, Mapping) else ():
             if is_oauth_key(key):
-                shown = tuple(map(str, value)) if isinstance(value, list) else value
-                shown = shown if isinstance(shown, tuple | bool) else str(shown)
                 hidden = "secret" in key.lower() or ("key" in key.lower() and is_key_text(str(value)))
-                yield Value(key=f"oauth.{key}", value=shown, origin=self._origin(("oauth", key)), hidden=hidden)
+                shown: Shown = tuple(map(str, value)) if isinstance(value, list) else str(value)
+                shown = MASK if hidden else value if isinstance(value, bool) else shown
+                yield _value(f"oauth.{key}", shown, self._origin(("oauth", key)), redactor=self._redactor)
 
-    def _value(self, key: str, value: Shown, *written_as: str) -> Value:
-        given = self._definition.given
-        paths = (tuple(name.split(".")) for name in written_as)
-        path = next((path for path in paths if _has(given, path)), None)
-        return Value(key=key, value=value, origin=self._origin(path) if path else Origin(kind="default"))
+    def _value(self, key: str, value: Shown, *written_as: str) -> Described:
+        """A value, and the place of the first of its spellings that the definition has."""
+        paths = (tuple(name.split(".")) for name in written_as or (key,))
+        path = next((path for path in paths if _has(self._definition.given, path)), None)
+        origin = self._origin(path) if path else _origin("default")
+        return _value(key, value, origin, redactor=self._redactor)
 
-    def _env_origin(self, name: str) -> Origin:
+    def _env_origin(self, name: str) -> Described:
         file = self._definition.env_file
         if file is None or _has(self._definition.given, ("env", name)):
             return self._origin(("env", name))
-        return Origin(kind="envFile", place=f"{file.path.name}:{file.lines[name]}")
+        return _origin("envFile", f"{file.path.name}:{file.lines[name]}")
 
-    def _origin(self, inside: KeyPath) -> Origin:
+    def _origin(self, inside: KeyPath) -> Described:
         return _written((*self._definition.path, *inside), self._definition.expansion, self._source_map)
 
 
-def _settings(reading: ConfigReading) -> Iterator[Value]:
+def _settings(reading: ConfigReading) -> Iterator[Described]:
     for path, name, value in _leaves(reading.config.settings):
-        yield Value(key=joined(path), value=_spelled(name, value), origin=_setting_origin(reading, path))
+        origin = _origin("default")
+        if _has(reading.settings, path):
+            origin = _written((_HOLDFAST, *path), reading.settings_expansion, reading.context.source_map)
+        yield _value(joined(path), _spelled(name, value), origin)
 
 
 def _leaves(settings: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, object]]:
@@ -255,12 +209,6 @@ def _leaves(settings: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, o
             yield from _leaves(value, inside)
         elif one.metadata:
             yield inside, one.name, value
-
-
-def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:
-    if not _has(reading.settings, path):
-        return Origin(kind="default")
-    return _written((_HOLDFAST, *path), reading.settings_expansion, reading.context.source_map)
 
 
 _LEFT_OUT = {
@@ -309,11 +257,6 @@ def _rule_text(rule: AccessRule) -> str:
         if one.name != "effect" and (value := getattr(rule, one.name)) != one.default
     ]
     return "; ".join((rule.effect, *given))
-
-
-def _written(path: KeyPath, expansion: Expansion, source_map: SourceMap) -> Origin:
-    variables = expansion.sources(path)
-    return Origin(kind="env" if variables else "file", place=source_map.label(path), variables=variables)
 
 
 def _has(given: object, path: KeyPath) -> bool:
