@@ -7,9 +7,10 @@ import json
 import pytest
 
 from holdfast.wire.raw_json import (
+    LOADED_BYTES,
     MOST_ITEMS,
     MOST_MEMBERS,
-    ODD_BYTES,
+    MOST_ODD_PARTS,
     SMALL_BYTES,
     BadJson,
     Fields,
@@ -142,10 +143,21 @@ def test_a_list_has_as_many_items_as_the_bound_and_no_more() -> None:
 
 
 def test_half_of_a_surrogate_pair_is_read_up_to_a_bound() -> None:
-    small = b'{"a":"\\ud83d","text":"%b"}' % (b"x" * (ODD_BYTES - 100))
+    small = b'{"a":"\\ud83d","text":"%b"}' % (b"x" * (LOADED_BYTES - 100))
     assert bytes(fields(small)["a"]) == b'"\\ud83d"'
     with pytest.raises(BadJson, match="half of a surrogate pair"):
         fields(small + b" " * 100)
+
+
+def test_few_parts_are_split_where_one_has_half_of_a_surrogate_pair() -> None:
+    few = b'["\\ud83d"%b]' % (b", [0]" * (MOST_ODD_PARTS - 2))
+    assert [bytes(one) for one in items(few)][:2] == [b'"\\ud83d"', b"[0]"]
+    with pytest.raises(BadJson, match="too many parts"):
+        items(few[:-1] + b",0,0]")
+    assert {key: bytes(one) for key, one in fields(b' {"a": "\\ud83d" , "b":{"c":[]}}').items()} == {
+        "a": b'"\\ud83d"',
+        "b": b'{"c":[]}',
+    }
 
 
 @pytest.mark.parametrize(

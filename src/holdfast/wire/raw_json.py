@@ -84,13 +84,10 @@ _VALUE = msgspec.json.Decoder()
 
 _written = json.JSONEncoder(separators=(",", ":")).encode
 _quoted = json.encoder.encode_basestring_ascii
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
-_GAP = re.compile(rb"[\s,\[]*")
-
-EXPLAINED_BYTES = 64 * 1024
-"""Up to this size, bytes that cannot be split are read again to say why."""
-
+_KEY = re.compile(r'[\s,]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
+_GAP = re.compile(r"[\s,]*")
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it does not read."""
 
 SMALL_BYTES = 128 * 1024
 """What is not larger is read at once: that takes a few milliseconds for any content."""
@@ -106,9 +103,9 @@ MOST_ITEMS = 800_000
 
 Ten thousand tools may have eighty each."""
 
-ODD_BYTES = 1 << 20
-"""How large an object or a list with half of a surrogate pair may be. The scanner refuses it, and the way around takes
-20 ms for so much."""
+
+MOST_ODD_PARTS = 5_000
+"""How many parts an object or a list with half of a surrogate pair may have: each takes 4 µs."""
 
 
 class BadJson(ValueError):
@@ -218,7 +215,7 @@ class RawObject:
 async def split(message: bytes | bytearray) -> Fields:
     """The members of a message; raises ``BadJson``. It waits only for a large one, between the passes over it."""
     if len(message) <= SMALL_BYTES:
-        return _members(read_bytes(message))  # type: ignore[arg-type]  # see _readable
+        return fields(read_bytes(message))  # type: ignore[arg-type]  # see _readable
     return await _large_fields(await _readable(message))
 
 
@@ -234,13 +231,13 @@ async def split_answer(message: bytes | bytearray) -> tuple[Fields, RawObject | 
             return found
         members = await _large_fields(data)
     else:
-        members = _members(read_bytes(message))  # type: ignore[arg-type]  # see _readable
+        members = fields(read_bytes(message))  # type: ignore[arg-type]  # see _readable
     raw = members.get("result")
     if not is_object(raw):
         return members, None
     try:
         # What is large here has half of a surrogate pair, and is bounded for that.
-        return members, RawObject.read(raw)  # type: ignore[arg-type]  # it is an object
+        return members, RawObject(fields(raw), raw)  # type: ignore[arg-type]  # it is an object
     except BadJson as exc:
         return members, exc
 
@@ -264,7 +261,10 @@ async def _large_fields(data: Bytes) -> Fields:
     if has_commas:
         _bound_members(data)
         await Turns().give()
-    members = _members(data)
+    try:
+        members: Fields = _OBJECT.decode(data)  # type: ignore[assignment]  # as in fields
+    except _UNREADABLE as exc:
+        members = _odd_fields(data, exc)
     await Turns().give()
     return members
 
@@ -282,7 +282,7 @@ async def _large_answer(data: bytes) -> tuple[Fields, RawObject | BadJson] | Non
                 members = await _large_fields(data)
                 return members, BadJson("it has too many parts")
         found = _ANSWER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None
     await turns.offer()
     envelope = {"id": found.id, "method": found.method, "error": found.error}
@@ -375,18 +375,10 @@ def fields(data: Bytes) -> Fields:
     """The members of a JSON object."""
     if len(data) > SMALL_BYTES and _has_many_commas(data):
         _bound_members(data)
-    return _members(data)
-
-
-def _members(data: Bytes) -> Fields:
     try:
         return _OBJECT.decode(data)  # type: ignore[return-value]  # a dict of Raw is a dict of bytes to its readers
-    except msgspec.ValidationError:
-        raise NotAnObject("it is not a JSON object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _fields_with_surrogates(data)
-    except RecursionError:
-        raise BadJson("it is nested too deep") from None
+    except _UNREADABLE as exc:
+        return _odd_fields(data, exc)
 
 
 def _has_many_commas(data: Bytes) -> bool:
@@ -443,7 +435,7 @@ def _bound_members(data: Bytes) -> None:
     """
     try:
         bulk = _BULK.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return  # it is no object, or no JSON: nothing is made of it
     if len(data) - _inside(bulk) > MEMBER_BYTES * MOST_MEMBERS:
         raise BadJson("it has too many parts")
@@ -461,17 +453,15 @@ def items(data: Bytes) -> list[Bytes]:
         return _ARRAY.decode(data)  # type: ignore[return-value]  # as above
     except msgspec.ValidationError:
         raise BadJson("it is not a JSON array") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _items_with_surrogates(data)
-    except RecursionError:
-        raise BadJson("it is nested too deep") from None
+    except _UNREADABLE as exc:
+        return [value for _, value in _odd_parts(data, _GAP, exc)]
 
 
 def objects(data: Bytes) -> list[Fields]:
     """The members of each object in a JSON array; an item that is no object has none."""
     try:
         return _OBJECTS.decode(data)  # type: ignore[return-value]  # as above
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # one is no object, or has odd escapes
+    except _UNREADABLE:  # one is no object, or has odd escapes
         return [fields(one) if is_object(one) else {} for one in items(data)]
 
 
@@ -517,7 +507,7 @@ def loads(data: Bytes) -> Any:
         raise BadJson("it is too large to be read")
     try:
         return _VALUE.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return _decoded(_values, data)  # half of a surrogate pair, a number beyond any float, or no JSON: that says why
 
 
@@ -626,55 +616,29 @@ async def load_members(result: RawObject) -> dict[str, Any]:
     return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
 
 
-# The decoder refuses an escaped lone surrogate, which JSON allows. A copy in which each surrogate is replaced by an
-# escape of the same length has the same layout, so its values show where the real ones are.
+# JSON allows half of a surrogate pair as an escape, and msgspec refuses it. Such an object or list is small, so the
+# library's own reader says whether it is JSON at all, and then where each value ends.
 
 
-def _fields_with_surrogates(data: Bytes | bytearray) -> Fields:
-    data, masked = _masked(data)
-    try:
-        found = list(_OBJECT.decode(masked).values())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadJson("it is not JSON") from None
-    position, members = 0, {}
-    for value in found:
-        key = _KEY.match(data, position)
-        position = _placed(masked, value, key.end() if key is not None else -1)
-        assert key is not None  # noqa: S101 - a place was found behind it
-        members[json.loads(key[1])] = data[position - len(bytes(value)) : position]
-    return members
+def _odd_fields(data: Bytes, refusal: Exception) -> Fields:
+    if isinstance(refusal, msgspec.ValidationError):
+        raise NotAnObject("it is not a JSON object") from None
+    return {json.loads(lead[1]): value for lead, value in _odd_parts(data, _KEY, refusal)}
 
 
-def _items_with_surrogates(data: Bytes) -> list[Bytes]:
-    data, masked = _masked(data)
-    try:
-        found = _ARRAY.decode(masked)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadJson("it is not JSON") from None
-    position, values = 0, []
-    for value in found:
-        gap = _GAP.match(data, position)
-        position = _placed(masked, value, gap.end() if gap is not None else -1)
-        values.append(data[position - len(bytes(value)) : position])
-    return values
-
-
-def _masked(data: Bytes | bytearray) -> tuple[bytes, bytes]:
-    """The bytes, and the copy in which the surrogates are replaced; raises ``BadJson`` where there are none."""
-    data = bytes(data)
-    if len(data) > ODD_BYTES:
-        raise BadJson("it is not JSON, or it is too large for a text with half of a surrogate pair")
-    masked, count = _SURROGATE.subn(rb"\\u0041", data)
-    if not count:
-        if len(data) <= EXPLAINED_BYTES:
-            loads(data)  # the slower reader says why
-        raise BadJson("it is not JSON")
-    return data, masked
-
-
-def _placed(masked: bytes, value: Raw, start: int) -> int:
-    """Where a value ends; duplicate keys move values, and then the layout says nothing."""
-    end = start + len(bytes(value))
-    if start < 0 or masked[start:end] != bytes(value):
-        raise BadJson("it repeats a key")
-    return end
+def _odd_parts(data: Bytes, lead: re.Pattern[str], refusal: Exception) -> Iterator[tuple[re.Match[str], bytes]]:
+    """Each value, and what stands before it. Raises ``BadJson`` where it is no JSON."""
+    if isinstance(refusal, RecursionError):
+        raise BadJson("it is nested too deep") from None
+    if len(data) > LOADED_BYTES:
+        raise BadJson("it is not JSON, or it is too large for a text with half of a surrogate pair") from None
+    _decoded(_values, data)
+    text = bytes(data).decode()
+    at = len(text) - len(text.lstrip()) + 1  # after the bracket
+    for _ in range(MOST_ODD_PARTS):
+        found = lead.match(text, at)
+        if found is None or text[found.end()] == "]":
+            return
+        _, at = _values.raw_decode(text, found.end())
+        yield found, text[found.end() : at].encode()
+    raise BadJson("it has too many parts for a text with half of a surrogate pair")
