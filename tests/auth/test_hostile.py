@@ -16,7 +16,7 @@ from holdfast.auth.token_store import TokenStore
 from holdfast.core.evidence import Challenge
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
-from holdfast.wire.http.fetch import HttpAnswer
+from holdfast.wire.http.client import HttpAnswer
 from tests.auth.grants import grant
 from tests.auth.logins import PATIENCE, aged, logged_in
 from tests.peers.browser import Browser

@@ -350,8 +350,8 @@ async def test_a_call_whose_connection_never_came_to_stand_was_not_acted_upon_an
 
     async with McpPeer() as peer, running({"a": peer}) as hub:
         await settled(hub, peer)
-        monkeypatch.setattr(Pool, "_connected", dropped)
-        monkeypatch.setattr(Pool, "_free", lambda pool: None)
+        monkeypatch.setattr(Pool, "connected", dropped)
+        monkeypatch.setattr(Pool, "free", lambda pool: None)
         with pytest.raises(CallFailed, match="waiting for a connection") as failure:
             await hub.call_tool("a__echo")
         assert "uncertain" not in str(failure.value)

@@ -64,15 +64,14 @@ def ours(pieces: list[bytes]) -> Read | None:
     parser.expect()
     try:
         for piece in pieces:
-            parser.receive(piece)
-            while (event := parser.next_event()) is not None:
+            for event in parser.receive(piece):
                 if isinstance(event, AnswerHead):
                     status = event.status
                 elif isinstance(event, AnswerEnd):
                     return Read(status, body, complete=True)
                 else:
                     body += event
-        complete = parser.close() is not None
+        complete = parser.close()
     except Disconnected:
         complete = False
     except NotHttp:

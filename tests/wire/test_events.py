@@ -10,8 +10,8 @@ from holdfast.config.settings import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, OverBound
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.answer_parser import AnswerHead
-from holdfast.wire.http.client import read_events
 from holdfast.wire.http.connection import PooledConnection, Response
+from holdfast.wire.http.event_stream import ServerEvents
 from holdfast.wire.http.pool import HttpOrigin, Pool
 
 pytestmark = pytest.mark.anyio
@@ -34,12 +34,12 @@ def answer(pieces: Sequence[bytes], *, ends: bool = True) -> Response:
 async def test_events_are_read_whole_however_they_are_cut() -> None:
     for size in range(1, len(STREAM)):
         pieces = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
-        events = [(event.name, event.data) async for event in read_events(answer(pieces), Limits())]
+        events = [(event.name, event.data) async for event in ServerEvents(answer(pieces), Limits())]
         assert events == [("line", '{"a":"ü"}'.encode()), ("message", b"x\ny")]
 
 
 async def test_a_stream_that_falls_silent_is_lost_and_its_events_stand() -> None:
-    events = read_events(answer([b"data: one\n\n: alive\n\n"], ends=False), Limits(), silence=0.05)
+    events = ServerEvents(answer([b"data: one\n\n: alive\n\n"], ends=False), Limits(), silence=0.05)
     assert (await anext(events)).data == b"one"
     with pytest.raises(ServerFailure) as failed:
         await anext(events)
@@ -49,7 +49,7 @@ async def test_a_stream_that_falls_silent_is_lost_and_its_events_stand() -> None
 @pytest.mark.requirement("SEC-4")
 async def test_an_event_over_the_bound_on_a_message_is_an_error_with_its_setting() -> None:
     with pytest.raises(ServerFailure) as failed:
-        async for _ in read_events(answer([b"data: " + b"x" * 2000]), Limits(message_bytes=1000)):
+        async for _ in ServerEvents(answer([b"data: " + b"x" * 2000]), Limits(message_bytes=1000)):
             pass
     assert isinstance(failed.value.evidence, OverBound)
     assert failed.value.evidence.setting == "holdfast.limits.messageBytes"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.answer_parser import NotHttp, _known
+from holdfast.wire.http.answer_parser import NotHttp
 from holdfast.wire.http.connection import PooledConnection
 from holdfast.wire.http.framing import KNOWN_BYTES, MOST_KNOWN, KnownHeads
+from holdfast.wire.http.pool import HttpOrigin, Pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-4", "SEC-7")]
 
@@ -85,17 +86,15 @@ class Wire(asyncio.Transport):
     close = abort
 
 
-class Owner:
+class Owner(Pool):
     """The pool of a connection: it notes that the connection is free."""
 
     def __init__(self) -> None:
+        super().__init__(HttpOrigin("127.0.0.1", 1, tls=False))
         self.released = False
 
-    def release(self, _: PooledConnection) -> None:
+    def release(self, connection: PooledConnection) -> None:
         self.released = True
-
-    def await_end(self, _: PooledConnection) -> None:
-        """No reader of these tests leaves."""
 
 
 async def _read(pieces: list[bytes]) -> object:
@@ -170,7 +169,7 @@ async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
     assert found == (200, {"content-type": "application/json", "content-length": "8"}, b'{"a": 1}', True, True)
 
 
-async def test_a_head_that_came_before_means_the_same_and_what_is_kept_of_heads_is_bounded() -> None:
+def test_what_is_kept_of_heads_is_bounded() -> None:
     heads: KnownHeads[int] = KnownHeads()
     for number in range(MOST_KNOWN):
         heads.keep(b"%d" % number, number, {})
@@ -178,7 +177,3 @@ async def test_a_head_that_came_before_means_the_same_and_what_is_kept_of_heads_
     assert (heads.get(b"0"), heads.get(b"x" * (KNOWN_BYTES + 1))) == (0, None)
     heads.keep(b"one more", 1, {})
     assert (heads.get(b"0"), heads.get(b"one more")) == (None, 1)
-    named = b"HTTP/1.1 200 OK\r\nset-cookie: a=1\r\ncontent-length: 2\r\n\r\nok"
-    for answer in (*ANSWERS, named):
-        assert await _read([answer]) == await _read([answer[:9], answer[9:]]) == await _read([answer])
-    assert _known.get(named[:-2]) is None, "a cookie is for one client"

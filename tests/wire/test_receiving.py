@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.wire.http.receive_room import ReceiveRoom
+from holdfast.wire.http.connection import ReceiveRoom
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-11", "HUB-17")]
 
@@ -24,9 +24,12 @@ class Answers:
         over = asyncio.Event()
 
         async def receive() -> None:
-            async with self.room.of(server, size):
-                self.began.append(server)
+            await self.room.take(server, size)
+            self.began.append(server)
+            try:
                 await over.wait()
+            finally:
+                self.room.give_back(server, size)
 
         self.tasks.append(asyncio.create_task(receive()))
         self.done.append(over)

@@ -30,16 +30,14 @@ if TYPE_CHECKING:
     from holdfast.wire.http.answer_parser import NotHttp as NotHttp
     from holdfast.wire.http.client import (
         LEAVING_HEADER as LEAVING_HEADER,
-        Authorize as Authorize,
-        ssl_context as ssl_context,
-    )
-    from holdfast.wire.http.connection import Response as Response
-    from holdfast.wire.http.fetch import (
         ApiClient as ApiClient,
+        Authorize as Authorize,
         HttpAnswer as HttpAnswer,
         exchange as exchange,
         fetch as fetch,
+        ssl_context as ssl_context,
     )
+    from holdfast.wire.http.connection import Response as Response, share_receive_room as share_receive_room
     from holdfast.wire.http.framing import (
         BadChunk as BadChunk,
         ChunkReader as ChunkReader,
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
         Pool as Pool,
         unix_peer_uid as unix_peer_uid,
     )
-    from holdfast.wire.http.receive_room import share_receive_room as share_receive_room
     from holdfast.wire.hub_peer import (
         CLIENT_HEADER as CLIENT_HEADER,
         FAILURE_KEY as FAILURE_KEY,

@@ -33,8 +33,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.caller_identity import CallerIdentity, SignAssertion
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
-from holdfast.wire.http.sse import SseDispatcher
-from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.in_flight import Era
 from holdfast.wire.process import Child, OnStderr

@@ -203,34 +203,38 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
 
 
+def _key(request_id: RequestId) -> RequestId:
+    """An id as it is compared: ``"1"`` answers 1. Almost every id is a number of our own."""
+    return request_id if type(request_id) is int else coerce_request_id(request_id)
+
+
 class PendingRequest:
     """One request under way. The task that waits awaits ``result``, or reads until it is settled."""
 
-    __slots__ = ("_answer", "_waiter", "id", "on_progress", "sent_at")
+    __slots__ = ("_answer", "_waiter", "id", "key", "on_progress", "sent_at", "settled")
 
     def __init__(self, request_id: RequestId, on_progress: OnProgress | None) -> None:
         self.id = request_id
+        self.key = _key(request_id)
+        """The id as it is compared."""
         self.on_progress = on_progress
         self.sent_at: int | None = None
         """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
         self._answer: RawObject | Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def settled(self) -> bool:
+        self.settled = False
         """Whether its answer came, or the reason for a missing one."""
-        return self._answer is not None
 
     def settle(self, answer: RawObject | Exception) -> None:
         """Its result, its error, or the reason for a missing answer; the first one counts."""
-        if self._answer is None:
-            self._answer = answer
+        if not self.settled:
+            self._answer, self.settled = answer, True
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
 
     async def result(self) -> RawObject:
         """The result, when it has come. Raises ``MCPError`` for an error answer."""
-        if self._answer is None:
+        if not self.settled:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         return self.answer()
@@ -325,11 +329,6 @@ class Inbound:
         """Handlers report no progress."""
 
 
-def _key(request_id: RequestId) -> RequestId:
-    """An id as it is compared: ``"1"`` answers 1. Almost every id is a number of our own."""
-    return request_id if type(request_id) is int else coerce_request_id(request_id)
-
-
 class PendingRequests:
     """Our requests that wait for their answers, by id."""
 
@@ -346,15 +345,15 @@ class PendingRequests:
         if request_id is None:
             self._next_id += 1
             request_id = self._next_id
-        key = _key(request_id)
-        if key in self._waiting:
+        pending = PendingRequest(request_id, on_progress)
+        if pending.key in self._waiting:
             raise ValueError(f"request id {request_id!r} is already in flight")
-        pending = self._waiting[key] = PendingRequest(request_id, on_progress)
+        self._waiting[pending.key] = pending
         return pending
 
     def close(self, pending: PendingRequest) -> None:
         """Forget a request; later messages for it are dropped."""
-        self._waiting.pop(_key(pending.id), None)
+        self._waiting.pop(pending.key, None)
 
     def get(self, request_id: RequestId) -> PendingRequest | None:
         """The request with this id, if it waits."""

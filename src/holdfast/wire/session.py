@@ -55,8 +55,7 @@ from holdfast.turns import Turns
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.caller_identity import CallerIdentity
 from holdfast.wire.dispatcher import ServerDispatcher
-from holdfast.wire.http.sse import SseDispatcher
-from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
 from holdfast.wire.listing import HeaderMap, Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools

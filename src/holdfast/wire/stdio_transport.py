@@ -27,7 +27,7 @@ from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcp
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.dispatcher import DuplexDispatcher
-from holdfast.wire.http.client import over_message_bound
+from holdfast.wire.http.event_stream import over_message_bound
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
 from holdfast.wire.raw_json import one_line
 from holdfast.wire.relay import until_cancelled

@@ -15,51 +15,51 @@ import time
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import NamedTuple, Protocol, TypeAlias
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self, TypeAlias
 from urllib.parse import unquote
 
 import anyio
 import httpx2
 
-from holdfast.config import UNIX, Limits, ServerSpec
+from holdfast.config import UNIX, HeaderSource, Limits, ServerSpec
 from holdfast.core import (
     LONGEST_BODY,
     BadConfig,
     CredentialsUnavailable,
     HttpStatus,
     Login,
-    NetworkFailure,
-    NetworkFault,
-    OverBound,
     PlainHttpRefused,
     Redactor,
     Redirected,
     Statement,
+    TimedOut,
     is_loopback,
     stated_in,
 )
 from holdfast.errors import ServerFailure
-from holdfast.turns import Turns
-from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
 from holdfast.wire.http.answer_parser import BrokenHttp, NotHttp
-from holdfast.wire.http.connection import LARGE_BYTES, Response
+from holdfast.wire.http.connection import Response
+from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
+from holdfast.wire.http.framing import BadEncoding
 from holdfast.wire.http.http_faults import evidence_of
-from holdfast.wire.http.inflate import BadEncoding
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy
-from holdfast.wire.http.receive_room import receive_room
 
 __all__ = [
-    "EVENT_STREAM",
+    "ApiClient",
+    "ApiEvent",
     "Authorize",
     "Authorizer",
+    "HttpAnswer",
     "HttpPeer",
     "content_type",
-    "over_message_bound",
+    "exchange",
+    "fetch",
     "read_bounded",
-    "read_events",
     "ssl_context",
     "translated",
 ]
@@ -81,9 +81,6 @@ class Authorizer(Protocol):
 Authorize: TypeAlias = Callable[[ServerSpec], Authorizer | None]
 """Finds a server's authorizer; None for a server that takes no login."""
 
-
-EVENT_STREAM = "text/event-stream"
-"""The content type of a stream of server-sent events."""
 
 CONNECT_SECONDS = 9.0
 """A longer TCP and TLS handshake has met a packet filter, unless the attempts of a server may take longer."""
@@ -277,22 +274,38 @@ class HttpPeer:
     ) -> Response:
         """Send a request with current headers and token. One that is refused for its token is sent again.
 
-        The caller closes the response, and translates exceptions. ``again``: the server may get it twice.
+        The caller closes the response, and translates exceptions. A request is written once. A peer may close a kept
+        connection while the next request is on its way: with ``again``, a request that met such an end is sent once
+        more, only for those that a server may get twice.
         """
-        refused = False
-        pool, target = self._route(url)
+        refused, fresh, redirects = False, False, 0
+        pool, target = self._own_route if url is self.url and self._own_route is not None else self._route(url)
         while True:
             own, token = await self._credentials.current()
             given = {**_DEFAULT_HEADERS, **self._cookies.header, **own, **headers}
-            response = await pool.request(method, target, given.items(), content, on_sending=on_sending, again=again)
+            connection = None if fresh else pool.free()
+            if connection is None:
+                connection = await pool.connected()
+            if on_sending is not None:
+                on_sending()
+            answer = connection.begin(pool.head(method, target, given.items(), content), content or b"")
+            try:
+                response = await answer
+            except BaseException as exc:
+                if not pool.give_up(connection, answer, exc) or not again:
+                    raise
+                fresh = True  # the peer may have closed all that were kept
+                continue
             if "set-cookie" in response.headers:
                 self._cookies.note(response.headers["set-cookie"])
             if response.status in REDIRECTS and "location" in response.headers:
-                asked = _Asked(method, url, given, content, on_sending)
-                response = await self._redirected(asked, response)
-            if response.status != 401 or token is None or refused or not await self._has_another(response, token):
+                url = _following(method, url, response, may=redirects < MAX_REDIRECTS)
+                pool, target = self._route(url)
+                redirects += 1
+            elif response.status != 401 or token is None or refused or not await self._has_another(response, token):
                 return response
-            refused = True
+            else:
+                refused = True
 
     async def _has_another(self, refusal: Response, token: str) -> bool:
         """Whether there is another token. If so, or if the check fails, the refusal is closed."""
@@ -323,41 +336,8 @@ class HttpPeer:
         )
         return seen, body
 
-    async def _redirected(self, asked: _Asked, response: Response) -> Response:
-        """Follow a redirect, only within the origin and only if it keeps method and body."""
-        url = asked.url
-        for _ in range(MAX_REDIRECTS):
-            following = self._following(asked, url, response)
-            if following is None:
-                return response
-            url = following
-            pool, target = self._route(url)
-            response = await pool.request(
-                asked.method, target, asked.headers.items(), asked.content, on_sending=asked.on_sending
-            )
-            if "set-cookie" in response.headers:
-                self._cookies.note(response.headers["set-cookie"])
-        if self._following(asked, url, response, may=False) is None:
-            return response
-        raise AssertionError("a redirect that may not be followed raises")
-
-    def _following(self, asked: _Asked, url: httpx2.URL, response: Response, *, may: bool = True) -> httpx2.URL | None:
-        """Where a redirect leads; None where there is none. Raises where it may not be followed."""
-        location = response.headers.get("location")
-        if response.status not in REDIRECTS or location is None:
-            return None
-        response.close()
-        following = _joined(url, location.strip())
-        if may and _keeps_to(url, following) and _keeps_method(response.status, asked.method):
-            return following
-        shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
-        downgrade = url.scheme == "https" and following.scheme == "http"
-        raise ServerFailure(Redirected(status=response.status, location=shown, downgrade=downgrade))
-
     def _route(self, url: httpx2.URL) -> tuple[Pool, str]:
         """The connections for a URL, and its path and query. Almost every request is to the endpoint itself."""
-        if url is self.url and self._own_route is not None:
-            return self._own_route
         route = self._pool(url), url.raw_path.decode("ascii")
         if url is self.url:
             self._own_route = route
@@ -406,51 +386,6 @@ async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
     return body
 
 
-FED_BYTES = 16 * 1024
-"""How much of a stream is read in one piece: it may hold thousands of empty lines."""
-
-
-async def read_events(
-    response: Response,
-    limits: Limits,
-    *,
-    silence: float | None = None,
-    skips: bool = False,
-) -> AsyncGenerator[ServerEvent, None]:
-    """The events of a stream until it ends; one that is over the bound on a message raises ``ServerFailure``.
-
-    With ``skips`` it is given as a cut event, and the stream goes on.
-
-    With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
-    """
-    reader, turns = EventReader(limits.message_bytes, skips=skips), Turns()
-    server = response.server
-    try:
-        async with AsyncExitStack() as room:
-            has_room = False
-            while (
-                chunk := await (response.next_chunk() if silence is None else _within(silence, response))
-            ) is not None:
-                for start in range(0, len(chunk), FED_BYTES):
-                    for event in reader.feed(chunk[start : start + FED_BYTES]):
-                        yield event
-                    await turns.offer()
-                if (reader.pending > LARGE_BYTES) != has_room:
-                    has_room = not has_room
-                    if has_room:
-                        await room.enter_async_context(receive_room().of(server, limits.message_bytes))
-                    else:
-                        await room.aclose()
-    except EventTooLarge as exc:
-        raise ServerFailure(over_message_bound(limits)) from exc
-
-
-async def _within(silence: float, response: Response) -> bytes | None:
-    with anyio.move_on_after(silence):
-        return await response.next_chunk()
-    raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
-
-
 def content_type(response: Response) -> str:
     """The content type without its parameters, in lower case; empty where there is none."""
     kind = response.headers.get("content-type", "")
@@ -460,19 +395,137 @@ def content_type(response: Response) -> str:
     return kinds.pop() if len(kinds) == 1 else kind.partition(";")[0].strip().lower()  # some proxies repeat it
 
 
-def over_message_bound(limits: Limits) -> OverBound:
-    """The evidence of an answer that is too large."""
-    return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
+# Peers that are no MCP servers: one document, one exchange, or a small web API with an event stream. The caller
+# interprets an answer, an error status too.
+
+LARGEST = 16 << 20
+LARGEST_ANSWER = 256 << 10
+"""How many bytes of an authorization server's answer are read: it is parsed in one step of the event loop."""
 
 
-class _Asked(NamedTuple):
-    """A request that is redirected."""
+@dataclass(frozen=True)
+class HttpAnswer:
+    """What came back; an error status is an answer too."""
 
-    method: str
-    url: httpx2.URL
-    headers: Mapping[str, str]
-    content: bytes | None
-    on_sending: Callable[[], None] | None
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+async def fetch(
+    url: str,
+    *,
+    headers: HeaderSource | None = None,
+    allow_plain_http: bool = False,
+    within: float = 10.0,
+    largest: int = LARGEST,
+) -> bytes:
+    """The body of a GET; ``ServerFailure`` with its evidence if there is none, or an error status."""
+    spec = ServerSpec(
+        id="document", transport="http", url=url, headers=headers or {}, allow_plain_http=allow_plain_http
+    )
+    doing = "the document"
+    with anyio.move_on_after(within):
+        peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor())
+        try:
+            async with peer.request("GET", httpx2.URL(url), headers={}, doing=doing) as response:
+                if response.status < 300:
+                    return bytes(await read_bounded(response, peer.limits))
+                raise ServerFailure((await peer.refusal(response))[0])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await peer.aclose()
+    raise ServerFailure(TimedOut(doing=doing, after=within))
+
+
+async def exchange(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+    doing: str,
+    within: float = 10.0,
+    on_sending: Callable[[], None] | None = None,
+) -> HttpAnswer:
+    """One request and its answer, an error status too; ``ServerFailure`` if there is none."""
+    with anyio.move_on_after(within):
+        peer = HttpPeer(
+            ServerSpec(id="authorization", transport="http", url=url), Limits(message_bytes=LARGEST_ANSWER), Redactor()
+        )
+        try:
+            async with peer.request(
+                method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
+            ) as response:
+                return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, peer.limits)))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await peer.aclose()
+    raise ServerFailure(TimedOut(doing=doing, after=within))
+
+
+class ApiEvent(NamedTuple):
+    """One event of a stream."""
+
+    name: str
+    data: str
+
+
+class ApiClient:
+    """One API at one base URL. Use it as ``async with ApiClient(url, headers=…) as api``."""
+
+    def __init__(
+        self, url: str, *, headers: Mapping[str, str], largest: int = 64 << 20, tls: ssl.SSLContext | None = None
+    ) -> None:
+        spec = ServerSpec(id="api", transport="http", url=url, headers=headers)
+        self._peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor(headers.values()), tls=tls)
+        self._base = url.rstrip("/")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._peer.aclose()
+
+    async def ask(self, method: str, path: str, *, body: bytes | None = None, within: float) -> HttpAnswer:
+        """Send one request."""
+        headers = {"content-type": "application/json"} if body is not None else {}
+        with anyio.move_on_after(within):
+            async with self._peer.request(
+                method, httpx2.URL(self._base + path), headers=headers, content=body, doing=path
+            ) as response:
+                return HttpAnswer(
+                    response.status, response.headers, bytes(await read_bounded(response, self._peer.limits))
+                )
+        raise ServerFailure(TimedOut(doing="its answer", after=within))
+
+    async def events(self, path: str, *, silence: float) -> AsyncGenerator[ApiEvent | HttpAnswer, None]:
+        """The events of a stream until it ends; one ``HttpAnswer`` where there is no stream.
+
+        A stream that sends nothing for ``silence`` seconds, not even a comment, counts as lost. So does one that has
+        not begun by then.
+        """
+        async with AsyncExitStack() as stack:
+            response = await self._opened(stack, path, silence)
+            if isinstance(response, HttpAnswer):
+                yield response
+                return
+            async for event in ServerEvents(response, self._peer.limits, silence=silence):
+                if event.data:
+                    yield ApiEvent(event.name, event.data.decode("utf-8", "replace"))
+
+    async def _opened(self, stack: AsyncExitStack, path: str, within: float) -> Response | HttpAnswer:
+        """A stream, which ends with the stack, or the answer that came instead."""
+        request = self._peer.request("GET", httpx2.URL(self._base + path), headers={"accept": EVENT_STREAM}, doing=path)
+        with anyio.move_on_after(within):
+            response = await stack.enter_async_context(request)
+            if response.status == 200 and content_type(response) == EVENT_STREAM:
+                return response
+            return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, self._peer.limits)))
+        raise ServerFailure(TimedOut(doing="its answer", after=within))
 
 
 def _basic(url: httpx2.URL) -> str:
@@ -537,11 +590,18 @@ def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - th
     return context
 
 
-def _joined(url: httpx2.URL, location: str) -> httpx2.URL:
+def _following(method: str, url: httpx2.URL, response: Response, *, may: bool) -> httpx2.URL:
+    """Where a redirect leads. Raises unless it stays within the origin and keeps method and body."""
+    response.close()
     try:
-        return url.join(location)
+        following = url.join(response.headers["location"].strip())
     except (httpx2.InvalidURL, ValueError) as exc:
         raise BrokenHttp("it redirects to no address") from exc
+    if may and _keeps_to(url, following) and _keeps_method(response.status, method):
+        return following
+    shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
+    downgrade = url.scheme == "https" and following.scheme == "http"
+    raise ServerFailure(Redirected(status=response.status, location=shown, downgrade=downgrade))
 
 
 def _keeps_to(here: httpx2.URL, there: httpx2.URL) -> bool:

@@ -14,24 +14,18 @@ import logging
 import select
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from holdfast.core import fault_line
 from holdfast.turns import Turns
-from holdfast.wire.http.answer_parser import (
-    AnswerEnd,
-    AnswerEvent,
-    AnswerHead,
-    AnswerParser,
-    BrokenHttp,
-    Disconnected,
-    NotHttp,
-)
-from holdfast.wire.http.framing import append_piece
-from holdfast.wire.http.inflate import Inflater
-from holdfast.wire.http.receive_room import receive_room
+from holdfast.wire.http.answer_parser import AnswerEnd, AnswerHead, AnswerParser, BrokenHttp, Disconnected, NotHttp
+from holdfast.wire.http.framing import Inflater, append_piece
 
-__all__ = ["PooledConnection", "Response"]
+if TYPE_CHECKING:
+    from holdfast.wire.http.pool import Pool
+
+__all__ = ["PooledConnection", "ReceiveRoom", "Response", "receive_room", "share_receive_room"]
 
 LARGE_BYTES: Final = 128 * 1024
 """From this size on, the rest of a body is received into the memory that it stays in: no piece of it is copied."""
@@ -58,8 +52,8 @@ class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
     __slots__ = (
-        "_connection", "_inflater", "_left", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "head",
-        "headers", "server", "status",
+        "_connection", "_inflater", "_left", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error",
+        "head", "headers", "held", "server", "status",
     )  # fmt: skip
 
     def __init__(self, connection: PooledConnection | None, head: AnswerHead) -> None:
@@ -81,35 +75,38 @@ class Response:
         """How much may come before the reader is woken."""
         self._left = False
         """Whether its reader wants no more of it."""
+        self.held = 0
+        """The room that it has in the ``ReceiveRoom``."""
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
         connection = self._connection
-        if connection is not None and self._inflater is None:
-            left = connection.left
-            if LARGE_BYTES <= left <= most - self._size:
-                async with receive_room().of(self.server, left):
-                    # It may have come to its end meanwhile, or have failed.
-                    return await (self._received(connection) if connection.left else self._collected(most, []))
-            self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
-            connection.flow.resume()
-        return await self._collected(most, [])
+        try:
+            if connection is not None and self._inflater is None:
+                if LARGE_BYTES <= connection.left <= most - self._size:
+                    await self.hold(connection.left)
+                    if connection.left:  # else it came to its end meanwhile, or has failed
+                        return await self._received(connection)
+                self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
+                connection.flow.resume()
+            return await self._collected(most)
+        finally:
+            self.let_go()
 
-    async def _collected(self, most: int, parts: list[bytes], *, has_room: bool = False) -> bytes | bytearray | None:
-        """The whole body after these parts, in pieces as they come; once it is large, with room for the largest one."""
-        size = sum(map(len, parts))
+    async def _collected(self, most: int) -> bytes | bytearray | None:
+        """The whole body, in pieces as they come; once it is large, with room for the largest one."""
+        size, parts = 0, []
         while (chunk := await self.next_chunk()) is not None:
             size += len(chunk)
             if size > most:
                 self.close()
                 return None
             parts.append(chunk)
-            if size > LARGE_BYTES and not has_room and self._connection is not None:
-                async with receive_room().of(self.server, most):
-                    if self._inflater is None and self._connection is not None:
-                        self._read_ahead = most  # nor does one hold up its sender
-                        self._connection.flow.resume()
-                    return await self._collected(most, parts, has_room=True)
+            if size > LARGE_BYTES and not self.held and self._connection is not None:
+                await self.hold(most)
+                if self._inflater is None and self._connection is not None:
+                    self._read_ahead = most  # nor does one hold up its sender
+                    self._connection.flow.resume()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _received(self, connection: PooledConnection) -> bytearray:
@@ -124,8 +121,19 @@ class Response:
         self._size = 0
         connection.receive_into(memoryview(body)[came:])
         while not self.complete:
-            await self._more()
+            await self._arrival()
         return body
+
+    async def hold(self, size: int) -> None:
+        """Wait for room for a large answer, or for a large part of it."""
+        await receive_room().take(self.server, size)
+        self.held = size
+
+    def let_go(self) -> None:
+        """Give the room back."""
+        if self.held:
+            receive_room().give_back(self.server, self.held)
+            self.held = 0
 
     @property
     def is_whole(self) -> bool:
@@ -139,47 +147,44 @@ class Response:
             yield chunk
 
     async def next_chunk(self) -> bytes | None:
-        """The next piece of the body; None at its end."""
-        if self._inflater is not None and (piece := self._inflater.take()):
+        """The next piece of the body, with all that waits: the events of a stream often come many at a time.
+
+        None at its end. What is inflated may grow, so it comes part by part.
+        """
+        inflater = self._inflater
+        if inflater is not None and (piece := inflater.take()):
             await Turns().give()  # other tasks have their turn between the pieces of one that inflates without end
             return piece
         while True:
-            while self._parts:
-                part = self._next_part()
+            while parts := self._parts:
+                if len(parts) == 1 or inflater is not None:
+                    part = bytes(parts.popleft())  # small ones were joined as a bytearray
+                else:
+                    part = b"".join(parts)
+                    parts.clear()
+                self._size -= len(part)
                 if self._connection is not None and self._connection.flow.paused and self._size < BUFFERED_BYTES:
                     self._connection.flow.resume()
-                if self._inflater is not None:
-                    self._inflater.feed(part)
-                    part = self._inflater.take()
+                if inflater is not None:
+                    inflater.feed(part)
+                    part = inflater.take()
                 if part:
                     return part
             if self.complete:
                 return None
-            await self._more()
+            await self._arrival()
 
-    def _next_part(self) -> bytes:
-        """All that waits, as one piece: the events of a stream often come many at a time. What is inflated may grow."""
-        parts = self._parts
-        if len(parts) == 1 or self._inflater is not None:
-            part = bytes(parts.popleft())  # small ones were joined as a bytearray
-        else:
-            part = b"".join(parts)
-            parts.clear()
-        self._size -= len(part)
-        return part
-
-    async def _more(self) -> None:
-        """Wait until more of the body came, or its end; raises why it will not come."""
+    def _arrival(self) -> asyncio.Future[None]:
+        """Done when more of the body came, or its end; raises why it will not come."""
         if self.error is not None:
             raise self.error
         self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def close(self) -> None:
         """Read no more of it. A connection whose answer was not read to its end is of no further use."""
+        if self.held:
+            self.let_go()
         if self._connection is not None and not self._left:
             self._connection.abort()
 
@@ -190,7 +195,8 @@ class Response:
             self._left = True
             self._parts.clear()
             self._size = 0
-            connection.flow.resume()
+            if connection.flow.paused:
+                connection.flow.resume()
             connection.owner.await_end(connection)
 
     # What the connection tells.
@@ -206,16 +212,14 @@ class Response:
         if self._size > self._read_ahead:
             if self._size > BUFFERED_BYTES and self._connection is not None:
                 self._connection.flow.pause()
-            self._wake()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
     def end(self, error: Exception | None = None) -> None:
         """The body is complete, or will never be."""
         self.complete = error is None
         self.error = error
         self._connection = None
-        self._wake()
-
-    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -260,20 +264,10 @@ class ReadFlow:
         return f"<ReadFlow {'paused' if self.paused else 'reads'}>"
 
 
-class ConnectionOwner(Hashable, Protocol):
-    """The pool of a connection."""
-
-    def release(self, connection: PooledConnection) -> None:
-        """It is free for the next request."""
-
-    def await_end(self, connection: PooledConnection) -> None:
-        """The reader of its answer has left. It is released at the end of the answer, or ended if that takes long."""
-
-
 class PooledConnection(asyncio.Protocol):
     """A connection, for one request after the other."""
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: Pool) -> None:
         self._loop = asyncio.get_running_loop()
         self.owner = owner
         self._parser = AnswerParser()
@@ -285,6 +279,8 @@ class PooledConnection(asyncio.Protocol):
         self.closed = False
         self._lost = False
         self.idle_since = 0.0
+        self.is_kept = False
+        """Whether it has served a request before."""
         self.keep_for = IDLE_SECONDS
 
     @property
@@ -310,7 +306,8 @@ class PooledConnection(asyncio.Protocol):
     def received(self) -> None:
         """All of it was received."""
         self.flow.hand_over(self)
-        self._take(self._parser.received())
+        self._parser.received()
+        self._complete()
 
     def usable(self, now: float) -> bool:
         """Whether nothing says that the peer has closed it."""
@@ -335,9 +332,19 @@ class PooledConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
         try:
-            self._parser.receive(data)
-            while not self.closed and (event := self._parser.next_event()) is not None:
-                self._take(event)
+            for event in self._parser.receive(data):
+                if isinstance(event, bytes):
+                    if self._response is not None:  # else its reader left
+                        self._response.feed(event)
+                elif event is AnswerEnd.END:
+                    self._complete()
+                else:
+                    self._response = Response(self, event)
+                    head, self._head = self._head, None
+                    if head is not None and not head.done():
+                        head.set_result(self._response)
+                if self.closed:
+                    return
         except NotHttp as exc:
             self._fail(exc)
         except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone
@@ -347,8 +354,8 @@ class PooledConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The peer sends no more."""
         try:
-            if (end := self._parser.close()) is not None:
-                self._take(end)
+            if self._parser.close():
+                self._complete()
         except Disconnected as exc:
             self._fail(exc)
         return False
@@ -361,22 +368,11 @@ class PooledConnection(asyncio.Protocol):
         else:
             self.eof_received()
 
-    def _take(self, event: AnswerEvent) -> None:
-        if isinstance(event, AnswerHead):
-            self._response = Response(self, event)
-            head, self._head = self._head, None
-            if head is not None and not head.done():
-                head.set_result(self._response)
-        elif self._response is None:
-            return  # its reader left
-        elif isinstance(event, AnswerEnd):
-            self._complete(self._response)
-        else:
-            self._response.feed(event)
-
-    def _complete(self, response: Response) -> None:
+    def _complete(self) -> None:
         """The answer is complete. The connection is free if both sides keep it, and all of the request was sent."""
-        self._response = None
+        response, self._response = self._response, None
+        if response is None:
+            return
         response.end()
         if self.closed:
             return
@@ -460,3 +456,88 @@ def _inflater(encoding: str) -> Inflater | None:
     """What undoes the compression of a body, if it has one."""
     named = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     return Inflater(",".join(named)) if named else None
+
+
+RECEIVED_BYTES: Final = 64 * 1024 * 1024
+"""In all workers together: four messages of the largest size."""
+
+
+class ReceiveRoom:
+    """How many bytes of large answers are received at the same time, in one event loop (SEC-11).
+
+    A call of a few bytes may be answered by a message of the largest size, and a thousand calls may run. So a large
+    answer is received when there is room for it; until then the server's connection is not read. One server has half
+    of the room at most: one that sends slowly does not hold up the answers of others. Those that wait are served in
+    order.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[Hashable, int] = {}
+        self._waiting: dict[asyncio.Future[None], tuple[Hashable, int]] = {}
+        self.held = 0
+
+    async def take(self, server: Hashable, size: int) -> None:
+        """Wait for room for an answer of a server; ``give_back`` must follow. A single one always has room."""
+        if self._fits(server, size) and not any(self._has_share(*one) for one in self._waiting.values()):
+            self._take(server, size)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = server, size
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._waiting.pop(turn, None)
+            if not turn.cancelled():
+                self.give_back(server, size)  # its turn had come
+            raise
+
+    def _fits(self, server: Hashable, size: int) -> bool:
+        return (not self.held or self.held + size <= self._most) and self._has_share(server, size)
+
+    def _has_share(self, server: Hashable, size: int) -> bool:
+        """Whether a server has not used up its half: one that has waits for itself alone."""
+        own = self._held.get(server, 0)
+        return not own or own + size <= self._most // 2
+
+    def _take(self, server: Hashable, size: int) -> None:
+        self._held[server] = self._held.get(server, 0) + size
+        self.held += size
+
+    def give_back(self, server: Hashable, size: int) -> None:
+        """An answer was received, or is given up."""
+        self.held -= size
+        left = self._held[server] - size
+        if left:
+            self._held[server] = left
+        else:
+            del self._held[server]
+        for turn, (whose, wanted) in [*self._waiting.items()]:
+            if turn.done():
+                continue  # it was given up
+            if self._fits(whose, wanted):
+                del self._waiting[turn]
+                self._take(whose, wanted)
+                turn.set_result(None)
+            elif self._has_share(whose, wanted):
+                break  # it is next: those behind it do not overtake it
+
+
+_share = 1
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveRoom] = WeakKeyDictionary()
+
+
+def share_receive_room(workers: int) -> None:
+    """So many processes share the room."""
+    global _share  # noqa: PLW0603 - one for the process
+    _share = max(workers, 1)
+    _rooms.clear()
+
+
+def receive_room() -> ReceiveRoom:
+    """The room of the running event loop."""
+    loop = asyncio.get_running_loop()
+    room = _rooms.get(loop)
+    if room is None:
+        room = _rooms[loop] = ReceiveRoom(RECEIVED_BYTES // _share)
+    return room

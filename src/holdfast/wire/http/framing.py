@@ -7,10 +7,11 @@ head: so no byte after a head is read twice, and nothing in one message changes 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping, MutableSequence
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["BadChunk", "ChunkReader", "HeadFrame", "KnownHeads", "append_piece"]
+__all__ = ["BadChunk", "BadEncoding", "ChunkReader", "HeadFrame", "Inflater", "KnownHeads", "append_piece"]
 
 EXTENSION_BYTES: Final = 16 * 1024
 """What chunks may say of themselves, in all chunks of a body: hardly any peer says anything."""
@@ -120,6 +121,9 @@ class BadChunk(Exception):
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?)")
 _NEXT_CHUNK: Final = re.compile(rb"\r\n(?!0+\r)([0-9A-Fa-f]{1,15})\r\n")
+_LAST: Final = b"0\r\n\r\n"
+"""The last chunk, and no trailers."""
+
 _SIZE_BYTES: Final = 16
 """The digits of a size, and the first half of its line end."""
 
@@ -153,6 +157,9 @@ class ChunkReader:
         while at < size and not self.done:
             if self._left > 0:
                 return self._take_chunks(data, at)
+            if not self._line and not self._ended and self._left < 0 and data.startswith(_LAST, at):
+                self._ended = self.done = True  # as almost every body ends
+                return b"", at + len(_LAST)
             end = data.find(b"\n", at)
             line = self._line + (data[at:] if end < 0 else data[at : end + 1])
             self._line = b""
@@ -176,8 +183,10 @@ class ChunkReader:
             if following is None:
                 break
             at, left = following.end(), int(following[1], 16)
+        if not left and data.startswith(b"\r\n", stop):
+            stop, left = stop + 2, -1
         self._left = left
-        return b"".join(pieces), stop
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), stop
 
     def _wait(self, line: bytes) -> None:
         """Keep the beginning of a line: it is read when it is complete. One that is over its bound already is not."""
@@ -239,3 +248,79 @@ def append_piece(pieces: MutableSequence[Any], data: bytes) -> None:
         last += data
     else:
         pieces.append(bytearray(data))
+
+
+INFLATED_BYTES: Final = 256 * 1024
+"""How much is inflated in one step of the event loop."""
+
+_GZIP: Final = frozenset({"gzip", "x-gzip"})
+_RAW_DEFLATE: Final = -15
+_ZLIB: Final = 15
+_ZLIB_OR_GZIP: Final = 47
+
+
+class BadEncoding(Exception):
+    """The body is not compressed as its header says, or in a form that is not known."""
+
+
+class Inflater:
+    """Undoes the compression of an answer, a bounded piece at a time: a few bytes may stand for gigabytes.
+
+    We ask for none (``accept-encoding: identity``), and some servers compress all the same.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self._gzip = encoding in _GZIP
+        self._known = self._gzip or encoding == "deflate"
+        self._stream: zlib._Decompress | None = None
+        self._rest = b""
+        """Compressed bytes that were not read yet."""
+        self._more = False
+        """Whether the stream holds more than the latest step gave."""
+        self._over = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that came was inflated, and no stream is left open."""
+        return self._stream is None and not self._rest
+
+    def feed(self, data: bytes) -> None:
+        """A compressed piece."""
+        if not self._over:
+            self._rest += data
+
+    def take(self) -> bytes:
+        """The next piece; empty where more compressed bytes are needed."""
+        while self._rest or self._more:
+            stream = self._stream = self._stream or self._begun()
+            if stream is None:
+                break
+            try:
+                piece = stream.decompress(self._rest, INFLATED_BYTES)
+            except zlib.error as exc:
+                raise BadEncoding("its answer is badly compressed") from exc
+            self._rest = stream.unconsumed_tail
+            self._more = len(piece) == INFLATED_BYTES
+            if stream.eof:
+                self._end(stream.unused_data)
+            if piece:
+                return piece
+        return b""
+
+    def _begun(self) -> zlib._Decompress | None:
+        """A stream as its first bytes say; None as long as they do not."""
+        if not self._known:
+            raise BadEncoding("its answer is compressed in a form that was not asked for")
+        if self._gzip:
+            return zlib.decompressobj(_ZLIB_OR_GZIP)
+        if len(self._rest) < 2:
+            return None
+        # Some servers send the bare data, without the frame of zlib that the name stands for (RFC 9110, 8.4.1.2).
+        framed = self._rest[0] & 0x0F == 8 and int.from_bytes(self._rest[:2], "big") % 31 == 0
+        return zlib.decompressobj(_ZLIB if framed else _RAW_DEFLATE)
+
+    def _end(self, rest: bytes) -> None:
+        """A stream has ended: another member may follow in gzip (RFC 1952); anything else is padding."""
+        self._stream, self._more = None, False
+        self._over = not self._gzip or (bool(rest) and rest[:1] != b"\x1f")
+        self._rest = b"" if self._over else rest

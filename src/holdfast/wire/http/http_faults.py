@@ -27,7 +27,7 @@ from holdfast.core import (
     status_class,
 )
 from holdfast.wire.http.answer_parser import BrokenHttp, Disconnected, NotHttp
-from holdfast.wire.http.inflate import BadEncoding
+from holdfast.wire.http.framing import BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, ProxyRefused, ProxyUnreachable, ProxyUnusable
 
 __all__ = ["NOT_HTTP", "evidence_of"]

@@ -148,46 +148,73 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def request(
-        self,
-        method: str,
-        target: str,
-        headers: Iterable[tuple[str, str]],
-        body: bytes | None = None,
-        *,
-        on_sending: Callable[[], None] | None = None,
-        again: bool = False,
+        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None = None
     ) -> Response:
-        """Send one request; the answer's head. Names of headers are in lower case. ``on_sending``: a connection stands.
+        """Send one request; the answer's head. For a peer that needs no credentials; ``HttpPeer.send`` has them."""
+        connection = self.free() or await self.connected()
+        answer = connection.begin(self.head(method, target, headers, body), body or b"")
+        try:
+            return await answer
+        except BaseException as exc:
+            self.give_up(connection, answer, exc)
+            raise
 
-        A peer may close a kept connection while the next request is on its way. With ``again``, a request that met
-        such an end is sent once more: only for those that a server may get twice.
-        """
-        if body is None and method == "POST":
-            body = b""  # a POST without a length is refused by some servers
+    def head(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+        """The head of a request. Names of headers are in lower case."""
         asked = method, target, tuple(headers)
-        known, whole = self._last_head
+        known, written = self._last_head
         if known != asked:
-            whole = self._head(*asked)
-            self._last_head = asked, whole
-        whole += b"\r\n" if body is None else b"content-length: %d\r\n\r\n" % len(body)
-        connection = self._free()
-        kept = connection is not None
-        while True:
-            if connection is None:
-                connection = await self._connected()
-            if on_sending is not None:
-                on_sending()
-            answer = connection.begin(whole, body or b"")
+            written = self._written(*asked)
+            self._last_head = asked, written
+        if body is None and method != "POST":  # a POST without a length is refused by some servers
+            return written + b"\r\n"
+        return b"%bcontent-length: %d\r\n\r\n" % (written, len(body or b""))
+
+    def free(self) -> PooledConnection | None:
+        """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
+        now = self._loop.time()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable(now):
+                return connection
+            self._drop(connection)
+        return None
+
+    async def connected(self) -> PooledConnection:
+        """A new connection."""
+        try:
+            async with asyncio.timeout(self._connect_within):
+                connection = await self._connect()
+        except TimeoutError as exc:
+            raise ConnectTimedOut from exc
+        except ConnectFailed:
+            raise
+        except (OSError, ssl.SSLError, UnicodeError) as exc:
+            raise ConnectFailed(*exc.args) from exc
+        if self._check is not None:
             try:
-                return await answer
-            except BaseException as exc:
-                _give_up(connection, answer)
-                if not kept or not isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError):
-                    raise
-                self._keep_none_until = self._loop.time() + CLOSING_SECONDS
-                if not again:
-                    raise
-            connection, kept = None, False
+                self._check(connection.transport)
+            except ConnectFailed:
+                connection.abort()
+                raise
+        self._all = {one for one in self._all if not one.closed}
+        self._all.add(connection)
+        self.reached = True
+        return connection
+
+    def give_up(self, connection: PooledConnection, answer: asyncio.Future[Response], exc: BaseException) -> bool:
+        """The answer did not come, or is not wanted any more: the connection is of no further use.
+
+        Returns whether it is a kept connection whose peer had closed it, as it may while a request is on its way.
+        """
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            answer.result().close()
+        else:
+            connection.abort()
+        met_end = connection.is_kept and isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError)
+        if met_end:
+            self._keep_none_until = self._loop.time() + CLOSING_SECONDS
+        return met_end
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -200,7 +227,7 @@ class Pool:
         self._idle.clear()
         self._ending.clear()
 
-    def _head(self, method: str, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    def _written(self, method: str, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
         """The head of a request, without the length of its body."""
         proxy = self._proxy
         if proxy is not None and not self.origin.tls:
@@ -213,20 +240,10 @@ class Pool:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
         return "".join(lines).encode("latin-1")
 
-    def _free(self) -> PooledConnection | None:
-        """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
-        now = self._loop.time()
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable(now):
-                return connection
-            self._drop(connection)
-        return None
-
     def release(self, connection: PooledConnection) -> None:
         """A connection is free for the next request."""
         self._ending.pop(connection, None)
-        connection.idle_since = self._loop.time()
+        connection.idle_since, connection.is_kept = self._loop.time(), True
         if self._closed or connection.idle_since < self._keep_none_until:
             self._drop(connection)
             return
@@ -256,27 +273,6 @@ class Pool:
         self._all.discard(connection)
         self._ending.pop(connection, None)
         connection.abort()
-
-    async def _connected(self) -> PooledConnection:
-        try:
-            async with asyncio.timeout(self._connect_within):
-                connection = await self._connect()
-        except TimeoutError as exc:
-            raise ConnectTimedOut from exc
-        except ConnectFailed:
-            raise
-        except (OSError, ssl.SSLError, UnicodeError) as exc:
-            raise ConnectFailed(*exc.args) from exc
-        if self._check is not None:
-            try:
-                self._check(connection.transport)
-            except ConnectFailed:
-                connection.abort()
-                raise
-        self._all = {one for one in self._all if not one.closed}
-        self._all.add(connection)
-        self.reached = True
-        return connection
 
     async def _connect(self) -> PooledConnection:
         proxy, origin = self._proxy, self.origin
@@ -319,14 +315,6 @@ class Pool:
             transport, connection, self._tls, server_hostname=origin.host, ssl_handshake_timeout=NO_LIMIT
         )
         connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
-
-
-def _give_up(connection: PooledConnection, head: asyncio.Future[Response]) -> None:
-    """The answer is not wanted any more, or did not come: the connection is of no further use."""
-    if head.done() and not head.cancelled() and head.exception() is None:
-        head.result().close()
-    else:
-        connection.abort()
 
 
 class _Tunnel(asyncio.Protocol):

@@ -1,12 +1,16 @@
-"""Streamable HTTP, both eras: each request is a POST of its own, made by the caller's task.
+"""The transports over HTTP.
 
-So one failed request affects no other, its evidence reaches its caller, and a cancelled caller closes only its own
-stream. There is no connection to lose: one exchange fails, and the next one dials again.
+Streamable HTTP, both eras: each request is a POST of its own, made by the caller's task. So one failed request affects
+no other, its evidence reaches its caller, and a cancelled caller closes only its own stream. There is no connection to
+lose: one exchange fails, and the next one dials again.
 
 What can happen to a POST: an error status, which is the server's JSON-RPC error or evidence of the path to it; a JSON
 body with the answer; an event stream that has the answer somewhere, before it progress, questions and notifications.
 A stream that was cut is resumed where its server gave ids (legacy era). The answer may also come on another stream: the
 request is settled by its id, and only then its POST is over.
+
+The older HTTP+SSE: one long stream brings everything, each message of ours is a POST. A refused POST fails its own
+request alone; the end of the stream fails all requests.
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.abc
+import httpx2
 from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp_types import RequestId
@@ -27,6 +33,7 @@ from pydantic_core import from_json
 
 from holdfast.config import Limits
 from holdfast.core import (
+    Evidence,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -35,16 +42,16 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.dispatcher import ServerDispatcher
-from holdfast.wire.event_stream import ServerEvent
-from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events
+from holdfast.wire.dispatcher import DuplexDispatcher, ServerDispatcher
+from holdfast.wire.http.client import HttpPeer, content_type, read_bounded
 from holdfast.wire.http.connection import Response
+from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
 from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.in_flight import OnProgress
 from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object
-from holdfast.wire.rpc import Message, PendingRequest, call_message, notification_message
+from holdfast.wire.rpc import Message, PendingRequest, answered_id, call_message, notification_message
 
-__all__ = ["HttpDispatcher"]
+__all__ = ["HttpDispatcher", "SseDispatcher"]
 
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
@@ -62,6 +69,9 @@ RESUME_DELAY_SECONDS = 1.0
 """The pause before a cut stream is resumed, where the server names none."""
 
 RESUME_ATTEMPTS = 2
+
+CUT_SECONDS = 0.2
+"""A server that dies cuts its stream at about the same time as a POST under way."""
 
 HTTP_LEVEL = frozenset({401, 403, 407, 408, 429})
 """Statuses that concern the path to the server and not the request, for any body. 5xx belong here too."""
@@ -187,7 +197,7 @@ class HttpDispatcher(ServerDispatcher):
             if content_type(response) != EVENT_STREAM:
                 return False
             opened()
-            async for event in read_events(response, self._peer.limits):
+            async for event in ServerEvents(response, self._peer.limits):
                 if event.name == "message" and event.data:
                     await self._rpc.take_shared(event.data)
         return True
@@ -239,7 +249,10 @@ class HttpDispatcher(ServerDispatcher):
                 body = await read_bounded(response, self._peer.limits)
                 await self._take_body(body, response, pending)
             elif kind == EVENT_STREAM:
-                await self._take_streams(response, pending, method)
+                cursor = _Cursor()
+                await self._take_stream(response, pending, cursor, method)
+                if not pending.settled:
+                    await self._resume(pending, cursor, method)
             else:
                 raise ServerFailure(_not_mcp(response, kind))
             return pending.answer()
@@ -269,45 +282,51 @@ class HttpDispatcher(ServerDispatcher):
             detail = "its answer is no JSON-RPC response to this request"
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
 
-    async def _take_streams(self, response: Response, pending: PendingRequest, method: str) -> None:
-        """Read the request's own stream until it is settled; resume a stream that was cut.
+    async def _take_stream(self, response: Response, pending: PendingRequest, cursor: _Cursor, method: str) -> None:
+        """Read a stream of the request until it is settled; a cut that can be resumed counts as its end.
 
         The caller's own task reads it, so progress is delivered as it comes and before the result.
         """
-        cursor = _Cursor(resumes=not self._session.modern)
-        await self._take_events(response, pending, method, cursor)
-        for _ in range(RESUME_ATTEMPTS):
-            if pending.settled or not cursor.header:
-                break
-            await anyio.sleep(cursor.delay)
-            headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": cursor.header}
-            async with self._peer.request(
-                "GET", self._peer.url, headers=headers, doing="the resumed stream"
-            ) as resumed:
-                await self._session.refuse_errors(resumed)
-                await self._take_events(resumed, pending, method, cursor)
-        if not pending.settled:
-            raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
-
-    async def _take_events(self, response: Response, pending: PendingRequest, method: str, cursor: _Cursor) -> None:
-        """Read one stream; a cut that can be resumed counts as its end."""
         data = b""
         try:
-            async with aclosing(read_events(response, self._peer.limits)) as events:
-                async for event in events:
-                    cursor.note(event)
-                    if event.name == "message" and event.data:
-                        data = event.data
-                        await self._rpc.take(data, pending)
-                        if pending.settled:
-                            response.leave()
-                            return
+            async for event in ServerEvents(response, self._peer.limits):
+                if event.id:
+                    cursor.last_id = event.id
+                if event.retry is not None:
+                    cursor.delay = event.retry / 1000
+                if event.name == "message" and event.data:
+                    data = event.data
+                    await self._rpc.take(data, pending)
+                    if pending.settled:
+                        response.leave()
+                        return
         except BadJson as exc:
             raise _unreadable(data, exc, stood=self.stood) from exc
         except Exception as exc:
             seen = exc.evidence if isinstance(exc, ServerFailure) else evidence_of(exc, doing=f"the answer to {method}")
-            if not isinstance(seen, NetworkFailure) or not cursor.header:
+            if not isinstance(seen, NetworkFailure) or not self._resumes_at(cursor):
                 raise
+
+    async def _resume(self, pending: PendingRequest, cursor: _Cursor, method: str) -> None:
+        """Read on a stream that was cut, where its server gave ids, until the request is settled."""
+        for _ in range(RESUME_ATTEMPTS):
+            if not (last_id := self._resumes_at(cursor)):
+                break
+            await anyio.sleep(cursor.delay)
+            headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": last_id}
+            async with self._peer.request(
+                "GET", self._peer.url, headers=headers, doing="the resumed stream"
+            ) as resumed:
+                await self._session.refuse_errors(resumed)
+                await self._take_stream(resumed, pending, cursor, method)
+                if pending.settled:
+                    return
+        raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+    def _resumes_at(self, cursor: _Cursor) -> str:
+        """The id for a header, where one byte is a character; empty if the stream cannot be resumed."""
+        legible = not self._session.modern and cursor.last_id.isprintable()
+        return cursor.last_id.encode().decode("latin-1") if legible else ""
 
     async def _send(self, message: Message) -> None:
         content, doing = dump_object(message), "the receipt of a notification"
@@ -320,26 +339,107 @@ class HttpDispatcher(ServerDispatcher):
         return f"<HttpDispatcher stood={self.stood} {self._session!r} {self._rpc!r}>"
 
 
-class _Cursor:
-    """The position in a stream, to resume it. ``resumes``: the era has that."""
+class SseDispatcher(DuplexDispatcher):
+    """The SDK's dispatcher over HTTP+SSE."""
 
-    __slots__ = ("_resumes", "delay", "last_id")
-
-    def __init__(self, *, resumes: bool) -> None:
-        self._resumes = resumes
-        self.last_id = ""
-        self.delay = RESUME_DELAY_SECONDS
+    def __init__(self, peer: HttpPeer) -> None:
+        super().__init__("sse", peer.limits)
+        self._peer = peer
+        self._endpoint: httpx2.URL | None = None
+        self._known = anyio.Event()
+        self._posting: set[anyio.CancelScope] = set()
 
     @property
-    def header(self) -> str:
-        """The id for a header, where one byte is a character; empty if the stream cannot be resumed."""
-        return self.last_id.encode().decode("latin-1") if self._resumes and self.last_id.isprintable() else ""
+    def connecting(self) -> bool:
+        """Whether no connection to the server has stood yet."""
+        return self._peer.connecting
 
-    def note(self, event: ServerEvent) -> None:
-        """One more event came."""
-        self.last_id = event.id or self.last_id
-        if event.retry is not None:
-            self.delay = event.retry / 1000
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
+        """POST a message, unless the stream ends first: then no answer could come.
+
+        A POST that went on would also open a connection that has no owner.
+        """
+        with anyio.CancelScope() as scope:
+            self._posting.add(scope)
+            try:
+                await self._post(data, doing, headers)
+            except ServerFailure as failure:
+                if _was_cut(failure.evidence):
+                    await self._end_or_moment()
+                raise
+            else:
+                return None
+            finally:
+                self._posting.discard(scope)
+        raise self.failure()
+
+    async def _end_or_moment(self) -> None:
+        """Wait a moment for the end of the stream: it tells whether only the POST was cut."""
+        with anyio.move_on_after(CUT_SECONDS):
+            await self._over.wait()
+
+    async def _post(self, data: bytes, doing: str, headers: Mapping[str, str]) -> None:
+        await self._known.wait()
+        if self._endpoint is None:
+            raise self.failure()
+        headers = {"content-type": "application/json", **headers}
+        async with self._peer.request("POST", self._endpoint, headers=headers, content=data, doing=doing) as response:
+            if response.status >= 400:
+                raise ServerFailure((await self._peer.refusal(response))[0])
+
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
+        try:
+            async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
+                if response.status >= 400:
+                    return (await self._peer.refusal(response))[0]
+                kind = content_type(response)
+                if kind != EVENT_STREAM:
+                    detail = f"it answered with {quoted_name(kind) if kind else 'no content type'}"
+                    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
+                await self._take_events(response)
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        finally:
+            self._endpoint = None
+            self._known.set()
+            for scope in self._posting:
+                scope.cancel()
+
+    async def _take_events(self, response: Response) -> None:
+        # A stream keeps the bound that it was opened with.
+        async for event in ServerEvents(response, self._limits, skips=True):
+            if event.cut:
+                over = over_message_bound(self._limits)
+                if not self._rpc.refuse(answered_id(event.data), over):
+                    raise ServerFailure(over)
+            elif event.name == "endpoint":
+                self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
+                self._known.set()
+            elif event.name == "message" and event.data:
+                await self._rpc.take_shared(event.data)
+
+    def _same_origin(self, place: str) -> httpx2.URL:
+        """The URL for POSTs. Another origin is refused, since it would get our credentials."""
+        here = self._peer.url
+        try:
+            there = here.join(place)
+        except (httpx2.InvalidURL, ValueError) as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is no address")) from exc
+        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is on another origin"))
+        return there
+
+
+def _was_cut(seen: Evidence) -> bool:
+    return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """The position in a stream, to resume it."""
+
+    last_id: str = ""
+    delay: float = RESUME_DELAY_SECONDS
 
 
 def _is_beginning(data: bytes | bytearray) -> bool:

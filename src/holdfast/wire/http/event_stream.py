@@ -1,4 +1,7 @@
-"""Server-sent events out of bytes, as they come: linear in what came, and never more than a bound of it."""
+"""Server-sent events: ``EventReader`` finds them in bytes, ``ServerEvents`` in the body of an answer.
+
+Reading is linear in what came, and never holds more than a bound of it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,21 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["EventReader", "EventTooLarge", "ServerEvent"]
+import anyio
 
+from holdfast.config import Limits
+from holdfast.core import NetworkFailure, NetworkFault, OverBound
+from holdfast.errors import ServerFailure
+from holdfast.turns import Turns
+from holdfast.wire.http.connection import LARGE_BYTES, Response
+
+__all__ = ["EVENT_STREAM", "EventReader", "EventTooLarge", "ServerEvent", "ServerEvents", "over_message_bound"]
+
+EVENT_STREAM = "text/event-stream"
+"""The content type of a stream of server-sent events."""
+
+FED_BYTES = 16 * 1024
+"""How much of a stream is read in one piece: it may hold thousands of empty lines."""
 
 LINE_COST = 64
 """How many bytes a line of an event counts beyond its own."""
@@ -66,8 +82,6 @@ class EventReader:
         self._retry: int | None = None
         self._seen = False
         self._first, self._lead = True, b""
-        self.lines = 0
-        """How many lines came. A reader gives other tasks a turn after some of them."""
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The events that end in this piece."""
@@ -86,7 +100,6 @@ class EventReader:
             yield from usual
             chunk = chunk[at:]
         for piece in chunk.splitlines(keepends=True):
-            self.lines += 1
             if self._head is not None:
                 if (event := self._skip(piece)) is not None:
                     yield event
@@ -115,7 +128,6 @@ class EventReader:
         events, at = [], 0
         while (found := _USUAL.match(chunk, at)) is not None and len(found["data"]) <= self._most:
             at = found.end()
-            self.lines += 3
             if found["id"] is not None:
                 self._id = found["id"].decode("utf-8", "replace")
             events.append(ServerEvent("message", found["data"], self._id, None))
@@ -176,3 +188,61 @@ class EventReader:
         if not seen:
             return None
         return ServerEvent(name or "message", data[0] if len(data) == 1 else b"\n".join(data), self._id, retry)
+
+
+class ServerEvents:
+    """The events of an answer until it ends; one that is over the bound on a message raises ``ServerFailure``.
+
+    With ``skips`` it is given as a cut event, and the stream goes on.
+
+    With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
+    """
+
+    def __init__(
+        self, response: Response, limits: Limits, *, silence: float | None = None, skips: bool = False
+    ) -> None:
+        self._response = response
+        self._limits = limits
+        self._silence = silence
+        self._reader = EventReader(limits.message_bytes, skips=skips)
+        self._came: Iterator[ServerEvent] = iter(())
+        self._chunk, self._at = b"", 0
+        self._turns = Turns()
+
+    def __aiter__(self) -> ServerEvents:
+        return self
+
+    async def __anext__(self) -> ServerEvent:
+        while True:
+            try:
+                for event in self._came:
+                    return event
+            except EventTooLarge as exc:
+                raise ServerFailure(over_message_bound(self._limits)) from exc
+            if self._at >= len(self._chunk):
+                if (self._reader.pending > LARGE_BYTES) != (self._response.held > 0):
+                    await self._change_room()
+                chunk = await (self._response.next_chunk() if self._silence is None else self._within(self._silence))
+                if chunk is None:
+                    raise StopAsyncIteration
+                self._chunk, self._at = chunk, 0
+            else:
+                await self._turns.offer()
+            begin, self._at = self._at, self._at + FED_BYTES
+            self._came = self._reader.feed(self._chunk[begin : self._at])
+
+    async def _change_room(self) -> None:
+        if self._response.held:
+            self._response.let_go()
+        else:
+            await self._response.hold(self._limits.message_bytes)
+
+    async def _within(self, silence: float) -> bytes | None:
+        with anyio.move_on_after(silence):
+            return await self._response.next_chunk()
+        raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+
+def over_message_bound(limits: Limits) -> OverBound:
+    """The evidence of an answer that is too large."""
+    return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
