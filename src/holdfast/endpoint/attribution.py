@@ -87,29 +87,27 @@ class Attribution(Relay):
         self._clients = clients
         self._announcer = announcer
         self._findings = findings
-        self.calls: dict[Call, None] = {}
-        """The calls that are at servers now."""
+        self.calls: dict[Call, Served] = {}
+        """The calls that are at servers now, each with whom the connection served when it began."""
         self._served: dict[str, Served] = {}
         self._roots_of: dict[str, Client | None] = {}
         """Whose roots a server has that asked outside a call; None where no client could be asked."""
 
     # The calls.
 
-    def begin(self, call: Call) -> Served:
-        """A call goes to its server; ``end`` gets what this returns."""
+    def begin(self, call: Call, *, shares: bool) -> None:
+        """A call goes to its server, over the shared connection or over one of its own."""
         served = self.served_by(call.server)
-        if self._shares(call.principal, call.server):
+        if shares:
             served.principals.add(call.principal)
-        self.calls[call] = None
-        return served
+        self.calls[call] = served
 
-    def end(self, call: Call, served: Served) -> None:
+    def end(self, call: Call) -> None:
         """A call is over."""
-        if served.lease is None and self._shares(
-            call.principal, call.server
-        ):  # it waited for its connection, and the connection may stand now
-            self.served_by(call.server).principals.add(call.client.principal)
-        self.calls.pop(call, None)
+        served = self.calls.pop(call)
+        if served.lease is None and self._shares(call.principal, call.server):
+            # It waited for its connection, and the connection may stand now.
+            self.served_by(call.server).principals.add(call.principal)
 
     def served_by(self, server: str) -> Served:
         """Whom the shared connection of a server served."""

@@ -35,7 +35,7 @@ from holdfast.access import HOW_TO_BE_KNOWN, LOCAL, AuditTrail
 from holdfast.config import CallPolicy
 from holdfast.core import Catalog, State, events as on
 from holdfast.endpoint.announcements import Announcer
-from holdfast.endpoint.attribution import Attribution, ClientRelay, Served, UserRelay, notify
+from holdfast.endpoint.attribution import Attribution, ClientRelay, UserRelay, notify
 from holdfast.endpoint.call_audit import CallAudit
 from holdfast.endpoint.call_gate import CallGate
 from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
@@ -44,11 +44,11 @@ from holdfast.endpoint.tasks import TaskIds
 from holdfast.endpoint.user_login import LoginLinks, LoginsInConversation
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy
-from holdfast.hub import Hub, Slot
+from holdfast.hub import Hub, OwnedSlots, Slot
 from holdfast.keys import KeyRing
-from holdfast.wire import Relay
+from holdfast.wire import RawObject, Relay
 
-__all__ = ["LONGEST_WAIT", "PATIENCE", "Broker", "ClientServers", "first_list_seconds"]
+__all__ = ["LONGEST_WAIT", "PATIENCE", "Broker", "ClientServers", "era_of", "first_list_seconds"]
 
 
 class Broker:
@@ -153,23 +153,23 @@ class Broker:
         if not client.persistent:
             self.hub.registry.clients.release(client.owner)
 
-    def begin(self, call: Call) -> tuple[Served, object]:
-        """The call is at its server, until ``end`` gets what this returns."""
+    def begin(self, call: Call, slot: Slot) -> Callable[[], None] | None:
+        """The call is at its server, until ``end`` gets what this returns: it ends the use of a slot of its own."""
         if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         call.client.calls += 1
-        registry = self.hub.registry
-        if registry.users.has_own(call.principal, call.server):
-            return self.attribution.begin(call), registry.users.slots.use(call.principal, call.server)
-        return self.attribution.begin(call), registry.clients.use(call.client.owner, call.server)
+        if slot.spec.sharing == "shared":
+            self.attribution.begin(call, shares=True)
+            return None
+        slots, owner = self.servers.owned(call.client, call.server)
+        self.attribution.begin(call, shares=slots is not self.hub.registry.users.slots)
+        return partial(slots.unuse, slots.use(owner, call.server))
 
-    def end(self, call: Call, begun: tuple[Served, object]) -> None:
+    def end(self, call: Call, unuse: Callable[[], None] | None) -> None:
         """The call is over."""
-        served, use = begun
-        registry = self.hub.registry
-        self.attribution.end(call, served)
-        owned = registry.users.slots if registry.users.has_own(call.principal, call.server) else registry.clients
-        owned.unuse(use)
+        self.attribution.end(call)
+        if unuse is not None:
+            unuse()
         call.client.calls -= 1
         if call.client.modern:
             self.release(call.client)  # a modern client without a key ends with its call
@@ -252,11 +252,16 @@ class ClientServers:
 
     def existing_slot(self, client: Client, server: str) -> Slot | None:
         """The slot that a client uses; None if it is the client's own, or its user's, and was not started."""
+        slots, owner = self.owned(client, server)
+        if slots is self._registry.clients and not self.is_per_client(server):
+            return self._registry.slot(server)
+        return slots.find(owner, server)
+
+    def owned(self, client: Client, server: str) -> tuple[OwnedSlots, Hashable]:
+        """Where the slot of a client's own for a server is, and whose it is there: its user's, or its own."""
         if self._registry.users.has_own(client.principal, server):
-            return self._registry.users.slots.find(client.principal, server)
-        if self.is_per_client(server):
-            return self._registry.clients.find(client.owner, server)
-        return self._registry.slot(server)
+            return self._registry.users.slots, client.principal
+        return self._registry.clients, client.owner
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""
@@ -314,17 +319,15 @@ class ClientServers:
         self._attribution.served_by(server).principals.add(client.principal)
         first = slot.desired_state.watch(uri)
         client.subscribed.add((server, uri))
-        if first and _era(slot) != "modern":
+        if first and era_of(slot) != "modern":
             try:
                 await self._registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
             except BaseException:
                 client.subscribed.discard((server, uri))
                 slot.desired_state.unwatch(uri)
                 raise
-        if self._registry.users.has_own(client.principal, server):
-            self._registry.users.slots.use(client.principal, server)
-        else:
-            self._registry.clients.use(client.owner, server)
+        slots, owner = self.owned(client, server)
+        slots.use(owner, server)
 
     def unsubscribe(self, client: Client, server: str, uri: str) -> None:
         """Stop notifying a client about a resource."""
@@ -334,12 +337,10 @@ class ClientServers:
         slot = self.existing_slot(client, server) if server in self._registry.slots else None
         if slot is None:
             return
-        if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
-            self._start(self._request_quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
-        if self._registry.users.has_own(client.principal, server):
-            self._registry.users.slots.leave(client.principal, server)
-        else:
-            self._registry.clients.leave(client.owner, server)
+        if slot.desired_state.unwatch(uri) and era_of(slot) == "legacy":
+            self._start(_request_quietly, slot, "resources/unsubscribe", {"uri": uri})
+        slots, owner = self.owned(client, server)
+        slots.leave(owner, server)
 
     def follow_subscriptions(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
         """A session has these subscriptions: it was rebuilt, or another replica changed them."""
@@ -365,7 +366,7 @@ class ClientServers:
         if slot is None or level is None or not slot.desired_state.log(level) or connection is None:
             return
         if connection.era == "legacy" and "logging" in connection.capabilities:
-            self._start(self._request_quietly, server, "logging/setLevel", {"level": level}, slot)
+            self._start(_request_quietly, slot, "logging/setLevel", {"level": level})
 
     async def _subscribe_quietly(self, client: Client, server: str, uri: str) -> None:
         try:
@@ -375,9 +376,11 @@ class ClientServers:
         except (HoldfastError, MCPError) as exc:
             log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
 
-    async def _request_quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
-        with suppress(HoldfastError):
-            await self._registry.request(server, method, params, repeatable=True, slot=slot)
+
+async def _request_quietly(slot: Slot, method: str, params: Mapping[str, Any]) -> None:
+    """Send a request that no one waits for."""
+    with suppress(HoldfastError):
+        await slot.call(method, RawObject.of(params).members, repeatable=True)
 
 
 def _start_own(servers: ClientServers, view: View) -> None:
@@ -404,7 +407,8 @@ def _report_stateless(findings: dict[str, str], server: str) -> None:
     findings[server] = text
 
 
-def _era(slot: Slot) -> str | None:
+def era_of(slot: Slot) -> str | None:
+    """The era that a server speaks; None while it is not connected."""
     lease = slot.lease
     return lease.connection.era if lease is not None and lease.connection is not None else None
 

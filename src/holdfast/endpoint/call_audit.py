@@ -20,14 +20,14 @@ from mcp_types import methods as protocol
 from holdfast.access import AuditRecord, AuditTrail
 from holdfast.core import mask_url
 from holdfast.endpoint.clients import Call, LivesElsewhere
-from holdfast.endpoint.input_required import is_input_required
+from holdfast.endpoint.eras import kind_of
 from holdfast.endpoint.instructions import error_result
 from holdfast.errors import HoldfastError, NotAudited
 from holdfast.hub import outcome_of
 from holdfast.wire import BadJson, Bytes, Fields, RawObject, fields, is_word, text_of
 
 if TYPE_CHECKING:
-    from holdfast.endpoint.own_methods import Handler  # its module needs the broker, which has this one
+    from holdfast.endpoint.own_tools import Handler  # its module needs the broker, which has this one
 
 __all__ = ["CallAudit"]
 
@@ -71,7 +71,7 @@ class CallAudit:
         outcome = "completed"
         if failed is not None and is_word(failed, b"true"):
             outcome = "tool_error"
-        elif is_input_required(result):
+        elif kind_of(result) == "input_required":
             outcome = "input_required"
         self._record(call, began, outcome, "", result)
         return result
@@ -84,7 +84,7 @@ class CallAudit:
         return RawObject.of(error_result(error))
 
     def _record(self, call: Call, began: float, outcome: str, reason: str, result: RawObject | None = None) -> None:
-        sent = call.sent if call.sent is not None else call.params
+        sent = call.sent
         arguments = sent.get("arguments")
         size = 0
         if result is not None:
@@ -102,7 +102,7 @@ class CallAudit:
             tool=_name(call.method, sent),
             outcome=outcome,
             ms=int((perf_counter() - began) * 1e6) / 1e3,
-            trace=call.trace_id or (_trace_in(call) if call.message.meta or "traceparent" in call.headers else ""),
+            trace=call.trace_id or (_trace_in(call) if call.meta or "traceparent" in call.headers else ""),
             rule=call.judged.decision.rule if call.judged is not None else call.hidden_by,
             approval=call.judged.approval if call.judged is not None else "",
             authz=call.judged.authz if call.judged is not None else "",
@@ -140,6 +140,6 @@ def _in_ref(ref: Bytes | None) -> Bytes | None:
 
 def _trace_in(call: Call) -> str:
     """The id of the trace that the client gave."""
-    given = call.message.meta.get("traceparent") or call.headers.get("traceparent")
+    given = call.meta.get("traceparent") or call.headers.get("traceparent")
     parts = given.split("-", 2) if isinstance(given, str) else ()
     return parts[1] if len(parts) == 3 and len(parts[1]) == 32 else ""

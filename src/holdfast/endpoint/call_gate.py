@@ -45,7 +45,7 @@ from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
 from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
 from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
 from holdfast.hub import CallBinding, CallVerdict, Hub
-from holdfast.wire import SMALL_BYTES, Bytes, Fields, RawObject, text_of
+from holdfast.wire import SMALL_BYTES, Bytes, RawObject, text_of
 
 __all__ = ["CallGate", "Judgement", "argument_hash"]
 
@@ -108,17 +108,15 @@ class CallGate:
         """Why the service could not be asked last; empty if it could."""
         self._rounds: OrderedDict[tuple[CallBinding, bytes], None] = OrderedDict()
 
-    def judge(self, call: Call, server: str, params: Fields) -> Judgement | None:
+    def judge(self, call: Call) -> Judgement | None:
         """What the rules say about a call, unless there is nothing to decide; raises ``CallForbidden``."""
-        registry, kind = self._hub.registry, GATED.get(call.method)
-        if kind is None or (registry.policy.is_open and registry.config.settings.access.ext_authz.address is None):
-            return None
-        if call.identity.source == "hub":
+        kind = GATED.get(call.method)
+        if kind is None or call.identity.source == "hub":
             return None  # the hub in front asked its own rules, its people and its service
-        name = text_of(params.get("uri" if kind == "resource" else "name") or b"") or ""
-        spec = self._hub.config.servers.get(server)
-        item = AccessItem(kind, spec.plain_name if spec is not None else server, name)
-        judged = call.judged = Judgement(call.identity, item, params.get("arguments"), registry.policy)
+        name = text_of(call.sent.get("uri" if kind == "resource" else "name")) or ""
+        spec = self._hub.config.servers.get(call.server)
+        item = AccessItem(kind, spec.plain_name if spec is not None else call.server, name)
+        judged = call.judged = Judgement(call.identity, item, call.sent.get("arguments"), self._hub.registry.policy)
         _check(judged)
         return judged
 
@@ -147,7 +145,7 @@ class CallGate:
         before, policy = call.judged, self._hub.registry.policy
         if policy.is_open if before is None else before.policy.version == policy.version:
             return
-        judged = self.judge(call, call.server, call.sent or {})
+        judged = self.judge(call)
         if judged is None:
             return
         if before is not None:

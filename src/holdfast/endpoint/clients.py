@@ -25,6 +25,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
 from holdfast.access import LOCAL, Principal
+from holdfast.core import NameKey
 from holdfast.endpoint.inbound import Message, request_message, settle
 from holdfast.endpoint.tasks import with_related_task
 from holdfast.endpoint.view import View
@@ -33,6 +34,7 @@ from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedOb
 
 if TYPE_CHECKING:
     from holdfast.endpoint.call_gate import Judgement
+    from holdfast.endpoint.find_tools import InnerCall
     from holdfast.endpoint.input_required import OpenCall
 
 __all__ = [
@@ -238,9 +240,9 @@ class Call:
     """
 
     __slots__ = (
-        "_task", "cancelled", "client", "done", "failed", "headers", "hidden_by", "identity", "judged", "message",
-        "method", "open", "params", "principal", "progress_token", "reply", "sent", "sent_before", "server", "task",
-        "trace_id", "version", "view",
+        "_task", "cancelled", "client", "done", "failed", "headers", "hidden_by", "identity", "inner", "judged",
+        "message", "meta", "method", "open", "params", "principal", "progress_token", "repeatable", "reply", "sent",
+        "sent_before", "server", "task", "tool", "trace_id", "version", "view",
     )  # fmt: skip
 
     def __init__(
@@ -273,8 +275,14 @@ class Call:
         """Whether another hub got it before and gave no answer: a server may have acted on it."""
         self.server = ""
         """The server that it goes to, once that is known."""
-        self.sent: Fields | None = None
+        self.sent: Fields = self.params
         """Its parameters for that server."""
+        self.repeatable = False
+        """Whether it may be made a second time: its tool is declared read-only or idempotent, or it only reads."""
+        self.tool: NameKey | None = None
+        """The tool that it calls, by its name at the server."""
+        self.inner: InnerCall | None = None
+        """In find mode, the call that a model asks for through ``call_tool``."""
         self.failed: HoldfastError | None = None
         """Why it failed, where its result says that to a model."""
         self.judged: Judgement | None = None
@@ -285,11 +293,16 @@ class Call:
         """Takes the questions of a legacy server to a modern client, over several requests of that client."""
         self.task = text_of(self.params.get("taskId")) if self.method in TASK_METHODS else None
         """The id under which the client knows the task that it asks about."""
-        token = message.meta.get("progressToken")
+        self.meta = message.meta
+        token = self.meta.get("progressToken")
         self.progress_token: str | int | None = token if type(token) in (str, int) else None
         """What its progress is reported under, if that is wanted."""
         self._task = asyncio.current_task()
         self.cancelled = self.done = False
+
+    def to(self, server: str, params: Fields, *, repeatable: bool) -> None:
+        """It goes to this server, with these parameters."""
+        self.server, self.sent, self.repeatable = server, params, repeatable
 
     # Its end.
 

@@ -43,7 +43,7 @@ from holdfast.wire import (
     without_task_support,
 )
 
-__all__ = ["COMPLETE", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
+__all__ = ["kind_of", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
 
 _ENVELOPE = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"})
 """Keys of ``_meta`` that describe the client's connection, not the request."""
@@ -58,6 +58,13 @@ _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
 
 COMPLETE = b'"complete"'
 """The type of almost every result, as it is written."""
+
+
+def kind_of(result: RawObject) -> str:
+    """What a result is: ``complete``, ``input_required`` or ``task``. In the legacy era only a task says so."""
+    said = result.get("resultType")
+    kind = "complete" if said is None or said == COMPLETE else text_of(said) or ""
+    return "task" if kind == "complete" and "task" in result.members else kind
 
 
 def params_for_server(
@@ -86,10 +93,8 @@ def params_for_server(
 
 def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> RawObject:
     """Return a server's result in the form that the client's era expects; as it came where that is the same."""
-    return _modern(method, result, stamp) if modern else _legacy(result)
-
-
-def _legacy(result: RawObject) -> RawObject:
+    if modern:
+        return _modern(method, result, stamp)
     changes: dict[str, Bytes | None] = {}
     if not _MODERN_ONLY.isdisjoint(result.members):
         changes.update(dict.fromkeys(_MODERN_ONLY))

@@ -54,11 +54,14 @@ from pydantic import ValidationError
 
 from holdfast.access import LOCAL, ClientKey, Principal, client_key_in
 from holdfast.endpoint.clients import NO_HEADERS, Call, Client, LivesElsewhere, MessageReply, Outlet, Questions
+from holdfast.endpoint.eras import result_for_client
 from holdfast.endpoint.inbound import Message, error_message, error_of, read_message
-from holdfast.endpoint.instructions import initialize, program_in
+from holdfast.endpoint.instructions import STAMP, initialize, program_in, protocol_error
 from holdfast.endpoint.server import McpServer
 from holdfast.endpoint.view import LIST_METHODS
-from holdfast.wire import LOG_LEVELS, SMALL_BYTES, BadJson, Era, items, read_bytes, text_of, via_in
+from holdfast.errors import HoldfastError
+from holdfast.turns import Turns
+from holdfast.wire import LOG_LEVELS, SMALL_BYTES, BadJson, Bytes, Era, items, read_bytes, text_of, via_in
 
 __all__ = [
     "CHANGES_CLIENT",
@@ -166,36 +169,39 @@ class Exchange:
         if message.key is None or message.method is None or message.id is None:
             await self._take(message)
             return
-        if message.key in self.calls:
-            _refuse_second(message.key, reply)
-            return
-        if message.method == "initialize" and self._era != "modern":
-            self._initialize(message, reply)
-            return
-        call: Call | None = None
         try:
-            call = self.calls[message.key] = self._accepted(message, reply, headers, identity or self.principal)
-            call.sent_before = sent_before
-            server = self.server if self.roots is None else await self._at_roots(self.roots, call)
-            result = await server.answer(call)
+            call = self._accepted(message, reply, headers, identity or self.principal)
+        except Exception as exc:  # noqa: BLE001 - every request gets an answer
+            reply.error(message.id, error_of(exc))
+            return
+        if call is None:
+            return  # it has its answer
+        self.calls[message.key], call.sent_before = call, sent_before
+        try:
+            if self.roots is not None:
+                await self._at_roots(self.roots, call)
+            server = self._server.of(self.principal.name)
+            call.client.view = server.view  # a server may have become one that is per user
+            audit = server.broker.audit
+            result = await (server.answer(call) if audit is None else audit.answer(call, server.answer))
             if message.method in _KEPT and not call.client.modern:
                 await self._keep(message.method)
-            reply.result(message.id, result)
+            if result.is_large:
+                await Turns().give()  # each pass over a large result takes milliseconds
+            reply.result(message.id, result_for_client(call.method, result, modern=call.client.modern, stamp=STAMP))
         except asyncio.CancelledError:
-            if call is None or not call.absorbs_cancellation():
+            if not call.absorbs_cancellation():
                 raise
             reply.cancelled(message.id)
         except LivesElsewhere:
             raise  # nothing was done: the shell takes the message to the replica that has to serve it
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
-            reply.error(message.id, error_of(exc))
+            reply.error(message.id, _error_for(call, exc))
         finally:
-            if call is not None:
-                call.done = True
-                if self.calls.get(message.key) is call:
-                    del self.calls[message.key]
-                if call.client.modern:
-                    self._server.broker.detach(call.client)
+            call.done = True
+            del self.calls[message.key]
+            if call.client.modern:
+                self._server.broker.detach(call.client)
 
     def cancel(self, key: str | int) -> bool:
         """End a request in flight; False if there is none with this id."""
@@ -217,16 +223,11 @@ class Exchange:
 
     # The legacy client.
 
-    def _initialize(self, message: Message, reply: MessageReply) -> None:
-        assert message.id is not None  # noqa: S101 - it is a request
+    def _initialize(self, request_id: Bytes, message: Message, reply: MessageReply) -> None:
         self._era = "legacy"
-        try:
-            settled = initialize(self.server.view.seen_by(self.principal), message.values())
-        except Exception as exc:  # noqa: BLE001 - every request gets an answer
-            reply.error(message.id, error_of(exc))
-            return
+        settled = initialize(self.server.view.seen_by(self.principal), message.values())
         self.begin(settled.version, settled.capabilities, program=settled.program)
-        reply.result(message.id, settled.result)
+        reply.result(request_id, settled.result)
 
     def begin(
         self, version: str, capabilities: Mapping[str, Any], *, program: str = "", rebuilt: bool = False
@@ -279,21 +280,32 @@ class Exchange:
             except (MCPError, ValidationError, ValueError) as exc:
                 log.debug("a notification of a client was dropped: %s", type(exc).__name__)
 
-    async def _at_roots(self, roots: RootFolder, call: Call) -> McpServer:
-        """The endpoint of the folder that the client's roots name. What it was given before may be different there."""
+    async def _at_roots(self, roots: RootFolder, call: Call) -> None:
+        """Go to the endpoint of the folder that the client's roots name. What it was given may be different there."""
         client = call.client
         server = await roots.server_for(call) if not client.modern else None
         if server is not None:
             self._server = server
-            client.view = self.server.view
             if client.listed:
                 server.broker.start(self.server.own.tell_missed, client, dict(client.listed))
-        return self.server
 
     # A request.
 
-    def _accepted(self, message: Message, reply: MessageReply, headers: Mapping[str, str], identity: Principal) -> Call:
-        """The call of a request, for the client that its era gives it; raises ``MCPError``."""
+    def _accepted(
+        self, message: Message, reply: MessageReply, headers: Mapping[str, str], identity: Principal
+    ) -> Call | None:
+        """The call of a request, for the client that its era gives it; None if it has its answer already.
+
+        Raises ``MCPError``.
+        """
+        if message.key in self.calls:
+            log.warning("the client sent a request with an id that is in flight already: %r", message.key)
+            text = f"the id {json.dumps(message.key)} is in flight already"
+            reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
+            return None
+        if message.method == "initialize" and self._era != "modern":
+            self._initialize(message.id or b"", message, reply)
+            return None
         era = self._era or ("modern" if _has_envelope(message) else "legacy")
         if message.method != "server/discover":
             self._era = era
@@ -310,7 +322,6 @@ class Exchange:
         if self.client is None and message.method != "ping":
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         legacy = self.client or self._new_client(self._outlet, {})
-        legacy.view = self.server.view  # a server may have become one that is per user
         return Call(message, legacy, reply, version=self.version, headers=headers, identity=identity)
 
     def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
@@ -349,10 +360,9 @@ class Exchange:
         return f"<Exchange {self._era or 'no era yet'} {self.principal.name} calls={list(self.calls)} {self.questions}>"
 
 
-def _refuse_second(key: str | int, reply: MessageReply) -> None:
-    log.warning("the client sent a request with an id that is in flight already: %r", key)
-    text = f"the id {json.dumps(key)} is in flight already"
-    reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
+def _error_for(call: Call, exc: Exception) -> ErrorData:
+    """What a client is told of a failure, in the codes of its era."""
+    return error_of(protocol_error(exc, modern=call.client.modern) if isinstance(exc, HoldfastError) else exc)
 
 
 def _key_of(owner: Hashable) -> str | None:

@@ -19,21 +19,20 @@ protocol error, which a model may never see.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
 from holdfast.access import LOCAL
 from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
-from holdfast.endpoint.clients import Call
 from holdfast.endpoint.inbound import LARGEST_READ
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
 from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
-from holdfast.wire import BadJson, Bytes, Fields, RawObject, dumps, fields, is_object, loads, text_of, tool_info
+from holdfast.wire import BadJson, Bytes, dumps, fields, is_object, loads, text_of, tool_info
 
 __all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find", "own_arguments"]
 
@@ -49,9 +48,6 @@ FULL_LIST: Final = "tools/list at this hub's address with `?tools=all` has every
 
 ALWAYS_LOAD: Final = {"anthropic/alwaysLoad": True}
 """Claude Code hides tools behind a search of its own, unless this stands in their ``_meta``."""
-
-CallRoute: TypeAlias = Callable[[Call, ToolRoute, Fields], Awaitable[RawObject]]
-"""Calls a tool that was found, with these parameters."""
 
 
 def find_definitions(servers: Sequence[str]) -> list[dict[str, Any]]:
@@ -123,21 +119,6 @@ class FindTools:
 
     def __init__(self, view: View) -> None:
         self._view = view
-
-    async def answer(self, call: Call, name: str, arguments: Bytes | None, call_route: CallRoute) -> RawObject:
-        """The result of one call; ``call_route`` makes the inner one."""
-        if name not in (CALL, CALL_READONLY):
-            return RawObject.of(await self.own_answer(name, own_arguments(arguments)))
-        inner = self.inner_call(arguments, readonly=name == CALL_READONLY)
-        if not isinstance(inner, InnerCall):
-            return RawObject.of(inner)
-        own = inner.route.own_name if inner.route.own_name is not None else dumps(inner.name)
-        # Parameters of the outer call that are not its own stay: a task, a continuation.
-        params = {**call.params, "name": own, "arguments": inner.arguments}
-        try:
-            return await call_route(call, inner.route, params)
-        except CallFailed as error:
-            return RawObject.of(inner.refused(error))
 
     async def own_answer(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """The result of ``find_tools`` or ``describe_tools``."""

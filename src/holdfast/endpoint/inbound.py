@@ -67,7 +67,7 @@ _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 class Message:
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("_meta", "_params", "_raw_params", "error", "escapes", "id", "key", "method", "result")
+    __slots__ = ("_meta", "_params", "_raw_params", "error", "escapes", "id", "is_request", "key", "method", "result")
 
     def __init__(self, members: Fields) -> None:
         self.id: Bytes | None = members.get("id")
@@ -76,6 +76,8 @@ class Message:
         method = members.get("method")
         usual = _USUAL.get(bytes(method)) if method is not None and len(method) <= LONGEST_ID else None
         self.method: str | None = usual or text_of(method)
+        self.is_request = self.method is not None and self.id is not None
+        """Whether it wants an answer."""
         self._raw_params: Bytes | None = members.get("params")
         self._params: Fields | None = None
         self._meta: Mapping[str, Any] | None = None
@@ -99,11 +101,6 @@ class Message:
                 raise MCPError(INVALID_REQUEST, "the method is too long")
 
     @property
-    def is_request(self) -> bool:
-        """Whether it wants an answer."""
-        return self.method is not None and self.id is not None
-
-    @property
     def params(self) -> Fields:
         """The members of its parameters; they are read once, and nothing changes them. Raises ``MCPError``."""
         if self._params is None:
@@ -117,7 +114,8 @@ class Message:
     def meta(self) -> Mapping[str, Any]:
         """``_meta`` as a value; it is read once. Raises ``MCPError``."""
         if self._meta is None:
-            self._meta = _read_meta(self.params.get("_meta"))
+            raw = self.params.get("_meta")
+            self._meta = _read_meta(raw) if raw is not None else _NO_META
         return self._meta
 
     def values(self) -> dict[str, Any]:
@@ -157,9 +155,7 @@ async def read_message(body: bytes) -> Message:
     return message
 
 
-def _read_meta(raw: Bytes | None) -> Mapping[str, Any]:
-    if raw is None:
-        return _NO_META
+def _read_meta(raw: Bytes) -> Mapping[str, Any]:
     if len(raw) > SMALL_BYTES:
         raise MCPError(INVALID_PARAMS, f"`_meta` has more than {SMALL_BYTES} bytes")
     try:

@@ -34,7 +34,6 @@ from holdfast.endpoint.clients import (
     RequestHomes,
     require_capability,
 )
-from holdfast.endpoint.eras import COMPLETE
 from holdfast.wire import (
     CLIENT_REQUESTS,
     SMALL_BYTES,
@@ -48,10 +47,9 @@ from holdfast.wire import (
     join_fields,
     load_members,
     loads,
-    text_of,
 )
 
-__all__ = ["EXPIRED", "MAX_ROUNDS", "OpenCall", "PendingCalls", "is_input_required", "next_round", "request_identity"]
+__all__ = ["EXPIRED", "MAX_ROUNDS", "OpenCall", "PendingCalls", "next_round", "request_identity"]
 
 MAX_ROUNDS = 10
 """How often a modern server may ask for input during one call of a legacy client."""
@@ -310,12 +308,6 @@ class PendingCalls:
 
 
 # A legacy client and a modern server.
-
-
-def is_input_required(result: RawObject) -> bool:
-    """Whether a result says that the server needs input first."""
-    kind = result.get("resultType")
-    return kind is not None and bytes(kind) != COMPLETE and text_of(kind) == "input_required"
 
 
 async def next_round(call: Call, params: Fields, result: Mapping[str, Any]) -> Fields:

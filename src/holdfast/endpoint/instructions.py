@@ -8,7 +8,6 @@ is connected; the handshake waits for no server.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -24,18 +23,14 @@ from holdfast.core import (
     HUB_VERSION,
     STATUS_URI,
     Kind,
-    NameKey,
     NetworkFailure,
     NetworkFault,
     RpcError,
     State,
     Unknown,
     classify_evidence,
-    counted,
-    next_try,
     plain,
     quote_block,
-    quoted,
     quoted_line,
 )
 from holdfast.endpoint.view import View
@@ -49,7 +44,7 @@ from holdfast.errors import (
     ServerUnavailable,
     explain,
 )
-from holdfast.hub import record_of, warnings_of
+from holdfast.hub import warnings_of
 from holdfast.wire import FAILURE_KEY, TASKS_EXTENSION, Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
 __all__ = [
@@ -69,11 +64,8 @@ __all__ = [
     "program_in",
     "protocol_error",
     "stateless_notice",
-    "status_contents",
-    "status_resource",
-    "status_result",
-    "status_tool",
     "unknown_name",
+    "warnings_at",
     "with_notice",
 ]
 
@@ -86,7 +78,7 @@ RESTARTED = "holdfast/restarted"
 RESOURCE_NOT_FOUND = -32002
 """The legacy era's own code; the modern era uses "invalid params"."""
 
-LOGIN_TOOL = "holdfast_login"
+STATUS_TOOL, LOGIN_TOOL = "holdfast_status", "holdfast_login"
 
 IDENTITY = "Holdfast acts as one identity: every call uses the credentials of Holdfast's configuration."
 
@@ -101,12 +93,16 @@ LONGEST_INSTRUCTIONS = 4_000
 """How many characters of each server's instructions are shown at an endpoint of many servers."""
 
 
-def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> MCPError:
+class NotListed(MCPError):
+    """No server that its client may see lists the name in a request, perhaps not yet."""
+
+
+def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> NotListed:
     """Return the error for a name that was never listed."""
     noun = kind.value.removesuffix("s")
     near = f"; did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
     legacy = RESOURCE_NOT_FOUND if kind is Kind.RESOURCE else INVALID_PARAMS
-    return MCPError(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {quoted_line(found.name)}{near}")
+    return NotListed(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {quoted_line(found.name)}{near}")
 
 
 def error_result(error: HoldfastError) -> dict[str, Any]:
@@ -215,11 +211,11 @@ def instructions(view: View) -> str:
         return f"{warning}\n\n{_section(view.server, said_by)}".rstrip() if warning else said_by
     if view.tools == "find":
         # The servers' own instructions would cost more than the list that this mode saves.
-        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, _warnings(view), identity(view))))
+        return "\n\n".join(filter(None, (FIND_INSTRUCTIONS, warnings_at(view), identity(view))))
     names = ", ".join(view.servers) or "none"
     parts = [
         f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",
-        _warnings(view),
+        warnings_at(view),
         f"The tool `{STATUS_TOOL}` shows which servers are unavailable, why, and when to try again.",
         identity(view),
     ]
@@ -241,105 +237,9 @@ def _instructions_of(view: View, server: str) -> str:
     return view.hub.approvals.instructions(server, connection.instructions) if connection is not None else ""
 
 
-STATUS_TOOL = "holdfast_status"
-
-
-def status_tool() -> dict[str, Any]:
-    """Return the tool for the list."""
-    return {
-        "name": STATUS_TOOL,
-        "title": "Holdfast status",
-        "description": "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "server": {"type": "string", "description": "The id of one server; all servers if left out."}
-            },
-        },
-        "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
-    }
-
-
-def status_resource() -> dict[str, Any]:
-    """Return the resource for the list."""
-    return {
-        "uri": STATUS_URI,
-        "name": "holdfast-status",
-        "title": "Holdfast status",
-        "description": "The state of every MCP server behind this endpoint.",
-        "mimeType": "application/json",
-    }
-
-
-def status_result(view: View, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the result of the tool, about the servers of the endpoint alone."""
-    wanted = arguments.get("server")
-    servers = {name: one for name, one in _servers(view, findings).items() if wanted in (None, name)}
-    if wanted is not None and not servers:
-        known = ", ".join(view.servers) or "none"
-        text = f"No server named {quoted(str(wanted)[:400])} is configured. Configured: {known}."
-        return {"content": [{"type": "text", "text": text}], "isError": True}
-    lines = [_line(name, one) for name, one in servers.items()]
-    text = "\n".join(filter(None, (_warnings(view), *lines)))
-    return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": servers}, "isError": False}
-
-
-def status_contents(view: View, findings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the contents of the resource: for people, and with a record of each server for another hub."""
-    servers = _servers(view, findings)
-    told = {name: {**record_of(view.user.slot(name)).written(), **one} for name, one in servers.items()}
-    body = {"version": HUB_VERSION, "servers": told, "identity": identity(view), "collisions": _collisions(view)}
-    text = json.dumps(body, ensure_ascii=False, indent=1)
-    return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}
-
-
-def _warnings(view: View) -> str:
+def warnings_at(view: View) -> str:
     """What is unavailable at an endpoint, for a model."""
     return warnings_of(view.user.health(name) for name in view.servers if view.has(name)).for_model
-
-
-def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    tools = dict[str, int]()
-    for entry in view.all_entries(Kind.TOOL):
-        tools[entry.server] = tools.get(entry.server, 0) + 1
-    return {
-        name: {
-            "state": health.shown_state,
-            "status": health.status,
-            "available": health.status in ("available", "idle"),
-            "reason": health.reason,
-            "retryIn": health.next_try,
-            "tools": tools.get(name, 0),
-        }
-        | ({"finding": findings[name]} if name in findings else {})
-        | ({"changedTools": sorted(changed)} if (changed := _changed(view, name)) else {})
-        for name, health in ((name, view.user.health(name)) for name in view.servers if view.has(name))
-    }
-
-
-def _changed(view: View, server: str) -> frozenset[str]:
-    """The tools of a server that changed and that the endpoint shows; of a per-user server those of this user."""
-    changed = view.hub.approvals.changed.get(server, frozenset())
-    if changed and view.hub.registry.users.has_own(view.principal, server):
-        changed &= {entry.original for entry in view.user.catalog.tools if entry.server == server}
-    return frozenset(tool for tool in changed if view.shows(NameKey(Kind.TOOL, server, tool)))
-
-
-def _line(name: str, one: Mapping[str, Any]) -> str:
-    because = f": {one['reason']}" if one["reason"] and not one["available"] else ""
-    later = f" (next try {when})" if (when := next_try(one["retryIn"])) and not one["available"] else ""
-    changed = one.get("changedTools")
-    warning = f"; changed since first seen: {', '.join(changed)}" if changed else ""
-    finding = f"; {one['finding']}" if "finding" in one else ""
-    return f"{name}: {one['state']}{because}{later}; {counted(one['tools'], 'tool')} listed{finding}{warning}"
-
-
-def _collisions(view: View) -> list[dict[str, str]]:
-    return [
-        {"server": one.key.server, "name": one.key.original, "wanted": one.wanted, "given": one.given}
-        for one in view.user.catalog.collisions
-        if view.covers(one.key.server) and view.shows(one.key)
-    ]
 
 
 # The answers to ``initialize`` and ``server/discover``.

@@ -10,7 +10,7 @@ marks of the hub: from the digests that a session was given it is known after a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -24,20 +24,17 @@ from holdfast.core import STATUS_URI, Catalog, CatalogEntry, Kind, NameKey, Unkn
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.clients import Call, Client
-from holdfast.endpoint.doctor_tool import doctor_tool, offers_doctor
 from holdfast.endpoint.eras import tool_for_client
-from holdfast.endpoint.find_tools import find_definitions, listed_for_find
-from holdfast.endpoint.instructions import discover, status_resource, status_tool, unknown_name
-from holdfast.endpoint.large_results import keeps_results
-from holdfast.endpoint.user_login import lacking_login, login_tool
+from holdfast.endpoint.find_tools import listed_for_find
+from holdfast.endpoint.instructions import NotListed, discover, unknown_name
+from holdfast.endpoint.own_tools import Handler, own_items
+from holdfast.endpoint.user_login import lacking_login
 from holdfast.endpoint.view import LIST_METHODS, View
-from holdfast.hub import access_item, read_result_tool, shown
+from holdfast.hub import access_item, shown
 from holdfast.turns import Turns
 from holdfast.wire import LOG_LEVELS, Fields, RawObject, dumps, join_fields, join_items
 
-__all__ = ["Handler", "Lists", "OwnMethods", "checked_values", "find_item", "hidden_or_unknown", "unknown_method"]
-
-Handler: TypeAlias = Callable[[Call], Awaitable[RawObject]]
+__all__ = ["Lists", "OwnMethods", "checked_values", "not_listed", "unknown_method"]
 
 
 class OwnMethods:
@@ -99,8 +96,13 @@ class OwnMethods:
         if uri == STATUS_URI:
             call.client.subscribed.add(("", uri))
             return RawObject.of({})
-        key = await find_item(self._broker, self._view, Kind.RESOURCE, uri, call)
-        await self._broker.servers.subscribe(call.client, key.server, key.original)
+        found = call.view.find(Kind.RESOURCE, uri)
+        if not isinstance(found, NameKey):  # servers that were never listed get a moment first
+            await self._broker.servers.wait_for_first_listing(call.view)
+            found = call.view.find(Kind.RESOURCE, uri)
+        if not isinstance(found, NameKey):
+            raise not_listed(call, self._view, Kind.RESOURCE, found)
+        await self._broker.servers.subscribe(call.client, found.server, found.original)
         return RawObject.of({})
 
     async def _unsubscribe(self, call: Call) -> RawObject:
@@ -148,21 +150,7 @@ async def unknown_method(call: Call) -> RawObject:
     raise MCPError(METHOD_NOT_FOUND, "Method not found", call.method)
 
 
-async def find_item(broker: Broker, view: View, kind: Kind, name: str, call: Call) -> NameKey:
-    """The owner of an item that the caller may see; servers that were never listed get a moment first.
-
-    ``view`` is that of the endpoint. Raises ``MCPError``.
-    """
-    found = call.view.find(kind, name)
-    if not isinstance(found, NameKey):
-        await broker.servers.wait_for_first_listing(call.view)
-        found = call.view.find(kind, name)
-    if not isinstance(found, NameKey):
-        raise hidden_or_unknown(call, view, kind, found)
-    return found
-
-
-def hidden_or_unknown(call: Call, view: View, kind: Kind, found: Unknown) -> MCPError:
+def not_listed(call: Call, view: View, kind: Kind, found: Unknown) -> NotListed:
     """The error for a name that is not there for the caller. The audit learns of the rule that hides it (SEC-14)."""
     grants = call.view.grants
     there = view.find(kind, found.name) if grants is not None else None
@@ -221,7 +209,7 @@ class Lists:
         kind, key = LIST_METHODS[method]
         entries = view.entries(kind)
         # The hub's own items count as one: they are on the page of the last item, or on one of their own.
-        own = _own_items(view, kind, lacking)
+        own = own_items(view, kind, lacking)
         units = len(entries) + bool(own)
         if start and start >= units:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
@@ -259,19 +247,6 @@ class Lists:
 
     def __repr__(self) -> str:
         return f"<Lists: {len(self._pages)} pages made>"
-
-
-def _own_items(view: View, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The items of the hub itself; ``lacking`` are the servers that lack the login of this user."""
-    reads_on = [read_result_tool()] if kind is Kind.TOOL and keeps_results(view) else []
-    reads_on += [login_tool(lacking)] if lacking else []
-    explains = [doctor_tool()] if kind is Kind.TOOL and offers_doctor(view) else []
-    if kind is Kind.TOOL and view.tools == "find":
-        own = (*find_definitions(view.servers), status_tool(), *explains, *reads_on)
-        return [listed_for_find(tool) for tool in own]
-    if view.server is not None or kind not in (Kind.TOOL, Kind.RESOURCE):
-        return reads_on
-    return [status_tool() if kind is Kind.TOOL else status_resource(), *explains, *reads_on]
 
 
 _NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}

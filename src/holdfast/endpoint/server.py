@@ -1,21 +1,26 @@
 """The hub as an MCP server: what it does with each request. Most are forwarded, as the bytes that they came in.
 
-It knows no transport: a ``Call`` comes with its client and with the way back to it. The methods that the hub answers
-itself are in ``own_methods``; here are those that go to a server, and how they get there:
+It knows no transport: a ``Call`` comes with its client and with the way back to it. ``answer`` is the path of every
+request:
 
-1. The name in the request says which server has it (``View``). What the hub does not read passes unread.
-2. The client's connection to that server is found (``ClientServers.slot``), on another replica if its home is there.
-3. What one era has and the other must not have is taken out (``eras``), and the call is made.
-4. A legacy server may ask a modern client, and a modern server a legacy client: ``input_required`` translates both.
-5. A tool's call that failed has a result that says why: a model reads results, and may never see a protocol error.
+1. **Who answers** (``Router``, which waits for nothing). The methods and tools that the hub answers itself are in
+   ``own_methods`` and ``own_tools``. Of all others the name in the request says which server has it (``View``); from
+   here on the call has its server and the parameters for it. What the hub does not read passes unread. A call through
+   find mode's ``call_tool`` is the inner call from here on.
+2. **May it be made** (``call_gate``), and is it one that began before: a login that it needs first, a call that it
+   resumes, another replica that has its connection (``_before``). A call of a shared server has none of these.
+3. **It is made** (``_send``), on the client's connection to that server. A legacy server may ask a modern client, and a
+   modern server a legacy client: ``input_required`` translates both.
+4. **Its result** gets links and ids that are good at this endpoint. A tool's call that failed has a result that says
+   why: a model reads results, and may never see a protocol error.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from mcp import MCPError
 from mcp.shared.inbound import validate_mcp_param_headers
@@ -28,50 +33,38 @@ from mcp_types import (
 )
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
-from holdfast.core import STATUS_URI, Kind, RpcError, quoted_line
+from holdfast.core import STATUS_URI, Kind, NameKey, RpcError, quoted_line
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
-from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers
+from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers, era_of
 from holdfast.endpoint.clients import Call, Client
-from holdfast.endpoint.doctor_tool import DOCTOR_TOOL, doctor_result, offers_doctor
-from holdfast.endpoint.eras import params_for_server, relinked, result_for_client
-from holdfast.endpoint.find_tools import FIND_NAMES, FindTools, own_arguments
+from holdfast.endpoint.eras import kind_of, params_for_server, relinked
+from holdfast.endpoint.find_tools import CALL_READONLY, FIND_NAMES, FindTools, InnerCall
 from holdfast.endpoint.inbound import Message
-from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, is_input_required, next_round
+from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, next_round
 from holdfast.endpoint.instructions import (
-    LOGIN_TOOL,
     RESTARTED,
-    STAMP,
     STATELESS,
-    STATUS_TOOL,
+    NotListed,
     error_result,
     outcome_unknown,
     own_capabilities,
-    protocol_error,
     restarted_notice,
     stateless_notice,
-    status_contents,
-    status_result,
     with_notice,
 )
-from holdfast.endpoint.large_results import LargeResults, keeps_results
-from holdfast.endpoint.own_methods import (
-    Handler,
-    OwnMethods,
-    checked_values,
-    find_item,
-    hidden_or_unknown,
-    unknown_method,
-)
-from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
-from holdfast.endpoint.user_login import offers_login, without_login_state
+from holdfast.endpoint.own_methods import OwnMethods, checked_values, not_listed, unknown_method
+from holdfast.endpoint.own_tools import Handler, OwnTools, keeps_results
+from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, renamed
+from holdfast.endpoint.user_login import without_login_state
 from holdfast.endpoint.view import ToolRoute, View, has_all, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError
-from holdfast.hub import READ_RESULT, RESULTS_URI, Slot, findings, read_result
+from holdfast.hub import RESULTS_URI, Slot, read_result
 from holdfast.turns import Turns
 from holdfast.wire import (
     TASK_METHODS,
     TASKS_EXTENSION,
+    Bytes,
     Fields,
     KeyNames,
     RawObject,
@@ -92,6 +85,9 @@ DEFAULT_LOG_LEVEL = "info"
 MOST_USERS = 1_024
 """Users whose view of one endpoint is kept; it holds nothing but what is looked up again."""
 
+Answerer: TypeAlias = Handler | RawObject | None
+"""Who answers a request: the hub, by a handler or with this result; None: the server that the call has now."""
+
 _PARAMS = KeyNames(
     *("_meta", "name", "arguments", "uri", "ref", "argument", "context", "task", "taskId"),
     *("requestState", "inputResponses", "cursor", "level", "notifications", "type"),
@@ -109,15 +105,8 @@ class McpServer:
         self.listeners = listeners or Listeners(view)
         self._users: OrderedDict[str, McpServer] = OrderedDict()
         self.own = OwnMethods(broker, view, self.listeners)
-        self._large = LargeResults(view, broker.homes)
-        self._handlers: dict[str, Handler] = {
-            **self.own.handlers,
-            "tools/call": self._call_tool,
-            "prompts/get": self._get_prompt,
-            "resources/read": self._read,
-            "completion/complete": self._complete,
-            **dict.fromkeys(TASK_METHODS, self._task),
-        }
+        self._own_tools = OwnTools(broker, view)
+        self._router = Router(broker, view, self.own, self._own_tools)
 
     def of(self, principal: str) -> McpServer:
         """The endpoint as this user has it: itself, unless servers are per user."""
@@ -134,24 +123,47 @@ class McpServer:
         return known
 
     async def answer(self, call: Call) -> RawObject:
-        """The result of a request, as the client's era writes it; raises ``MCPError``."""
-        modern = call.client.modern
-        view = call.view = self.view.seen_by(call.identity)
-        handler = self._handlers.get(call.method)
-        if handler is not None:
-            _check_spelling(call.params)
-        else:
-            handler = unknown_method if call.method in protocol.SPEC_CLIENT_METHODS else self._forward_unknown
+        """The result of a request; raises ``MCPError``, ``HoldfastError`` and ``LivesElsewhere``."""
+        broker, registry, client = self.broker, self.view.hub.registry, call.client
+        settings, has_rules = registry.config.settings, not registry.policy.is_open
+        view = call.view = self.view.seen_by(call.identity) if has_rules else self.view
         if view is not self.view and call.method != "tools/call":
             await view.settle()
+        if (call.sent_before or view.tools == "find") and _needs_all_lists(call):
+            await self._wait_for_lists(view, at_most=LONGEST_WAIT if call.sent_before else None)
         try:
-            audit = self.broker.audit
-            result = await (handler(call) if audit is None else audit.answer(call, handler))
+            by = self._router.route(call)
+        except NotListed:  # perhaps not yet: servers that were never listed get a moment
+            await self._wait_for_lists(view)
+            by = self._router.route(call)
+        if by is not None:
+            return by if isinstance(by, RawObject) else await by(call)
+        try:
+            if call.sent_before and not call.repeatable:
+                raise outcome_unknown(call.server)
+            is_gated = has_rules or settings.access.ext_authz.address is not None
+            judged = broker.gate.judge(call) if is_gated else None
+            slot = registry.slots.get(call.server) or registry.slot(call.server)
+            result: RawObject | None = None
+            if slot.spec.sharing != "shared" or (client.modern and "requestState" in call.sent):
+                result = await self._before(call)
+                slot = broker.servers.slot(client, call.server) if result is None else slot
+            if result is None:
+                era = era_of(slot)
+                call.sent = _for_server(broker, call, slot, era)
+                asks = era != "modern" or (judged is not None and broker.gate.asks_client(call, judged))
+                if client.modern and asks and call.method in INPUT_REQUIRED_METHODS:
+                    result = await broker.pending.begin(call, partial(self._send, call, slot))
+                else:
+                    result = await self._send(call, slot)
         except HoldfastError as error:
-            raise protocol_error(error, modern=modern) from None
+            return _told(call, error)
         if result.is_large:
             await Turns().give()  # each pass over a large result takes milliseconds
-        return result_for_client(call.method, result, modern=modern, stamp=STAMP)
+        result = self._finished(call, result)
+        if settings.large_results.over and call.tool and kind_of(result) != "task" and keeps_results(self.view):
+            return await self._own_tools.large.shortened(call, call.tool, result)
+        return result
 
     async def roots_changed(self, client: Client, version: str, message: Message) -> None:
         """Tell every legacy server of the endpoint that the client's roots changed."""
@@ -165,196 +177,245 @@ class McpServer:
         """End the subscription streams cleanly."""
         self.listeners.close()
 
-    # The methods that servers answer.
+    async def _wait_for_lists(self, view: View, *, at_most: float | None = None) -> None:
+        """Give servers that were never listed a moment, and look up what is there by the caller's rules."""
+        await self.broker.servers.wait_for_first_listing(view, at_most=at_most)
+        await view.settle()
 
-    async def _call_tool(self, call: Call) -> RawObject:
-        params = call.params
-        name = text_of(params.get("name"))
-        arguments = params.get("arguments")
-        if name is None or (arguments is not None and not is_object(arguments)):
-            raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-        view = call.view
-        if view.tools == "find" and name in FIND_NAMES:
-            await self.broker.servers.wait_for_first_listing(view)
-            await view.settle()
-            return await FindTools(view).answer(call, name, arguments, self._call_route)
-        if name == READ_RESULT and keeps_results(view):
-            return await self._large.read_on(call, own_arguments(arguments))
-        if name == STATUS_TOOL and (view.server is None or view.tools == "find"):
-            await view.settle()
-            return RawObject.of(status_result(view, own_arguments(arguments), _findings(self.broker, view)))
-        if name == DOCTOR_TOOL and offers_doctor(view):
-            return RawObject.of(doctor_result(view, own_arguments(arguments)))
-        if name == LOGIN_TOOL and offers_login(view):
-            return await self.broker.logins.answer(call, view, own_arguments(arguments))
-        if call.sent_before:  # whether it may be made again is known when its tool is listed
-            await self.broker.servers.wait_for_first_listing(view, at_most=LONGEST_WAIT)
-        route = view.tool(name)
-        if not isinstance(route, ToolRoute):
-            await self.broker.servers.wait_for_first_listing(view)
-            await view.settle()
-            route = view.tool(name)
-        if not isinstance(route, ToolRoute):
-            raise hidden_or_unknown(call, self.view, Kind.TOOL, route)
-        if route.mirrors and call.client.modern and call.headers:
-            _check_mirrored(call, input_schema(view, name))
-        own = params if route.own_name is None else {**params, "name": route.own_name}
-        return await self._call_route(call, route, own)
+    async def _before(self, call: Call) -> RawObject | None:
+        """What comes before a call can be made: its user's login, the call that it resumes, or another replica.
 
-    async def _call_route(self, call: Call, route: ToolRoute, params: Fields) -> RawObject:
-        """Call a tool whose server is known, with the parameters for that server."""
-        result = await self._forward(call, route.key.server, params, repeatable=route.repeatable)
-        if keeps_results(self.view) and not is_new_task(result):
-            return await self._large.shortened(call, route, result)
-        return result
-
-    async def _task(self, call: Call) -> RawObject:
-        """A request about a task; its id says which server has it."""
-        client = call.client
-        if self.view.server is not None and not _runs_tasks(own_capabilities(self.view), modern=client.modern):
-            return await self._forward_unknown(call)
-        if call.method not in (MODERN_TASKS if client.modern else LEGACY_TASKS):
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", call.method)
-        if client.modern and TASKS_EXTENSION not in (client.capabilities.get("extensions") or {}):
-            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
-        ids, homes = self.broker.task_ids, self.broker.homes
-        found = ids.find(call.task or "", call.bound_to)
-        here = found is not None and (homes is None or not found.home or homes.check_task(found.home))
-        if found is None or not call.view.has(found.server) or not here:
-            raise MCPError(INVALID_PARAMS, "there is no such task here, or it has expired", "taskId")
-        own = {**call.params, "taskId": dumps(found.id)}
-        repeatable = call.method in ("tasks/get", "tasks/result")
-        result = await self._forward(call, found.server, own, repeatable=repeatable)
-        inner = result.get("result")
-        if inner is not None and is_object(inner):
-            result = result.changed({"result": _linked(self.view, found.server, RawObject.read(inner)).written()})
-        return renamed(result, found.server, ids, call.bound_to)
-
-    async def _get_prompt(self, call: Call) -> RawObject:
-        key = await find_item(self.broker, self.view, Kind.PROMPT, checked_values(call)["name"], call)
-        own = {**call.params, "name": dumps(key.original)}
-        return await self._forward(call, key.server, own, repeatable=True)
-
-    async def _read(self, call: Call) -> RawObject:
-        uri = str(checked_values(call)["uri"])
-        if uri == STATUS_URI:
-            return RawObject.of(status_contents(call.view, _findings(self.broker, call.view)))
-        if uri.startswith(RESULTS_URI) and (kept := await self._large.contents(call, uri)) is not None:
-            return kept
-        key = await find_item(self.broker, self.view, Kind.RESOURCE, uri, call)
-        own = {**call.params, "uri": dumps(key.original)}
-        result = await self._forward(call, key.server, own, repeatable=True)
-        return result if key.original == uri else _with_uri(result, self.view.shown_uri(key.server, key.original), uri)
-
-    async def _complete(self, call: Call) -> RawObject:
-        ref = checked_values(call)["ref"]
-        _check_spelling(ref)
-        by = "uri" if "uri" in ref else "name"
-        kind = Kind.TEMPLATE if by == "uri" else Kind.PROMPT
-        key = await find_item(self.broker, self.view, kind, ref[by], call)
-        own = {**call.params, "ref": dumps({**ref, by: key.original})}
-        return await self._forward(call, key.server, own, repeatable=True)
-
-    async def _forward_unknown(self, call: Call) -> RawObject:
-        """Forward a method that the protocol does not define, where the endpoint has one server.
-
-        No rule covers it, so it passes only where nothing of the server is limited for its caller.
+        None: it can be made here and now.
         """
-        if self.view.server is not None and not has_all(call.view):
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", call.method)
-        if self.view.server is not None:
-            return await self._forward(call, self.view.server, call.params, repeatable=False)
-        raise MCPError(
-            METHOD_NOT_FOUND,
-            f"{call.method} is not forwarded from here: this endpoint has many servers; "
-            "use the endpoint of one server, /servers/<id>/mcp",
-            call.method,
-        )
+        broker, modern = self.broker, call.client.modern
+        if (instead := await broker.logins.before(call, call.server)) is not None:
+            return instead
+        call.sent = without_login_state(call.sent, modern=modern)
+        if (state := _state_in(call)) is not None:
+            if broker.pending.is_ours(state):
+                return await broker.pending.resume(call, state)
+            await broker.pending.check(state)
+        await broker.servers.check_home(call.client, call.server)
+        return None
 
-    # How they get there.
-
-    async def _forward(  # noqa: PLR0912 - all that can happen to a call, in its order
-        self, call: Call, server: str, params: Fields, *, repeatable: bool
-    ) -> RawObject:
-        """Send any request to the slot of its client; one that continues a pending call goes to that call.
-
-        The result is for this endpoint: its links can be read here. Of a tool's call that failed it says why.
-        """
-        client, broker, tool = call.client, self.broker, call.method == "tools/call"
-        servers, pending = broker.servers, broker.pending
-        call.server, call.sent = server, params
-        try:
-            if call.sent_before and not repeatable:
-                raise outcome_unknown(server)
-            judged = broker.gate.judge(call, server, params)
-            if (instead := await broker.logins.before(call, server)) is not None:
-                return instead
-            params = without_login_state(params, modern=client.modern)
-            state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
-            if state is not None and pending.is_ours(state):
-                result = await pending.resume(call, state)
-            else:
-                if state is not None:
-                    await pending.check(state)
-                if broker.homes is not None:
-                    await servers.check_home(client, server)
-                slot = servers.slot(client, server)
-                wanted = _for_server(broker, call, slot, params, state)
-                asks = judged is not None and broker.gate.asks_client(call, judged)
-                if client.modern and (asks or not _speaks_modern(slot)) and call.method in INPUT_REQUIRED_METHODS:
-                    work = partial(self._send, call, slot, wanted, repeatable=repeatable)
-                    result = await pending.begin(call, work)
-                else:
-                    result = await self._send(call, slot, wanted, repeatable=repeatable)
-        except HoldfastError as error:
-            if not tool or (isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)):
-                raise
-            call.failed = error
-            return RawObject.of(error_result(error))
-        if client.modern or client.restarted:
-            result = _noticed(servers, call, result)
-        if tool and is_new_task(result):
-            return renamed(result, server, broker.task_ids, call.bound_to)
-        if result.is_large:
-            await Turns().give()
-        return _linked(self.view, server, result)
-
-    async def _send(self, call: Call, slot: Slot, params: Fields, *, repeatable: bool) -> RawObject:
+    async def _send(self, call: Call, slot: Slot) -> RawObject:
         """Make the call, if it may be made; the requests of a modern server go to a legacy client meanwhile."""
-        gate, judged = self.broker.gate, call.judged
+        broker, judged = self.broker, call.judged
         if judged is not None:
-            await gate.admit(call, judged)
-        begun = self.broker.begin(call)
+            await broker.gate.admit(call, judged)
+        use = broker.begin(call, slot)
         try:
             for _ in range(MAX_ROUNDS):
                 result = await slot.call(
                     call.method,
-                    params,
+                    call.sent,
                     caller=call,
-                    repeatable=repeatable,
+                    repeatable=call.repeatable,
                     exact=judged is not None,
-                    check=partial(gate.check_again, call),
+                    check=partial(broker.gate.check_again, call),
                 )
-                if not is_input_required(result):
+                if kind_of(result) != "input_required":
                     return result
                 if call.client.modern:
-                    if judged is not None:
-                        await gate.note_round(judged, result)
+                    if call.judged is not None:
+                        await broker.gate.note_round(call.judged, result)
                     return result
-                params = await next_round(call, params, await read_result(call.server, result))
+                call.sent = await next_round(call, call.sent, await read_result(call.server, result))
         finally:
-            self.broker.end(call, begun)
+            broker.end(call, use)
         raise MCPError(INTERNAL_ERROR, f"MCP server '{call.server}' asked for input more than {MAX_ROUNDS} times")
+
+    def _finished(self, call: Call, result: RawObject) -> RawObject:
+        """A server's result for this endpoint: its links can be read here, and its tasks have ids of the hub."""
+        client, server, ids = call.client, call.server, self.broker.task_ids
+        if client.modern or client.restarted:
+            result = _noticed(self.broker.servers, call, result)
+        if call.method == "tools/call" and kind_of(result) == "task":
+            return renamed(result, server, ids, call.bound_to)
+        result = _linked(self.view, server, result)
+        if call.method == "resources/read":
+            own, asked = text_of(call.sent["uri"]) or "", text_of(call.params["uri"]) or ""
+            return result if own == asked else _with_uri(result, self.view.shown_uri(server, own), asked)
+        if call.task is None or text_of(call.sent.get("taskId")) == call.task:
+            return result
+        inner = result.get("result")
+        if inner is not None and is_object(inner):
+            result = result.changed({"result": _linked(self.view, server, RawObject.read(inner)).written()})
+        return renamed(result, server, ids, call.bound_to)
 
     def __repr__(self) -> str:
         return f"<McpServer of {self.view!r}>"
 
 
-def _for_server(broker: Broker, call: Call, slot: Slot, params: Fields, state: str | None) -> Fields:
+class Router:
+    """Decides who answers a request of one endpoint. It waits for nothing."""
+
+    def __init__(self, broker: Broker, view: View, own: OwnMethods, own_tools: OwnTools) -> None:
+        self._broker = broker
+        self._view = view
+        self._own = own
+        self._own_tools = own_tools
+        self._routers: Mapping[str, Callable[[Call], Answerer]] = {
+            "tools/call": self._tool,
+            "prompts/get": self._prompt,
+            "resources/read": self._resource,
+            "completion/complete": self._completion,
+            **dict.fromkeys(TASK_METHODS, self._task),
+        }
+
+    def route(self, call: Call) -> Answerer:
+        """Who answers. A call of a server has it from here on, and the parameters for it. Raises ``MCPError``."""
+        method = call.method
+        router, handler = self._routers.get(method), self._own.handlers.get(method)
+        if router is None and handler is None:
+            return unknown_method if method in protocol.SPEC_CLIENT_METHODS else self._unknown(call)
+        if others := _PARAMS.misspelled(call.params):
+            raise _misspelled(others)
+        return router(call) if router is not None else handler
+
+    def _tool(self, call: Call) -> Answerer:
+        params, view = call.params, call.view
+        name, arguments = text_of(params.get("name")), params.get("arguments")
+        if name is None or (arguments is not None and not is_object(arguments)):
+            raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
+        own = self._own_tools.by_name.get(name)
+        if own is not None and own.is_offered(view):
+            return own.answer
+        if view.tools == "find" and name in FIND_NAMES:
+            return _route_inner(call, name, arguments)
+        route = view.tool(name)
+        if not isinstance(route, ToolRoute):
+            raise not_listed(call, self._view, Kind.TOOL, route)
+        if route.mirrors and call.client.modern and call.headers:
+            _check_mirrored(call, input_schema(view, name))
+        call.tool = route.key
+        call.to(
+            route.key.server,
+            params if route.own_name is None else {**params, "name": route.own_name},
+            repeatable=route.repeatable,
+        )
+        return None
+
+    def _task(self, call: Call) -> Answerer:
+        """A request about a task; its id says which server has it."""
+        client = call.client
+        if self._view.server is not None and not _runs_tasks(own_capabilities(self._view), modern=client.modern):
+            return self._unknown(call)
+        if call.method not in (MODERN_TASKS if client.modern else LEGACY_TASKS):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", call.method)
+        if client.modern and TASKS_EXTENSION not in (client.capabilities.get("extensions") or {}):
+            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
+        homes = self._broker.homes
+        found = self._broker.task_ids.find(call.task or "", call.bound_to)
+        here = found is not None and (homes is None or not found.home or homes.check_task(found.home))
+        if found is None or not call.view.has(found.server) or not here:
+            raise MCPError(INVALID_PARAMS, "there is no such task here, or it has expired", "taskId")
+        repeatable = call.method in ("tasks/get", "tasks/result")
+        call.to(found.server, {**call.params, "taskId": dumps(found.id)}, repeatable=repeatable)
+        return None
+
+    def _prompt(self, call: Call) -> Answerer:
+        key = self._found(call, Kind.PROMPT, checked_values(call)["name"])
+        call.to(key.server, {**call.params, "name": dumps(key.original)}, repeatable=True)
+        return None
+
+    def _resource(self, call: Call) -> Answerer:
+        uri = str(checked_values(call)["uri"])
+        if uri == STATUS_URI:
+            return self._own_tools.status_contents(call.view)
+        if uri.startswith(RESULTS_URI):
+            return self._kept_result
+        key = self._found(call, Kind.RESOURCE, uri)
+        call.to(key.server, {**call.params, "uri": dumps(key.original)}, repeatable=True)
+        return None
+
+    def _completion(self, call: Call) -> Answerer:
+        ref = checked_values(call)["ref"]
+        if others := _PARAMS.misspelled(ref):
+            raise _misspelled(others)
+        by = "uri" if "uri" in ref else "name"
+        key = self._found(call, Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by])
+        call.to(key.server, {**call.params, "ref": dumps({**ref, by: key.original})}, repeatable=True)
+        return None
+
+    def _unknown(self, call: Call) -> Answerer:
+        """A method that the protocol does not define is forwarded where the endpoint has one server.
+
+        No rule covers it, so it passes only where nothing of the server is limited for its caller.
+        """
+        server = self._view.server
+        if server is not None and has_all(call.view):
+            call.to(server, call.params, repeatable=False)
+            return None
+        why = (
+            f"{call.method} is not forwarded from here: this endpoint has many servers; "
+            "use the endpoint of one server, /servers/<id>/mcp"
+        )
+        raise MCPError(METHOD_NOT_FOUND, why if server is None else "Method not found", call.method)
+
+    def _found(self, call: Call, kind: Kind, name: str) -> NameKey:
+        found = call.view.find(kind, name)
+        if not isinstance(found, NameKey):
+            raise not_listed(call, self._view, kind, found)
+        return found
+
+    async def _kept_result(self, call: Call) -> RawObject:
+        """The resource that a shortened result links to."""
+        uri = text_of(call.params["uri"]) or ""
+        kept = await self._own_tools.large.contents(call, uri)
+        if kept is None:
+            self._found(call, Kind.RESOURCE, uri)
+            raise AssertionError("no server has a resource of the hub")
+        return kept
+
+    def __repr__(self) -> str:
+        return f"<Router of {self._view!r}>"
+
+
+def _route_inner(call: Call, name: str, arguments: Bytes | None) -> Answerer:
+    """Find mode: from here on the request is the call that its arguments ask for."""
+    inner = FindTools(call.view).inner_call(arguments, readonly=name == CALL_READONLY)
+    if not isinstance(inner, InnerCall):
+        return RawObject.of(inner)
+    route = inner.route
+    own = route.own_name if route.own_name is not None else dumps(inner.name)
+    call.inner, call.tool = inner, route.key
+    # Parameters of the outer call that are not its own stay: a task, a continuation.
+    call.to(route.key.server, {**call.params, "name": own, "arguments": inner.arguments}, repeatable=route.repeatable)
+    return None
+
+
+def _needs_all_lists(call: Call) -> bool:
+    """Whether a call can be understood only when every server was listed.
+
+    In find mode all tools are searched. Whether a call may be made again is known when its tool is listed.
+    """
+    if call.method != "tools/call":
+        return False
+    return call.sent_before or text_of(call.params.get("name")) in FIND_NAMES
+
+
+def _told(call: Call, error: HoldfastError) -> RawObject:
+    """What a model reads of a call that failed; raises what is for its client's program."""
+    by_server = isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)
+    if isinstance(error, CallFailed) and by_server and call.inner is not None:
+        return RawObject.of(call.inner.refused(error))
+    if by_server or call.method != "tools/call":
+        raise error
+    call.failed = error
+    return RawObject.of(error_result(error))
+
+
+def _state_in(call: Call) -> str | None:
+    """The state that a modern client repeats its request with."""
+    return text_of(call.sent.get("requestState")) if call.client.modern else None
+
+
+def _for_server(broker: Broker, call: Call, slot: Slot, era: str | None) -> Fields:
     """The parameters without what the server, or its era, must not have."""
-    client, modern_server = call.client, _speaks_modern(slot)
-    if state is not None and not modern_server and broker.pending.is_of_a_hub(state):
+    client, params = call.client, call.sent
+    if client.modern and era != "modern" and broker.pending.is_of_a_hub(_state_in(call) or ""):
         raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
     if client.log_level is not None:
         broker.servers.ask_for_logs(client, call.server)
@@ -362,17 +423,17 @@ def _for_server(broker: Broker, call: Call, slot: Slot, params: Fields, state: s
         params = {key: value for key, value in params.items() if key != "task"}
     return params_for_server(
         params,
-        meta=call.message.meta,
+        meta=call.meta,
         escapes=call.message.escapes,
         headers=call.headers,
-        log_level=_log_level_for(client) if modern_server else None,
+        log_level=_log_level_for(client) if era == "modern" else None,
     )
 
 
 def _noticed(servers: ClientServers, call: Call, result: RawObject) -> RawObject:
     """The result with what its client should know about its connection to the server."""
     client, server, tool = call.client, call.server, call.method == "tools/call"
-    if client.modern and not is_input_required(result) and servers.is_stateless(client, server):
+    if client.modern and kind_of(result) != "input_required" and servers.is_stateless(client, server):
         return with_notice(result, STATELESS, stateless_notice([server]), tool=tool)
     if server in client.restarted:
         client.restarted -= {server}
@@ -387,16 +448,9 @@ def _linked(view: View, server: str, result: RawObject) -> RawObject:
     return relinked(result, partial(view.shown_uri, server))
 
 
-def _findings(broker: Broker, view: View) -> Mapping[str, str]:
-    """What is wrong with each server, of its lists and of its requests."""
-    listed, asked = findings(view.user.catalog), broker.findings
-    return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
-
-
-def _check_spelling(params: Mapping[str, object]) -> None:
-    """Refuse a second spelling of a parameter: a server that does not look at case would read that one."""
-    if others := _PARAMS.misspelled(params):
-        raise MCPError(INVALID_PARAMS, f"{quoted_line(others[0])} is another spelling of a parameter's name")
+def _misspelled(names: Sequence[str]) -> MCPError:
+    """The refusal of a second spelling of a parameter: a server that does not look at case would read that one."""
+    return MCPError(INVALID_PARAMS, f"{quoted_line(names[0])} is another spelling of a parameter's name")
 
 
 def _check_mirrored(call: Call, schema: Mapping[str, Any] | None) -> None:
@@ -429,11 +483,6 @@ def _takes_task(client: Client, slot: Slot) -> bool:
 def _log_level_for(client: Client) -> str | None:
     """A modern server logs only if the request asks for it; a legacy client expects logs without asking."""
     return client.log_level or (None if client.modern else DEFAULT_LOG_LEVEL)
-
-
-def _speaks_modern(slot: Slot) -> bool:
-    lease = slot.lease
-    return lease is not None and lease.connection is not None and lease.connection.era == "modern"
 
 
 def _with_uri(result: RawObject, own: str, shown: str) -> RawObject:

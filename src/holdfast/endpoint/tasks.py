@@ -19,11 +19,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.endpoint.eras import COMPLETE
 from holdfast.keys import SHORTEST_SECRET, KeyRing
 from holdfast.wire import RELATED_TASK, Fields, RawObject, dumps, fields, is_object, join_fields, loads, text_of
 
-__all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "is_new_task", "renamed", "with_related_task"]
+__all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "renamed", "with_related_task"]
 
 LEGACY_TASKS = frozenset({"tasks/get", "tasks/result", "tasks/cancel"})
 MODERN_TASKS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
@@ -113,12 +112,6 @@ def _lifetime(said: Fields) -> float:
 
 def _said(body: str, principal: str) -> bytes:
     return f"{len(principal)}:{principal}{body}".encode()
-
-
-def is_new_task(result: RawObject) -> bool:
-    """Whether a tool's result is the handle of a task, in either era."""
-    kind = result.get("resultType")
-    return "task" in result.members or (kind is not None and bytes(kind) != COMPLETE and text_of(kind) == "task")
 
 
 def renamed(result: RawObject, server: str, ids: TaskIds, principal: str) -> RawObject:

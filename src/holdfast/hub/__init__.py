@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         get_tools_with_resilience as get_tools_with_resilience,
         load as load,
     )
+    from holdfast.hub.owned_slots import OwnedSlots as OwnedSlots
     from holdfast.hub.publisher import finding as finding, findings as findings
     from holdfast.hub.registry import access_item as access_item, is_or_may_be as is_or_may_be
     from holdfast.hub.reload import Reloader as Reloader
