@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.gateway.bridge import MARK
 from holdfast.gateway.model import EXT_AUTH_TIMEOUT, GATEWAY_VERSION, OUTAGE_STATUS, family_of
-from holdfast.gateway.render import blocks, check_config
+from holdfast.gateway.render import MARK, blocks, check_config
 from tests.deploy.chart import ASKS, AUTH, ROOT, by_kind, manifests, static_config
 from tests.gateway.schemas import VERSIONS, schema_of
 

@@ -10,10 +10,9 @@ import yaml
 from holdfast.config.read import parse_config
 from holdfast.config.spec import targets_of
 from holdfast.errors import ConfigError
-from holdfast.gateway.bridge import Rendered, Rules, merge, read_bootstrap
+from holdfast.gateway.bridge import HttpSource
 from holdfast.gateway.model import ExtAuth, Target, family_of
-from holdfast.gateway.render import blocks
-from holdfast.gateway.source import HttpSource
+from holdfast.gateway.render import Rendered, Rules, blocks, merge, read_bootstrap
 from tests.gateway.schemas import VERSIONS, schema_of
 from tests.peers.http_fault import FaultServer, respond
 

@@ -312,12 +312,8 @@ def _token(file: Path | None) -> str:
 
 
 def _bridge(plan: BridgePlan, source: TargetSource, admin: str, watched: bool) -> Bridge:
-    return holdfast.gateway.Bridge(
-        plan,
-        source=source,
-        watch=holdfast.gateway.AdminAddressWatch(f"http://{admin}") if watched else holdfast.gateway.NoAdminAddress(),
-        report=_say,
-    )
+    watch = holdfast.gateway.AdminAddressWatch(f"http://{admin}") if watched else None
+    return holdfast.gateway.Bridge(plan, source=source, watch=watch, report=_say)
 
 
 def _seed(plan: BridgePlan) -> None:

@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from holdfast.gateway.bridge import (
         Bridge as Bridge,
         BridgePlan as BridgePlan,
-        Rules as Rules,
-        read_bootstrap as read_bootstrap,
+        FileSource as FileSource,
+        HttpSource as HttpSource,
+        TargetSource as TargetSource,
         seed as seed,
-        session_key as session_key,
-        with_session_key as with_session_key,
     )
-    from holdfast.gateway.decide import AdminAddressWatch as AdminAddressWatch, NoAdminAddress as NoAdminAddress
+    from holdfast.gateway.decide import AdminAddressWatch as AdminAddressWatch
     from holdfast.gateway.health import health_app as health_app, serving as serving
     from holdfast.gateway.model import (
         ADMIN_ADDRESS as ADMIN_ADDRESS,
@@ -36,12 +35,15 @@ if TYPE_CHECKING:
         family_of as family_of,
     )
     from holdfast.gateway.render import (
+        Rules as Rules,
         check_config as check_config,
         find_schema as find_schema,
+        read_bootstrap as read_bootstrap,
         render_config as render_config,
+        session_key as session_key,
         short_timeouts as short_timeouts,
         to_yaml as to_yaml,
+        with_session_key as with_session_key,
     )
-    from holdfast.gateway.source import FileSource as FileSource, HttpSource as HttpSource, TargetSource as TargetSource
 
 __getattr__, __dir__ = lazy_exports(__name__)

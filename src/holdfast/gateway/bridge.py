@@ -5,65 +5,134 @@ target is shadowed. The config carries its fingerprint as the name of an unused 
 its admin address once it runs the config. After any failure the current config stays in place, and ``health`` shows
 the failure until it is over.
 
-The file that the gateway reads (``GatewayConfigFile``) is replaced atomically, and only one bridge writes it.
+The targets come from an mcp.json on disk or at an HTTP endpoint, or from a running hub, which serves its registry at
+``/api/targets`` with its control token. A document that came over HTTP is not trusted: ``${env:…}`` in it is never
+expanded, so that it cannot read the environment of this process.
 
-A write that fails, for example on a full disk, leaves the old content.
+The file that the gateway reads (``GatewayConfigFile``) is replaced atomically, and only one bridge writes it. A write
+that fails, for example on a full disk, leaves the old content.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+from urllib.parse import urlsplit
 
 import anyio
-import yaml
+from pydantic import ValidationError
 
-from holdfast.config import Targets
-from holdfast.errors import ConfigError, HoldfastError, Problem
+from holdfast.config import Config, Target, Targets, parse_config, read_config, targets_of
+from holdfast.control import TargetsView
+from holdfast.core import classify_evidence, mask_url
+from holdfast.errors import ConfigError, ServerFailure
 from holdfast.files import FileLock, replace_file
 from holdfast.gateway.decide import (
+    AdminAddressWatch,
     ConfigHistory,
     Decision,
     GatewayDown,
     GatewayState,
     GatewayView,
-    GatewayWatch,
+    NotWatched,
     decide,
 )
 from holdfast.gateway.health import BridgeHealth
-from holdfast.gateway.model import CHECK_ROUTE, EXT_AUTH_TIMEOUT, ExtAuth, Family, Release, Target
-from holdfast.gateway.render import (
-    Document,
-    Schema,
-    blocks,
-    check_config,
-    complete,
-    put,
-    route,
-    short_timeouts,
-    to_yaml,
-)
-from holdfast.gateway.source import SourceFailed, TargetSource
+from holdfast.gateway.render import MARK, Document, Rendered, Rules, merge
+from holdfast.wire import fetch
 
-__all__ = [
-    "MARK",
-    "Bridge",
-    "BridgePlan",
-    "GatewayConfigFile",
-    "Rendered",
-    "Rules",
-    "merge",
-    "read_bootstrap",
-    "seed",
-    "session_key",
-    "with_session_key",
-]
+__all__ = ["Bridge", "BridgePlan", "FileSource", "GatewayConfigFile", "HttpSource", "TargetSource", "seed"]
+
+WITHIN = 10.0
+"""Seconds for one poll of an endpoint."""
+
+
+class SourceFailed(Exception):
+    """The targets could not be read, and the last ones stay valid. Only the bridge sees this error."""
+
+
+class TargetSource(Protocol):
+    """A source of targets."""
+
+    @property
+    def name(self) -> str:
+        """Its location, without secrets."""
+
+    async def read(self) -> Targets:
+        """The current targets; ``SourceFailed`` if they cannot be read."""
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """An mcp.json on this machine."""
+
+    file: Path
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.file)
+
+    async def read(self) -> Targets:
+        """Read the file."""
+        try:
+            text = await anyio.to_thread.run_sync(read_config, self.file)
+            return _targets(text, parse_config(text, file=self.file))
+        except ConfigError as exc:
+            raise SourceFailed(exc.message) from exc
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSource:
+    """An endpoint that serves an mcp.json, or a hub's registry."""
+
+    url: str = field(repr=False)
+    token: Callable[[], str] | None = field(default=None, repr=False)
+    """Returns the bearer token; called for each poll."""
+    allow_plain_http: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its address, without secrets."""
+        return mask_url(self.url)
+
+    async def read(self) -> Targets:
+        """Ask the endpoint."""
+        headers = self._headers if self.token is not None else None
+        try:
+            body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=WITHIN)
+            return _registry(body) or _targets(body, parse_config(body, environ={}))
+        except ServerFailure as exc:
+            raise SourceFailed(f"the endpoint returned no targets: {classify_evidence(exc.evidence).reason}") from exc
+        except ConfigError as exc:
+            # The message of the parser may quote the document, which is not trusted.
+            raise SourceFailed("the answer of the endpoint is not an mcp.json") from exc
+
+    def _headers(self) -> Mapping[str, str]:
+        return {"authorization": f"Bearer {self.token()}"} if self.token is not None else {}
+
+
+def _registry(body: bytes) -> Targets | None:
+    """The registry of a hub; None if the body is something else."""
+    try:
+        registry = TargetsView.model_validate_json(body)
+    except ValidationError:
+        return None
+    found = (Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets)
+    usable = tuple(sorted((one for one in found if "@" not in urlsplit(one.url).netloc), key=lambda one: one.id))
+    return Targets(found=usable, left_out=registry.left_out)
+
+
+def _targets(text: bytes, config: Config) -> Targets:
+    """The targets of a config. An object without a server list is an error, because it would remove every route."""
+    if not config.servers and not any(key in text for key in (b'"mcpServers"', b'"servers"')):
+        raise SourceFailed('it has no "mcpServers"; an empty list is {"mcpServers": {}}')
+    return targets_of(config)
+
 
 MODE = 0o640
 """The mode of a new file, because the URL of a target may hold a secret. An existing file keeps its mode."""
@@ -98,173 +167,6 @@ def _read(file: Path) -> bytes | None:
         return file.read_bytes()
     except FileNotFoundError:
         return None
-
-
-MARK = "holdfast-config-"
-"""The prefix of a fingerprint."""
-
-LARGEST = 4 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """How targets become routes, and how the result is checked."""
-
-    release: Release
-    ext_auth: ExtAuth | None = None
-    listener: str = ""
-    """The listener that gets the routes; the first HTTP listener if empty."""
-    schema: Schema | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rendered:
-    """A checked config."""
-
-    text: str = field(repr=False)
-    mark: str
-    routes: int
-    shadowed: tuple[str, ...] = ()
-    """Targets whose name or path is used by a route of the bootstrap."""
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def data(self) -> bytes:
-        """The content of the file."""
-        return self.text.encode()
-
-
-def read_bootstrap(file: Path) -> Document:
-    """The document in a YAML file, or a ``ConfigError`` with the reason."""
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise ConfigError([Problem(message=f"the bootstrap config is larger than {LARGEST >> 20} MiB", file=file)])
-        document = yaml.safe_load(text)
-    except OSError as exc:
-        message = f"cannot read the bootstrap config: {exc.strerror or type(exc).__name__}"
-        raise ConfigError([Problem(message=message, file=file)]) from exc
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise ConfigError([_not_yaml(file, exc)]) from exc
-    if not isinstance(document, dict):
-        raise ConfigError([Problem(message="the bootstrap config is not a mapping", file=file)])
-    return document
-
-
-def session_key(file: Path) -> str:
-    """The key in a file with which the gateway encrypts its session ids: 64 hex digits, as the gateway demands."""
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = getattr(exc, "strerror", None) or type(exc).__name__
-        raise HoldfastError(f"cannot read the session key file {file}: {why}", hint="check the path") from exc
-    if not re.fullmatch(r"[0-9a-fA-F]{64}", key):
-        raise HoldfastError(f"the session key file {file} does not hold 64 hex digits", hint="openssl rand -hex 32")
-    return key
-
-
-def with_session_key(document: Mapping[str, Any], key: str) -> Document:
-    """The config with that key. It comes from a file of its own, so that no config map holds it."""
-    settings = document.get("config")
-    return {**document, "config": {**(settings if isinstance(settings, Mapping) else {}), "session": {"key": key}}}
-
-
-def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules, *, source: Path | None) -> Rendered:
-    """The bootstrap with a route for each target, checked; ``ConfigError`` if it is not valid."""
-    document: Document = copy.deepcopy(dict(bootstrap))
-    shadowed = _add_routes(document, targets, rules, source) if targets else ()
-    if rules.ext_auth is not None:
-        _set_check_timeout(document, rules.ext_auth, rules.release.family)
-    complete(document, rules.release.family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
-    mark = _mark(document)
-    document["backends"] = [*(document.get("backends") or []), {"name": mark, "host": "127.0.0.1:1"}]
-    check_config(document, rules.release, rules.schema, source=source)
-    routes = sum(len(listener.get("routes") or ()) for listener in _listeners(document))
-    warnings = tuple(short_timeouts(document, rules.release.family))
-    return Rendered(text=to_yaml(document), mark=mark, routes=routes, shadowed=shadowed, warnings=warnings)
-
-
-def _set_check_timeout(document: Document, ext_auth: ExtAuth, family: Family) -> None:
-    """Give the check route the timeout of the other routes: one option decides all of them."""
-    for listener in _listeners(document):
-        for one in _dicts(listener.get("routes")):
-            if one.get("name") == CHECK_ROUTE:
-                for _, block in blocks(one):
-                    put(block, family.timeout, ext_auth.timeout)
-
-
-def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, source: Path | None) -> tuple[str, ...]:
-    """Add a route for each target. Returns the ids of the shadowed targets."""
-    _same_protection(document, rules, source)
-    routes = _routes_of(_listener(document, rules.listener, source))
-    names, paths = _taken(routes)
-    made = {target.id: route(target, rules.ext_auth, rules.release.family) for target in targets}
-    shadowed = tuple(name for name, new in made.items() if name in names or _path(new) in paths)
-    routes += [new for name, new in made.items() if name not in shadowed]
-    return shadowed
-
-
-def _same_protection(document: Document, rules: Rules, source: Path | None) -> None:
-    """Refuse routes without authorization beside routes with it: they would bypass the authorization."""
-    if rules.ext_auth is None and any(blocks(document)):
-        message = "the bootstrap config uses authorization, and the routes of the targets have none"
-        hint = "name the authorization service: --ext-auth-host HOST:PORT"
-        raise ConfigError([Problem(message=message, hint=hint, file=source)])
-
-
-def _listener(document: Document, name: str, source: Path | None) -> Document:
-    listeners = [one for one in _listeners(document) if one.get("protocol", "HTTP") in ("HTTP", "HTTPS")]
-    chosen = [listener for listener in listeners if not name or listener.get("name") == name]
-    if chosen:
-        return chosen[0]
-    wanted = f"no HTTP listener named `{name}`" if name else "no HTTP listener"
-    hint = "its listeners: " + (", ".join(str(one.get("name", "(unnamed)")) for one in listeners) or "none")
-    raise ConfigError([Problem(message=f"the bootstrap config has {wanted}", hint=hint, file=source)])
-
-
-def _listeners(document: Document) -> Iterator[Document]:
-    for bind in _dicts(document.get("binds")):
-        yield from _dicts(bind.get("listeners"))
-
-
-def _routes_of(listener: Document) -> list[Any]:
-    if not isinstance(listener.get("routes"), list):
-        listener["routes"] = []
-    routes: list[Any] = listener["routes"]
-    return routes
-
-
-def _taken(routes: Sequence[Any]) -> tuple[set[object], set[str]]:
-    """The names and paths of existing routes."""
-    there = list(_dicts(routes))
-    return {one.get("name") for one in there}, {path for one in there for path in _paths(one)}
-
-
-def _paths(one: Document) -> Iterator[str]:
-    for match in _dicts(one.get("matches")):
-        path = match.get("path")
-        if isinstance(path, dict):
-            yield from (value.rstrip("/") for value in path.values() if isinstance(value, str))
-
-
-def _path(one: Document) -> str:
-    return next(_paths(one))
-
-
-def _dicts(value: object) -> Iterator[Document]:
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
-
-
-def _mark(document: Document) -> str:
-    return MARK + hashlib.sha256(to_yaml(document).encode()).hexdigest()[:16]
-
-
-def _not_yaml(file: Path, exc: Exception) -> Problem:
-    mark = getattr(exc, "problem_mark", None)
-    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
-    return Problem(message="the bootstrap config is not YAML", file=file, line=line, column=column)
 
 
 WAITING_PAUSE = 0.25
@@ -317,10 +219,11 @@ class Bridge:
         plan: BridgePlan,
         *,
         source: TargetSource,
-        watch: GatewayWatch,
+        watch: AdminAddressWatch | None,
         report: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Without a ``watch`` the bridge does not see what the gateway runs."""
         self._plan = plan
         self._source = source
         self._watch = watch
@@ -362,7 +265,7 @@ class Bridge:
         if anyio.current_time() - self._polled >= self._plan.poll:
             await self._poll()
         wanted = self._wanted()
-        view = await self._watch.look()
+        view = await self._watch.look() if self._watch is not None else NotWatched()
         decision = decide(
             wanted.mark if wanted else None, self._history, view, now=anyio.current_time(), patience=self._plan.patience
         )

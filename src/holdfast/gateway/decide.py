@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from holdfast.core import classify_evidence
 from holdfast.errors import ServerFailure
@@ -24,8 +24,6 @@ __all__ = [
     "GatewayRunning",
     "GatewayState",
     "GatewayView",
-    "GatewayWatch",
-    "NoAdminAddress",
     "NotWatched",
     "decide",
 ]
@@ -150,13 +148,6 @@ LARGEST = 64 << 20
 """A dump repeats each route with all its policies."""
 
 
-class GatewayWatch(Protocol):
-    """A way to see the state of the gateway."""
-
-    async def look(self) -> GatewayView:
-        """The current state of the gateway."""
-
-
 class AdminAddressWatch:
     """The admin address of a gateway, such as ``http://127.0.0.1:15000``."""
 
@@ -169,11 +160,3 @@ class AdminAddressWatch:
             return GatewayRunning(await fetch(self._url, within=WITHIN, largest=LARGEST))
         except ServerFailure as exc:
             return GatewayDown(classify_evidence(exc.evidence).reason)
-
-
-class NoAdminAddress:
-    """Used without an admin address."""
-
-    async def look(self) -> GatewayView:
-        """Report that the gateway is not watched."""
-        return NotWatched()

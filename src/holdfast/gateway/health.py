@@ -31,8 +31,6 @@ Role: TypeAlias = Literal["starting", "active", "standby"]
 
 Status: TypeAlias = Literal["ok", "applying", "degraded", "standby", "starting"]
 
-_GOOD = (GatewayState.TAKEN, GatewayState.NOT_WATCHED)
-
 
 @dataclass
 class BridgeHealth:
@@ -122,33 +120,28 @@ class BridgeHealth:
             for name, kind, value, words in self._metrics()
         )
 
-    def _metrics(self) -> Iterator[tuple[str, str, float, str]]:
-        yield "healthy", "gauge", int(self.healthy), "Whether everything works."
-        yield "active", "gauge", int(self.role == "active"), "Whether this bridge writes; 0 is standby."
-        yield (
-            "source_up",
-            "gauge",
-            int(not self.source_error and bool(self.source_success)),
-            "The last poll succeeded.",
+    def _metrics(self) -> tuple[tuple[str, str, float, str], ...]:
+        source_up = not self.source_error and bool(self.source_success)
+        current = not self.config_error and bool(self.config_success)
+        taken = self.take in (GatewayState.TAKEN, GatewayState.NOT_WATCHED)
+        return (
+            ("healthy", "gauge", int(self.healthy), "Whether everything works."),
+            ("active", "gauge", int(self.role == "active"), "Whether this bridge writes; 0 is standby."),
+            ("source_up", "gauge", int(source_up), "The last poll succeeded."),
+            ("source_empty", "gauge", int(self.source_empty), "Whether the source lists no targets."),
+            ("source_last_success_seconds", "gauge", self.source_success, "When the targets were last read."),
+            ("source_failures_total", "counter", self.source_failures, "Polls that failed."),
+            ("targets_left_out", "gauge", len(self.left_out), "Servers without a route."),
+            ("routes", "gauge", self.routes, "Routes in the config, with those of the bootstrap."),
+            ("config_current", "gauge", int(current), "It is in place."),
+            ("config_last_success_seconds", "gauge", self.config_success, "When the wanted config was last in place."),
+            ("config_writes_total", "counter", self.writes, "Writes of the config."),
+            ("config_write_failures_total", "counter", self.write_failures, "Failed writes of the config."),
+            ("gateway_taken", "gauge", int(taken), "The gateway runs the config, or is not watched."),
+            ("gateway_last_success_seconds", "gauge", self.gateway_success, "When the gateway last ran the config."),
+            ("gateway_refusals_total", "counter", self.refusals, "Configs that the gateway refused."),
+            ("gateway_restores_total", "counter", self.restores, "Restores of the last good config."),
         )
-        yield "source_empty", "gauge", int(self.source_empty), "Whether the source lists no targets."
-        yield "source_last_success_seconds", "gauge", self.source_success, "When the targets were last read."
-        yield "source_failures_total", "counter", self.source_failures, "Polls that failed."
-        yield "targets_left_out", "gauge", len(self.left_out), "Servers without a route."
-        yield "routes", "gauge", self.routes, "Routes in the config, with those of the bootstrap."
-        yield (
-            "config_current",
-            "gauge",
-            int(not self.config_error and bool(self.config_success)),
-            "It is in place.",
-        )
-        yield "config_last_success_seconds", "gauge", self.config_success, "When the wanted config was last in place."
-        yield "config_writes_total", "counter", self.writes, "Writes of the config."
-        yield "config_write_failures_total", "counter", self.write_failures, "Failed writes of the config."
-        yield "gateway_taken", "gauge", int(self.take in _GOOD), "The gateway runs the config, or is not watched."
-        yield "gateway_last_success_seconds", "gauge", self.gateway_success, "When the gateway last ran the config."
-        yield "gateway_refusals_total", "counter", self.refusals, "Configs that the gateway refused."
-        yield "gateway_restores_total", "counter", self.restores, "Restores of the last good config."
 
 
 _PREFIX = "holdfast_gateway_bridge_"

@@ -5,24 +5,30 @@ Each string in the YAML is quoted, so that a server named ``1e3`` or ``no`` stay
 A document is checked before it is written. No authorization block may fail open. Each block has its timeout, once, in
 the field that this version of the gateway reads. If the schema of the product is available, the document must fit it
 too.
+
+The bridge starts from a bootstrap config, which it reads here, and adds a route for each target (``merge``).
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import yaml
 
-from holdfast.errors import ConfigError, Problem, UsageError
+from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 from holdfast.gateway.model import (
     CHECK_PATH,
     CHECK_ROUTE,
+    EXT_AUTH_TIMEOUT,
     FAMILIES,
     PATH_PREFIX,
     PLAIN_DENIAL,
@@ -41,17 +47,24 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 __all__ = [
+    "MARK",
     "Document",
+    "Rendered",
+    "Rules",
     "Schema",
     "blocks",
     "check_config",
     "complete",
     "find_schema",
+    "merge",
     "put",
+    "read_bootstrap",
     "render_config",
     "route",
+    "session_key",
     "short_timeouts",
     "to_yaml",
+    "with_session_key",
 ]
 
 Document: TypeAlias = dict[str, Any]
@@ -313,3 +326,149 @@ def _in_words(error: ValidationError) -> str:
     # These messages name keys. Other messages repeat the value, which may be a secret.
     telling = error.validator in ("additionalProperties", "unevaluatedProperties", "required")
     return f"{place or 'the document'}: {error.message if telling else f'does not fit the schema ({error.validator})'}"
+
+
+# The bootstrap of the bridge, and the routes of its targets.
+
+MARK = "holdfast-config-"
+"""The prefix of a fingerprint."""
+
+LARGEST = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How targets become routes, and how the result is checked."""
+
+    release: Release
+    ext_auth: ExtAuth | None = None
+    listener: str = ""
+    """The listener that gets the routes; the first HTTP listener if empty."""
+    schema: Schema | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """A checked config."""
+
+    text: str = field(repr=False)
+    mark: str
+    routes: int
+    shadowed: tuple[str, ...] = ()
+    """Targets whose name or path is used by a route of the bootstrap."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> bytes:
+        """The content of the file."""
+        return self.text.encode()
+
+
+def read_bootstrap(file: Path) -> Document:
+    """The document in a YAML file, or a ``ConfigError`` with the reason."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ConfigError([Problem(message=f"the bootstrap config is larger than {LARGEST >> 20} MiB", file=file)])
+        document = yaml.safe_load(text)
+    except OSError as exc:
+        message = f"cannot read the bootstrap config: {exc.strerror or type(exc).__name__}"
+        raise ConfigError([Problem(message=message, file=file)]) from exc
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        raise ConfigError([_not_yaml(file, exc)]) from exc
+    if not isinstance(document, dict):
+        raise ConfigError([Problem(message="the bootstrap config is not a mapping", file=file)])
+    return document
+
+
+def session_key(file: Path) -> str:
+    """The key in a file with which the gateway encrypts its session ids: 64 hex digits, as the gateway demands."""
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = getattr(exc, "strerror", None) or type(exc).__name__
+        raise HoldfastError(f"cannot read the session key file {file}: {why}", hint="check the path") from exc
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", key):
+        raise HoldfastError(f"the session key file {file} does not hold 64 hex digits", hint="openssl rand -hex 32")
+    return key
+
+
+def with_session_key(document: Mapping[str, Any], key: str) -> Document:
+    """The config with that key. It comes from a file of its own, so that no config map holds it."""
+    settings = document.get("config")
+    return {**document, "config": {**(settings if isinstance(settings, Mapping) else {}), "session": {"key": key}}}
+
+
+def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules, *, source: Path | None) -> Rendered:
+    """The bootstrap with a route for each target, checked; ``ConfigError`` if it is not valid."""
+    document: Document = copy.deepcopy(dict(bootstrap))
+    shadowed = _add_routes(document, targets, rules, source) if targets else ()
+    if rules.ext_auth is not None:
+        _set_check_timeout(document, rules.ext_auth, rules.release.family)
+    complete(document, rules.release.family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
+    mark = MARK + hashlib.sha256(to_yaml(document).encode()).hexdigest()[:16]
+    document["backends"] = [*(document.get("backends") or []), {"name": mark, "host": "127.0.0.1:1"}]
+    check_config(document, rules.release, rules.schema, source=source)
+    routes = sum(len(listener.get("routes") or ()) for listener in _listeners(document))
+    warnings = tuple(short_timeouts(document, rules.release.family))
+    return Rendered(text=to_yaml(document), mark=mark, routes=routes, shadowed=shadowed, warnings=warnings)
+
+
+def _set_check_timeout(document: Document, ext_auth: ExtAuth, family: Family) -> None:
+    """Give the check route the timeout of the other routes: one option decides all of them."""
+    for listener in _listeners(document):
+        for one in _dicts(listener.get("routes")):
+            if one.get("name") == CHECK_ROUTE:
+                for _, block in blocks(one):
+                    put(block, family.timeout, ext_auth.timeout)
+
+
+def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, source: Path | None) -> tuple[str, ...]:
+    """Add a route for each target. Returns the ids of the shadowed targets."""
+    if rules.ext_auth is None and any(blocks(document)):  # such routes would bypass the authorization
+        message = "the bootstrap config uses authorization, and the routes of the targets have none"
+        hint = "name the authorization service: --ext-auth-host HOST:PORT"
+        raise ConfigError([Problem(message=message, hint=hint, file=source)])
+    listener = _listener(document, rules.listener, source)
+    there = list(_dicts(listener.get("routes")))
+    names, paths = {one.get("name") for one in there}, {path for one in there for path in _paths(one)}
+    made = {target.id: route(target, rules.ext_auth, rules.release.family) for target in targets}
+    shadowed = tuple(name for name, new in made.items() if name in names or not paths.isdisjoint(_paths(new)))
+    before = listener.get("routes")
+    new = [one for name, one in made.items() if name not in shadowed]
+    listener["routes"] = [*(before if isinstance(before, list) else ()), *new]
+    return shadowed
+
+
+def _listener(document: Document, name: str, source: Path | None) -> Document:
+    listeners = [one for one in _listeners(document) if one.get("protocol", "HTTP") in ("HTTP", "HTTPS")]
+    chosen = [listener for listener in listeners if not name or listener.get("name") == name]
+    if chosen:
+        return chosen[0]
+    wanted = f"no HTTP listener named `{name}`" if name else "no HTTP listener"
+    hint = "its listeners: " + (", ".join(str(one.get("name", "(unnamed)")) for one in listeners) or "none")
+    raise ConfigError([Problem(message=f"the bootstrap config has {wanted}", hint=hint, file=source)])
+
+
+def _listeners(document: Document) -> Iterator[Document]:
+    for bind in _dicts(document.get("binds")):
+        yield from _dicts(bind.get("listeners"))
+
+
+def _paths(one: Document) -> Iterator[str]:
+    for match in _dicts(one.get("matches")):
+        path = match.get("path")
+        if isinstance(path, dict):
+            yield from (value.rstrip("/") for value in path.values() if isinstance(value, str))
+
+
+def _dicts(value: object) -> Iterator[Document]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))
+
+
+def _not_yaml(file: Path, exc: Exception) -> Problem:
+    mark = getattr(exc, "problem_mark", None)
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
+    return Problem(message="the bootstrap config is not YAML", file=file, line=line, column=column)

@@ -11,7 +11,7 @@ import pytest
 from holdfast.control.models import ApiError
 from holdfast.core.catalog import Item, Listing
 from holdfast.errors import CallFailed, HubRefused
-from holdfast.gateway.source import HttpSource, SourceFailed
+from holdfast.gateway.bridge import HttpSource, SourceFailed
 from holdfast.testing import Fault, HttpServer, StdioServer
 from holdfast.wire.process import LONGEST_LINE
 from tests.control.server.controlled_hub import TOKEN, steered
