@@ -166,9 +166,9 @@ def _is_complete(found: Finding) -> None:
 _PATIENCE = {
     "holdfast.doctor.examine.GRACE_SECONDS": 10.0,
     "holdfast.doctor.case.ASKING_SECONDS": 60.0,
-    "holdfast.doctor.diagnose.network.LOOK_SECONDS": 10.0,
-    "holdfast.doctor.diagnose.network.ANSWER_SECONDS": 3.0,
-    "holdfast.doctor.diagnose.by_evidence.SEARCH_SECONDS": 20.0,
+    "holdfast.doctor.network_faults.LOOK_SECONDS": 10.0,
+    "holdfast.doctor.network_faults.ANSWER_SECONDS": 3.0,
+    "holdfast.doctor.diagnose.SEARCH_SECONDS": 20.0,
 }
 """On a busy machine a second connection may need longer than a person would wait."""
 

@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.process_output import (
         Need as Need,
+        NeedKind as NeedKind,
         hint_for as hint_for,
         need_of as need_of,
         telling_line as telling_line,

@@ -19,7 +19,6 @@ import json
 import math
 import os
 import re
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,13 +34,13 @@ from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, is_loopback, mask_url
-from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, shell
+from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, on_server, shell
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
 from holdfast.wire import INHERITED, Attempt, Dialer
 
 if TYPE_CHECKING:
-    from holdfast.wire import Connection, Limit, Offers
+    from holdfast.wire import Connection, Offers
 
 __all__ = [
     "HOLD_SECONDS",
@@ -63,7 +62,6 @@ __all__ = [
     "places_here",
     "probe",
     "route_to",
-    "trace_of",
 ]
 
 _PORTS = {"http": 80, "https": 443}
@@ -172,22 +170,14 @@ class Starts:
 Probe: TypeAlias = "Attempt[Offers]"
 
 
-async def probe(
-    spec: ServerSpec,
-    *,
-    dialer: Dialer,
-    limit: Limit,
-    redactor: Redactor,
-    deadline: float,
-    begun: Callable[[Probe], None] | None = None,
-) -> Probe:
-    """Dial, list and close; only a cancellation is raised. ``begun`` gets the attempt before it starts."""
+def probe(spec: ServerSpec, redactor: Redactor, deadline: float) -> Probe:
+    """An attempt that dials, lists and closes when it is run; then only a cancellation is raised."""
 
     async def everything(connection: Connection, within: float) -> Offers:
         return await connection.list_everything(within=within)
 
     left = max(deadline - anyio.current_time(), 0.0)
-    found: Probe = Attempt(
+    return Attempt(
         spec=spec,
         redactor=redactor,
         read=everything,
@@ -195,16 +185,6 @@ async def probe(
         within=left,
         start_within=min(left, spec.start_timeout),
     )
-    if begun is not None:
-        begun(found)
-    return await found.run(dialer, limit)
-
-
-def trace_of(found: Probe) -> str:
-    """Where a probe failed, for a developer of Holdfast; empty unless ``HOLDFAST_DEBUG`` is set."""
-    if found.error is None or not os.environ.get("HOLDFAST_DEBUG"):
-        return ""
-    return "".join(traceback.format_exception(found.error))
 
 
 SLOWED = 0.1
@@ -239,7 +219,8 @@ class LiveHub:
         self.asked_at = 0.0
         """When it answered, on the event loop's clock."""
         self._servers: Mapping[str, Server] = {}
-        self._asked = anyio.Event()
+        self.asked = anyio.Event()
+        """Set when it answered, or asking failed."""
 
     async def ask(self) -> None:
         """Ask it for all servers; a failure is kept as a message."""
@@ -254,15 +235,11 @@ class LiveHub:
         except HoldfastError as exc:
             self.error = exc.message
         finally:
-            self._asked.set()
-
-    async def asked(self) -> None:
-        """Wait until it answered, or until asking failed."""
-        await self._asked.wait()
+            self.asked.set()
 
     async def server(self, name: str) -> Server | None:
         """The hub's state of this server; None if the hub does not have it or did not answer."""
-        await self._asked.wait()
+        await self.asked.wait()
         return self._servers.get(name)
 
 
@@ -313,10 +290,6 @@ class Learned:
         placed = self.probe.began if self.probe is not None else 0.0
         waited = max(placed - began, 0.0) if placed else self.dial_seconds
         self.loaded_seconds = min(loaded + waited, self.dial_seconds)
-
-    def probing(self, attempt: Probe) -> None:
-        """A dial has begun."""
-        self.probe = attempt
 
 
 @dataclass(kw_only=True)
@@ -394,7 +367,9 @@ class Case:
         key = next((key for key in ("url", "serverUrl", "httpUrl") if key in self.definition.given), "url")
         edits = [self.edit(key, mask_url(url), certain=certain)]
         if transport and transport != self.spec.transport:
-            written = next((key for key in ("type", "transport", "transportType") if key in self.given), "type")
+            written = next(
+                (key for key in ("type", "transport", "transportType") if key in self.definition.given), "type"
+            )
             edits.append(self.edit(written, transport, certain=certain))
         return tuple(edits)
 
@@ -404,18 +379,11 @@ class Case:
         return edit_at(self.source_map, keys, keys, value, certain=False)
 
     def settings(self, group: str, values: Mapping[str, object]) -> tuple[Edit, ...]:
-        """The edits that write several settings of one group, in an order in which they can be pasted."""
+        """The edits that write several settings of one group."""
         there = ("holdfast", group)
         if self.source_map.nearest(there) != there or not self.source_map.members(there):
             return (self.setting(group, dict(values)),)
-        edits = [self.setting(f"{group}.{key}", value) for key, value in values.items()]
-        # The last place first: an edit moves what comes after it.
-        return tuple(sorted(edits, key=lambda edit: _line_and_column(edit.place), reverse=True))
-
-    @property
-    def given(self) -> Mapping[str, object]:
-        """The definition as written, with variables expanded."""
-        return self.definition.given
+        return tuple(self.setting(f"{group}.{key}", value) for key, value in values.items())
 
     def by_hand(self, *more: str, then: str = "") -> tuple[str, ...]:
         """Commands that run the server in a shell with the environment that Holdfast gives it, and no other.
@@ -440,13 +408,14 @@ class Case:
         return (*asked, f"{folder}{command}{then}")
 
     @property
+    def again(self) -> str:
+        """The command that checks this server again, alone."""
+        return on_server("doctor", self.id)
+
+    @property
     def host(self) -> str:
         """The host in its URL."""
         return urlsplit(self.spec.url).hostname or ""
-
-
-def _line_and_column(place: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in place.split(":")[-2:] if part.isdigit())
 
 
 def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, *, certain: bool) -> Edit:

@@ -47,11 +47,18 @@ from holdfast.core import (
     quoted,
     quoted_name,
 )
+from holdfast.doctor import network_faults as network
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case, GlobalContext, Observation, Route, found, probe, route_to
-from holdfast.doctor.diagnose import network
-from holdfast.doctor.diagnose.access import claims_of, configured_token, input_edits, lacking_inputs, named_inputs
-from holdfast.doctor.diagnose.by_evidence import diagnose, route_failed
-from holdfast.doctor.diagnose.process_exits import missing_interpreter, unusable
+from holdfast.doctor.diagnose import (
+    claims_of,
+    configured_token,
+    diagnose,
+    input_edits,
+    lacking_inputs,
+    named_inputs,
+    route_failed,
+)
+from holdfast.doctor.process_exits import missing_interpreter, unusable
 from holdfast.doctor.report import (
     Edit,
     Finding,
@@ -69,7 +76,6 @@ from holdfast.wire import Offers, environment_of, evidence_of, find_program, ssl
 
 __all__ = [
     "OVER_NETWORK",
-    "hub_applies",
     "look_at_command",
     "look_at_definition",
     "look_at_files",
@@ -82,7 +88,6 @@ __all__ = [
     "look_at_tls",
     "look_at_tokens",
     "look_at_tools",
-    "tls_applies",
 ]
 
 _PLACEHOLDER = re.compile(
@@ -112,7 +117,7 @@ async def look_at_definition(case: Case) -> Observation:
 
 def _placeholders(case: Case) -> Iterator[Finding]:
     """Values that were copied from documentation and not replaced."""
-    for keys, text in _texts(case.given):
+    for keys, text in _texts(case.definition.given):
         placeholder = _PLACEHOLDER.search(text)
         if placeholder is None or case.definition.expansion.sources((*case.definition.path, *keys)):
             continue
@@ -124,7 +129,7 @@ def _placeholders(case: Case) -> Iterator[Finding]:
 
 
 def _old_placement(case: Case) -> Iterator[Finding]:
-    if case.given.get("placement") is not None:
+    if case.definition.given.get("placement") is not None:
         words = "`placement` has no effect any more: a stdio server runs on each replica"
         yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
 
@@ -172,7 +177,7 @@ _OTHERS = stat.S_IRGRP | stat.S_IROTH
 async def look_at_files(whole: GlobalContext) -> Observation:
     """Check the mode of each file with a credential in plain text."""
     files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
-    return Observation("", tuple(_readable(file) for file in files if _others_may_read(file)))
+    return Observation("", tuple(found for file in files if (found := _readable(file)) is not None))
 
 
 def _with_secrets(whole: GlobalContext) -> Iterator[Path]:
@@ -199,15 +204,14 @@ def _writes_secret(definition: Definition) -> bool:
     return False
 
 
-def _others_may_read(file: Path) -> bool:
+def _readable(file: Path) -> Finding | None:
+    """The finding for a file that others may read; None if they may not."""
     try:
-        return bool(file.stat().st_mode & _OTHERS)
+        mode = stat.S_IMODE(file.stat().st_mode)
     except OSError:
-        return False
-
-
-def _readable(file: Path) -> Finding:
-    mode = stat.S_IMODE(file.stat().st_mode)
+        return None
+    if not mode & _OTHERS:
+        return None
     words = f"{file} contains credentials, and other users can read it (mode {mode:o})"
     text = f"make it readable only by you; `{command_line('doctor', '--fix')}` does the same"
     return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
@@ -221,8 +225,7 @@ async def look_at_tokens(whole: GlobalContext) -> Observation:
         return Observation(str(file) if file.exists() else "")
     words = f"the token store {file} is damaged ({fault}): no login can be read from it"
     text = f"set it aside and log in again; `{command_line('doctor', '--fix')}` sets it aside and deletes nothing"
-    aside = shell("mv", str(file), f"{file}.corrupt")
-    return Observation("", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+    return _damaged("HF-TOKENS-CORRUPT", words, text, file)
 
 
 async def look_at_state(whole: GlobalContext) -> Observation:
@@ -235,8 +238,12 @@ async def look_at_state(whole: GlobalContext) -> Observation:
         return Observation(str(file))
     words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
     text = f"set it aside; the hub writes a new one; `{command_line('doctor', '--fix')}` does the same"
+    return _damaged("HF-STATE-CORRUPT", words, text, file)
+
+
+def _damaged(code: str, words: str, text: str, file: Path) -> Observation:
     aside = shell("mv", str(file), f"{file}.corrupt")
-    return Observation("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+    return Observation("", (finding(code, words, text, aside, repair="set_aside", target=str(file)),))
 
 
 def _fault(file: Path) -> str:
@@ -294,7 +301,7 @@ async def look_at_port(case: Case) -> Observation:
         accepted = await _any_accepts(case.learned.addresses, route.port, failures)
         if accepted:
             return Observation(f"{accepted} port {route.port} accepts connections")
-        return found(route_failed(case, route, failures[0], after=0.0))
+        return found(route_failed(case, route, failures[0]))
     return found(network.filtered(case, route, round(patience, 1)))
 
 
@@ -332,11 +339,6 @@ async def look_at_tls(case: Case) -> Observation:
     if isinstance(seen, TimedOut):
         return found(await network.no_handshake(case, route, after=patience))
     return Observation(seen if isinstance(seen, str) else "the handshake check shows more")
-
-
-def tls_applies(case: Case) -> bool:
-    """Behind a proxy, the handshake check covers TLS."""
-    return case.spec.url.lower().startswith("https:") and not case.beyond_proxy
 
 
 async def _handshake(route: Route, patience: float) -> str | Evidence | None:
@@ -452,27 +454,19 @@ async def look_at_handshake(case: Case) -> Observation:
     tools = case.tools
     began, crowded = anyio.current_time(), tools.starts.crowded_seconds
     try:
-        seen = await probe(
-            case.spec,
-            dialer=tools.dialer,
-            limit=tools.starts if case.transport == "stdio" else tools.turnstile,
-            redactor=case.redactor,
-            deadline=case.deadline,
-            begun=case.learned.probing,
-        )
+        seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)
+        await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.turnstile)
     finally:  # also where the time of the check is over
         case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
     if not seen.version:
         assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
         return found(await diagnose(case, seen.evidence))
-    noisy = (_noisy(case, seen.noise),) if seen.noise else ()
+    noisy: tuple[Finding, ...] = ()
+    if seen.noise:
+        words = "it prints text on stdout that is not MCP; Holdfast skips it, other clients may fail"
+        text = f"make it log to stderr; this command shows what it prints, {SAME_ENVIRONMENT}"
+        noisy = (finding("HF-STDOUT-NOISE", words, text, *case.by_hand(then=" </dev/null"), detail=seen.noise),)
     return Observation(f"speaks MCP {seen.version} after {seen.handshake_seconds:.2f} s", noisy)
-
-
-def _noisy(case: Case, noise: str) -> Finding:
-    words = "it prints text on stdout that is not MCP; Holdfast skips it, other clients may fail"
-    text = f"make it log to stderr; this command shows what it prints, {SAME_ENVIRONMENT}"
-    return finding("HF-STDOUT-NOISE", words, text, *case.by_hand(then=" </dev/null"), detail=noise)
 
 
 async def look_at_tools(case: Case) -> Observation:
@@ -501,7 +495,7 @@ def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
             "its tools work. If the error names something that it lacks, provide it; else this is a fault of the "
             "server: report it to its authors. This command asks it again"
         )
-        yield finding("HF-LIST", words, text, on_server("doctor", case.id))
+        yield finding("HF-LIST", words, text, case.again)
 
 
 def _none(*, other_offers: bool) -> Finding:
@@ -557,7 +551,7 @@ def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
 
 def _hide(case: Case, names: list[str]) -> Edit:
     """The edit that hides tools and keeps what the definition says already."""
-    tools = case.given.get("tools")
+    tools = case.definition.given.get("tools")
     if isinstance(tools, list):
         return case.edit("tools", {"include": tools, "exclude": names})
     hidden = tools.get("exclude") if isinstance(tools, dict) else None
@@ -592,26 +586,17 @@ async def look_at_hub(case: Case) -> Observation:
     if server is None:
         return Observation("the hub does not have this server")
     found = _difference(server, failed=case.learned.failed)
-    live = case.learned.live = _live(server, found.words if found is not None else "")
-    return Observation(f"{live.state}, breaker {live.breaker}", (found,) if found is not None else ())
-
-
-def hub_applies(case: Case) -> bool:
-    """Only if a running hub serves this configuration."""
-    return case.tools.hub is not None
-
-
-def _live(server: Server, difference: str) -> LiveState:
-    return LiveState(
+    case.learned.live = LiveState(
         state=server.state,
         status=server.status,
         breaker=server.breaker.state,
         reason=server.reason,
         retry_in=server.retry_in,
         breaker_retry_in=server.breaker.retry_in,
-        agrees=not difference,
-        difference=difference,
+        agrees=found is None,
+        difference=found.words if found is not None else "",
     )
+    return Observation(f"{server.state}, breaker {server.breaker.state}", (found,) if found is not None else ())
 
 
 def _difference(server: Server, *, failed: bool) -> Finding | None:

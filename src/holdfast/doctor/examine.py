@@ -31,7 +31,6 @@ from holdfast.doctor.case import (
 )
 from holdfast.doctor.checks import (
     OVER_NETWORK,
-    hub_applies,
     look_at_command,
     look_at_definition,
     look_at_files,
@@ -44,9 +43,8 @@ from holdfast.doctor.checks import (
     look_at_tls,
     look_at_tokens,
     look_at_tools,
-    tls_applies,
 )
-from holdfast.doctor.diagnose.network import not_judged, resolve
+from holdfast.doctor.network_faults import not_judged, resolve
 from holdfast.doctor.repair import repair
 from holdfast.doctor.report import (
     CheckResult,
@@ -128,7 +126,8 @@ CHECKS: Sequence[Check] = (
         looks_at="whether its certificate is valid, trusted and for that name",
         needs=("port",),
         transports=OVER_NETWORK,
-        only_if=tls_applies,
+        # Behind a proxy, the handshake check covers TLS.
+        only_if=lambda case: case.spec.url.lower().startswith("https:") and not case.beyond_proxy,
         finds=(
             "HF-TLS-NAME",
             "HF-TLS-EXPIRED",
@@ -212,7 +211,7 @@ CHECKS: Sequence[Check] = (
     Check(
         id="hub",
         looks_at="the server's state in a running hub, and why it may differ from this examination",
-        only_if=hub_applies,
+        only_if=lambda case: case.tools.hub is not None,
         finds=("HF-HUB-DIFFERS", "HF-HUB-BREAKER", "HF-HUB-DISABLED"),
         look=look_at_hub,
     ),
@@ -274,7 +273,7 @@ class Doctor:
         self._timeout = timeout or reading.config.settings.load.attempt_timeout
         self._fix = fix
         self._checks = checks
-        self._whole_checks = global_checks
+        self._global_checks = global_checks
         self._resolve = resolve
         self._repairs: list[Repaired] = []
         self._cases: dict[str, Case] = {}
@@ -288,7 +287,8 @@ class Doctor:
     ) -> Report:
         """Examine all enabled servers, or those named; ``on_starting`` gets the processes that have not answered."""
         began = anyio.current_time()
-        hub = self._live_hub()
+        serving = hub_of(self._source)
+        hub = LiveHub(serving) if serving is not None else None
         async with Warden() as warden, anyio.create_task_group() as timers:
             if hub is not None:
                 timers.start_soon(hub.ask)
@@ -299,16 +299,17 @@ class Doctor:
                 timers.start_soon(self._report_starts, on_starting)
             servers = await self._examine_all(names, tools, on_server)
             if hub is not None:
-                await hub.asked()
+                await hub.asked.wait()
             timers.cancel_scope.cancel()
         if hub is not None:
             servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
+        of_hub = _hub_findings(hub) if hub is not None else ()
         return Report(
             holdfast=__version__,
             ok=not any(map(_is_in_doubt, servers)) and all(one.status != "failed" for one in whole),
             file=str(self._source) if self._source is not None else None,
             hub=_hub_seen(hub),
-            checks=(*whole, *(_hub_results(hub) if hub is not None else ())),
+            checks=(*whole, *(CheckResult(check="hub", status="warned", findings=(one,)) for one in of_hub)),
             servers=servers,
             causes=causes_of(servers),
             repairs=tuple(self._repairs),
@@ -318,10 +319,6 @@ class Doctor:
     @property
     def _source(self) -> Path | None:
         return self._reading.config.source
-
-    def _live_hub(self) -> LiveHub | None:
-        found = hub_of(self._source)
-        return LiveHub(found) if found is not None else None
 
     def _tools(
         self,
@@ -351,16 +348,16 @@ class Doctor:
         """Run before the servers are examined, so that a repair applies to all of them."""
         state_file = default_state_file(self._source) if self._source is not None else None
         whole = GlobalContext(reading=self._reading, store=store, state_file=state_file)
-        return [await self._global_result(check, whole) for check in self._whole_checks]
+        return [await self._global_result(check, whole) for check in self._global_checks]
 
     async def _global_result(self, check: GlobalCheck, whole: GlobalContext) -> CheckResult:
-        look = _Look(check.id, self._timeout, Redactor(), "", allowed=self._timeout)
-        result = await look.at(partial(check.look, whole))
+        look = partial(check.look, whole)
+        result = await self._look(check.id, look, self._timeout)
         if not self._fix:
             return result
         repaired = [done for found in result.findings if (done := repair(found)) is not None]
         self._repairs += repaired
-        return await look.at(partial(check.look, whole)) if repaired else result
+        return await self._look(check.id, look, self._timeout) if repaired else result
 
     # Checks of one server
 
@@ -438,56 +435,43 @@ class Doctor:
         if blocking:
             return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` did not pass")
         left = case.left if check.within is None else min(check.within, case.left)
-        look = _Look(check.id, left, case.redactor, case.id, allowed=self._timeout, case=case)
-        return await look.at(partial(check.look, case))
+        return await self._look(check.id, partial(check.look, case), left, case)
 
-
-class _Look:
-    """Runs one check with a deadline, masks its texts, and turns a crash into a finding."""
-
-    def __init__(
-        self, check: str, within: float, redactor: Redactor, server: str, *, allowed: float, case: Case | None = None
-    ) -> None:
-        self._case = case
-        self._check = check
-        self._within = within
-        self._allowed = allowed
-        self._redactor = redactor
-        self._server = server
-
-    async def at(self, look: Callable[[], Awaitable[Observation]]) -> CheckResult:
-        began = anyio.current_time()
+    async def _look(
+        self, check: str, look: Callable[[], Awaitable[Observation]], within: float, case: Case | None = None
+    ) -> CheckResult:
+        """Run one check with a deadline, mask its texts, and turn a crash into a finding."""
+        began, mask = anyio.current_time(), (case.redactor if case is not None else Redactor()).mask
         try:
-            with anyio.fail_after(self._within + GRACE_SECONDS):
+            with anyio.fail_after(within + GRACE_SECONDS):
                 seen = await look()
         except TimeoutError:
-            seen = Observation("", (self._too_slow(),))
+            seen = Observation("", (_too_slow(check, within, self._timeout, case),))
         except Exception as exc:  # noqa: BLE001 - a crash of one check must not end the examination
-            seen = Observation("", (self._crashed(exc),))
-        findings = tuple(one.rewritten(self._redactor.mask) for one in seen.findings)
+            seen = Observation("", (_crashed(check, exc, case),))
+        findings = tuple(one.rewritten(mask) for one in seen.findings)
         return CheckResult(
-            check=self._check,
-            status=worst(findings),
-            seen=self._redactor.mask(seen.words),
-            findings=findings,
-            elapsed_ms=_ms(began),
+            check=check, status=worst(findings), seen=mask(seen.words), findings=findings, elapsed_ms=_ms(began)
         )
 
-    def _too_slow(self) -> Finding:
-        if self._case is not None and self._case.transport and self._case.was_crowded:
-            return not_judged(self._case)
-        words = f"the check `{self._check}` did not finish within {self._within:.3g} s"
-        longer = str(max(round(max(self._within, self._allowed) * 4), 60))
-        return finding("HF-CHECK-TIME", words, "give it longer", self._again("--timeout", longer))
 
-    def _crashed(self, exc: Exception) -> Finding:
-        words = f"the check `{self._check}` crashed ({type(exc).__name__})"
-        text = "please report this as a bug in Holdfast, with the output of this command"
-        detail = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
-        return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
+def _too_slow(check: str, within: float, allowed: float, case: Case | None) -> Finding:
+    if case is not None and case.transport and case.was_crowded:
+        return not_judged(case)
+    words = f"the check `{check}` did not finish within {within:.3g} s"
+    longer = str(max(round(max(within, allowed) * 4), 60))
+    return finding("HF-CHECK-TIME", words, "give it longer", _again(case, "--timeout", longer))
 
-    def _again(self, *options: str) -> str:
-        return command_line("doctor", server=self._server, options=options)
+
+def _crashed(check: str, exc: Exception, case: Case | None) -> Finding:
+    words = f"the check `{check}` crashed ({type(exc).__name__})"
+    text = "please report this as a bug in Holdfast, with the output of this command"
+    detail = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
+    return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {_again(case)}", detail=detail)
+
+
+def _again(case: Case | None, *options: str) -> str:
+    return command_line("doctor", server=case.id if case is not None else "", options=options)
 
 
 def _drop_repeated(results: dict[str, CheckResult]) -> None:
@@ -519,9 +503,7 @@ def _is_in_doubt(server: ServerReport) -> bool:
 
 def _health(results: Mapping[str, CheckResult]) -> Health:
     statuses = {result.status for result in results.values()}
-    if "failed" in statuses:
-        return "failed"
-    return "warned" if "warned" in statuses else "healthy"
+    return "failed" if "failed" in statuses else "warned" if "warned" in statuses else "healthy"
 
 
 def _tool_count(case: Case) -> int | None:
@@ -537,32 +519,27 @@ def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
     return HubSeen(url=mask_url(hub.found.url), version=hub.view.version, pid=hub.view.pid)
 
 
-def _hub_results(hub: LiveHub) -> Iterator[CheckResult]:
+def _hub_findings(hub: LiveHub) -> Iterator[Finding]:
     """What is wrong with the running hub itself."""
     if hub.error:
-        yield _silent_hub(hub)
+        words = f"a hub serves this configuration and did not answer: {hub.error}"
+        yield finding("HF-HUB-SILENT", words, "look at its log, or restart it", command_line("status"))
     fleet = hub.view.fleet if hub.view is not None else None
-    if fleet is not None and fleet.problem:
+    if fleet is None:
+        return
+    if fleet.problem:
         silent = "" if fleet.shared else f"{fleet.store} does not answer: "
         words = f"it does not agree with the other replicas of its fleet: {silent}{fleet.problem}"
         remedy = "look at the store and at the session keys; until then its switches and approvals are its own"
-        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-STORE", words, remedy),))
-    if fleet is not None and fleet.different_configs:
+        yield finding("HF-HUB-STORE", words, remedy)
+    if fleet.different_configs:
         groups = "; ".join(", ".join(replicas) for replicas in fleet.different_configs)
         words = f"the replicas of its fleet run {len(fleet.different_configs)} different configurations: {groups}"
-        remedy = "give all replicas the same configuration"
-        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-CONFIGS", words, remedy),))
-    if fleet is not None and fleet.wrong_clocks:
+        yield finding("HF-HUB-CONFIGS", words, "give all replicas the same configuration")
+    if fleet.wrong_clocks:
         apart = ", ".join(f"{name} by {seconds:+d} s" for name, seconds in fleet.wrong_clocks.items())
         words = f"clocks of machines of its fleet differ from the time of the fleet: {apart}"
-        remedy = "correct the clocks of these machines, for example with NTP"
-        yield CheckResult(check="hub", status="warned", findings=(finding("HF-HUB-CLOCK", words, remedy),))
-
-
-def _silent_hub(hub: LiveHub) -> CheckResult:
-    words = f"a hub serves this configuration and did not answer: {hub.error}"
-    found = finding("HF-HUB-SILENT", words, "look at its log, or restart it", command_line("status"))
-    return CheckResult(check="hub", status="warned", findings=(found,))
+        yield finding("HF-HUB-CLOCK", words, "correct the clocks of these machines, for example with NTP")
 
 
 def _ms(began: float) -> float:

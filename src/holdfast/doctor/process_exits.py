@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from holdfast.core import (
     CommandFault,
     CommandUnusable,
     Need,
+    NeedKind,
     ProcessExit,
     hint_for,
     need_of,
@@ -116,8 +117,8 @@ def _no_interpreter(case: Case, script: Path, wanted: str) -> Finding:
     if here:
         edits = (case.edit("command", here), case.edit("args", [str(script), *case.spec.args]))
         return finding("HF-COMMAND-INTERPRETER", words, f"run it with the `{here}` on PATH", edits=edits)
-    text = _install(name) or f"install `{name}`, or correct the first line of the script"
-    return finding("HF-COMMAND-INTERPRETER", words, text, *(_installer(name) or _which_elsewhere(name)))
+    text, command = _getting(name, f"install `{name}`, or correct the first line of the script")
+    return finding("HF-COMMAND-INTERPRETER", words, text, command)
 
 
 def _missing(case: Case, command: str) -> Finding:
@@ -132,8 +133,8 @@ def _missing(case: Case, command: str) -> Finding:
     if near:
         text = f"if `{near}` is the right name, write it"
         return finding("HF-COMMAND-MISSING", where, text, edits=(case.edit("command", value),))
-    text = _install(name) or _package_runner(case, name) or f"install `{name}`, or write its full path into `command`"
-    return finding("HF-COMMAND-MISSING", where, text, *(_installer(name) or _which_elsewhere(name)))
+    otherwise = _package_runner(case, name) or f"install `{name}`, or write its full path into `command`"
+    return finding("HF-COMMAND-MISSING", where, *_getting(name, otherwise))
 
 
 def _instead(case: Case, name: str) -> str:
@@ -144,16 +145,12 @@ def _instead(case: Case, name: str) -> str:
     return "" if name in PACKAGES else _nearest(name, _programs(_search_path(case)))
 
 
-def _install(name: str) -> str:
-    if name not in PACKAGES:
-        return ""
-    package, address = PACKAGES[name]
-    return f"`{name}` is part of {package}: install it ({address})"
-
-
-def _installer(name: str) -> tuple[str, ...]:
-    package = PACKAGES.get(name, ("", ""))[0]
-    return (INSTALLERS[package],) if package in INSTALLERS else ()
+def _getting(name: str, otherwise: str) -> tuple[str, str]:
+    """What to do to have a program, and a command for that."""
+    package, address = PACKAGES.get(name, ("", ""))
+    text = f"`{name}` is part of {package}: install it ({address})" if package else otherwise
+    elsewhere = f"command -v -- {shell(name)}  # in the shell where it works: write the output into `command`"
+    return text, INSTALLERS.get(package, elsewhere)
 
 
 def _package_runner(case: Case, name: str) -> str:
@@ -162,10 +159,6 @@ def _package_runner(case: Case, name: str) -> str:
         return ""
     runner = next((runner for runner in ("uvx", "npx") if shutil.which(runner, path=_search_path(case))), "uvx")
     return f'if it is a package, let {runner} download it: "command": "{runner}", "args": ["{name}", …]'
-
-
-def _which_elsewhere(name: str) -> tuple[str, ...]:
-    return (f"command -v -- {shell(name)}  # in the shell where it works: write the output into `command`",)
 
 
 def _no_program(case: Case, command: str) -> Finding:
@@ -230,113 +223,130 @@ ASKING_SECONDS = 5.0
 
 async def ended(case: Case, seen: ProcessExit) -> Finding:
     """The finding for a process that ended while it was needed."""
-    if -seen.code in STOPPED_FROM_OUTSIDE:
-        return _killed(case, seen)
     need = need_of(seen.stderr) or need_of(seen.noise)
-    if need is None:
-        return _plain(case, seen)
-    match need.kind:
-        case "variable":
-            return _variable(case, seen, need) or _plain(case, seen)
-        case "argument":
-            return _argument(case, seen, need)
-        case "certificate":
-            return _untrusted(case, seen, need)
-        case "runtime":
-            return await _runtime(case, seen, need)
-        case "address":
-            return _address(case, seen, need)
-        case "docker" | "image":
-            return _docker(seen, need)
-        case _:
-            return await _of_package(case, seen, need)
+    end = _End(case, seen)
+    if -seen.code in STOPPED_FROM_OUTSIDE:
+        text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
+        return finding("HF-KILLED", f"its process was {end.how}", text, case.again, detail=end.tail)
+    return await _ADVICE[need.kind](end, need) if need is not None else _plain(end)
 
 
-async def _of_package(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    match need.kind:
-        case "executable":
-            return _executable(case, seen, need)
-        case "withdrawn":
-            return _withdrawn(case, seen, need)
-        case "broken_package":
-            return await _broken(case, seen, need)
-        case "npx_folder":
-            return _incomplete(case, seen, need.names[0])
-        case "python_module" | "node_module":
-            return _module(case, seen, need)
-        case "python_package":
-            return await _other_version(case, seen, need)
-        case _:
-            return _package(case, seen, need)
+class _End:
+    """How a process ended, and the findings about that."""
+
+    def __init__(self, case: Case, seen: ProcessExit) -> None:
+        self.case = case
+        self.stderr = seen.stderr
+        when = "after the handshake" if seen.stood else "before it was ready"
+        self.how = f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
+        self.tail = _tail(seen)
+        self.runner = Path(case.spec.command).name
+        self.args = list(case.spec.args)
+
+    def finding(self, code: str, words: str, text: str, *commands: str, edits: tuple[Edit, ...] = ()) -> Finding:
+        """The finding: ``words`` follow how the process ended."""
+        return finding(code, f"its process {self.how}{words}", text, *commands, edits=edits, detail=self.tail)
+
+    def with_arg(self, code: str, words: str, text: str, at: int, value: str) -> Finding:
+        """The finding whose remedy is another value of one argument."""
+        return self.finding(code, words, text, edits=(self.case.edit(("args", at), value, certain=False),))
+
+    def with_args(self, code: str, words: str, text: str, args: list[str]) -> Finding:
+        """The finding whose remedy is another list of arguments."""
+        path = (*self.case.definition.path, "args")
+        # Arguments that hold references are not written back with their values.
+        if any(self.case.definition.expansion.sources((*path, at)) for at in range(len(self.args))):
+            return self.by_hand(code, words, f"{text}; this command runs it again")
+        return self.finding(code, words, text, edits=(self.case.edit("args", args, certain=False),))
+
+    def by_hand(self, code: str, words: str, text: str, *more: str) -> Finding:
+        """The finding whose remedy is a command of ``Case.by_hand``."""
+        return self.finding(code, words, f"{text}, {SAME_ENVIRONMENT}", *self.case.by_hand(*more))
+
+    def place_of(self, *names: str) -> int | None:
+        """The argument that names one of these packages."""
+        wanted = {_normal(name) for name in names}
+        return next((at for at, one in enumerate(self.args) if _normal(_package_in(one)) in wanted), None)
+
+    @property
+    def package(self) -> str:
+        """The package that the arguments name; empty if they name none."""
+        return next((_package_in(one) for one in self.args if not one.startswith("-")), "")
 
 
-def how(seen: ProcessExit) -> str:
-    """How it ended, as text."""
-    when = "after the handshake" if seen.stood else "before it was ready"
-    return f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
+def _plain(end: _End) -> Finding:
+    text = "its output says what it needs" if end.tail else "it printed no error"
+    return end.by_hand("HF-EXITED", "", f"{text}; this command runs it again")
 
 
-def _killed(case: Case, seen: ProcessExit) -> Finding:
-    text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
-    words = f"its process was {how(seen)}"
-    return finding("HF-KILLED", words, text, on_server("doctor", case.id), detail=_tail(seen))
-
-
-def _plain(case: Case, seen: ProcessExit) -> Finding:
-    text = "its output says what it needs" if _tail(seen) else "it printed no error"
-    text = f"{text}; this command runs it again, {SAME_ENVIRONMENT}"
-    return finding("HF-EXITED", f"its process {how(seen)}", text, *case.by_hand(), detail=_tail(seen))
-
-
-def _variable(case: Case, seen: ProcessExit, need: Need) -> Finding | None:
-    """The finding for environment variables that it asked for and did not get; None if it got all of them."""
-    given = environment_of(case.spec)
+async def _variable(end: _End, need: Need) -> Finding:
+    """Environment variables that it asked for and did not get. If it got all of them, its output says more."""
+    given = environment_of(end.case.spec)
     wanted = [name for name in need.names if name not in given]
     if not wanted:
-        return None
+        return _plain(end)
     first = " and ".join(f"`{name}`" for name in wanted[:3])
     exported = [name for name in wanted if name in os.environ]
     where = "exported here, but servers get only the variables in `env`" if exported else "not set"
-    edits: tuple[Edit, ...] = tuple(case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
-    commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
-    words = f"its process {how(seen)}. It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
+    words = f". It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
     if others := [f"`{name}`" for name in need.others if name not in given]:
         words += f"; {' or '.join(others)} would do instead"
+    edits = tuple(end.case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
+    commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
     it = "it" if len(wanted[:3]) == 1 else "them"
     asks = "this command waits" if len(commands) == 1 else "these commands wait"
     text = f"add {it} to the definition" + (f", and export {it} ({asks} for you to paste it)" if commands else "")
-    return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
+    return end.finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits)
 
 
-def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
+async def _argument(end: _End, need: Need) -> Finding:
+    named = " and ".join(quoted_name(name, ticks=True) for name in need.names)
+    plural = len(need.names) > 1
+    words = f". It needs the argument{'s' if plural else ''} {named}"
+    text = f"add {'them' if plural else 'it'} to `args`; this command shows what it accepts"
+    return end.by_hand("HF-EXIT-ARGUMENT", words, text, "--help")
+
+
+async def _python_module(end: _End, need: Need) -> Finding:
     module = need.names[0]
-    if need.kind == "python_module":
-        words = f"its process {how(seen)}: Python has no module {quoted_name(module, ticks=True)}"
-        text = f"install it for the Python that runs the server ({case.learned.program or case.spec.command})"
-        return _installing(case, seen, "HF-EXIT-MODULE", words, text, module)
-    words = f"its process {how(seen)}: Node has no module {quoted_name(module, ticks=True)}"
+    words = f": Python has no module {quoted_name(module, ticks=True)}"
+    text = f"install it for the Python that runs the server ({end.case.learned.program or end.case.spec.command})"
+    return _installing(end, "HF-EXIT-MODULE", words, text, module)
+
+
+async def _node_module(end: _End, need: Need) -> Finding:
+    module = need.names[0]
+    words = f": Node has no module {quoted_name(module, ticks=True)}"
     if module.startswith(("/", ".")):
         text = "that file does not exist: build the server, or correct its path in `args`"
-        return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", module), detail=_tail(seen))
-    folder = str(case.spec.cwd or ".")
-    install = f"cd {shell(folder)} && {shell('npm', 'install', module)}"
-    return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
+        return end.finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", module))
+    install = f"cd {shell(str(end.case.spec.cwd or '.'))} && {shell('npm', 'install', module)}"
+    return end.finding("HF-EXIT-MODULE", words, "install it in the server's folder", install)
 
 
-async def _other_version(case: Case, seen: ProcessExit, need: Need) -> Finding:
+async def _npx_folder(end: _End, need: Need) -> Finding:
+    """An installation of npx that lacks a file: npx uses it again, and fails again."""
+    text = (
+        "an installation that was cut off stays incomplete: remove it, and allow more time; if that does not help, the "
+        "package itself is incomplete"
+    )
+    # Only the folder's name is from the output: what a process prints must not choose what is removed.
+    remove = f'rm -rf -- "$(npm config get cache)"/_npx/{shell(need.names[0])}'
+    return end.finding("HF-EXIT-MODULE", ": a file is missing in what npx installed", text, remove, end.case.again)
+
+
+async def _python_package(end: _End, need: Need) -> Finding:
+    """A package of another version than the one that the server was written for."""
     package, version = need.names[0], need.version
     has = await anyio.to_thread.run_sync(_version_beside, need.place, package)
-    words = (
-        f"its process {how(seen)}: it was written for another version of the Python package "
-        f"{quoted_name(package, ticks=True)}" + (f" than {has}" if has else "")
-    )
+    than = f" than {has}" if has else ""
+    words = f": it was written for another version of the Python package {quoted_name(package, ticks=True)}{than}"
     if not version and has:
         version = f"<{_release(has)}"
     if version:
-        wanted = package + version
-        return _installing(case, seen, "HF-EXIT-VERSION", words, f"install {wanted} for it", wanted)
-    text = f"install the version that it was written for; this command runs it again, {SAME_ENVIRONMENT}"
-    return finding("HF-EXIT-VERSION", words, text, *case.by_hand(), detail=_tail(seen))
+        return _installing(end, "HF-EXIT-VERSION", words, f"install {package}{version} for it", package + version)
+    text = "install the version that it was written for; this command runs it again"
+    return end.by_hand("HF-EXIT-VERSION", words, text)
 
 
 _DIST_INFO = re.compile(r"([A-Za-z0-9._]+)-(\d+(?:\.\d+)*)[\w.+!]*\.dist-info")
@@ -348,10 +358,9 @@ def _version_beside(file: str, package: str) -> str:
     if not found:
         return ""
     try:
-        names = [entry.name for entry in os.scandir(f"{folder}/site-packages")]
+        read = [_DIST_INFO.fullmatch(entry.name) for entry in os.scandir(f"{folder}/site-packages")]
     except OSError:
         return ""
-    read = (_DIST_INFO.fullmatch(name) for name in names)
     return next((one[2] for one in read if one is not None and _normal(one[1]) == _normal(package)), "")
 
 
@@ -362,23 +371,18 @@ def _release(version: str) -> str:
     return f"{major}.{minor}" if minor not in ("", "0") else major
 
 
-def _installing(case: Case, seen: ProcessExit, code: str, words: str, text: str, wanted: str) -> Finding:
+def _installing(end: _End, code: str, words: str, text: str, wanted: str) -> Finding:
     """The finding whose remedy installs a Python package beside the server."""
-    if _is_uvx(case):
-        return _with_uvx(case, seen, code, words, "let uvx install it beside the server", "--with", wanted)
-    python = _python_of(case)
-    commands = (shell(python, "-m", "pip", "install", wanted),) if python else case.by_hand()
-    return finding(code, words, text, *commands, detail=_tail(seen))
+    if _uv_options(end) is not None:
+        return _with_uvx(end, code, words, "let uvx install it beside the server", "--with", wanted)
+    python = _python_of(end.case)
+    commands = (shell(python, "-m", "pip", "install", wanted),) if python else end.case.by_hand()
+    return end.finding(code, words, text, *commands)
 
 
-def _is_uvx(case: Case) -> bool:
-    """Whether uv makes the environment of the server: `uvx`, `uv tool run`, `uv run`."""
-    return _uv_options(case) is not None
-
-
-def _uv_options(case: Case) -> int | None:
-    """Where the options of uv begin in the arguments; None if it is another program."""
-    match Path(case.spec.command).name, *case.spec.args[:2]:
+def _uv_options(end: _End) -> int | None:
+    """Where the options of uv begin in the arguments; None if uv does not make the environment of the server."""
+    match end.runner, *end.args[:2]:
         case ["uvx" | "uvx.exe", *_]:
             return 0
         case ["uv" | "uv.exe", "tool", "run"]:
@@ -388,33 +392,17 @@ def _uv_options(case: Case) -> int | None:
     return None
 
 
-def _with_uvx(case: Case, seen: ProcessExit, code: str, words: str, text: str, option: str, value: str) -> Finding:
+def _with_uvx(end: _End, code: str, words: str, text: str, option: str, value: str) -> Finding:
     """The finding whose remedy is an option of uvx. One that is there for the same package gets the new value."""
-    written = f'{text}: put "{option}", "{value}"'
-    args = case.spec.args
+    args = end.args
     same = (at for at, one in enumerate(args[:-1]) if one == option and _same_package(args[at + 1], value))
     at = next(same, None) if option == "--with" else next((at for at, one in enumerate(args) if one == option), None)
     if at is not None:
-        edit = case.edit(("args", at + 1), value, certain=False)
-        return finding(code, words, f"{text}: replace the value of `{option}`", edits=(edit,), detail=_tail(seen))
-    first = _uv_options(case) or 0
+        return end.with_arg(code, words, f"{text}: replace the value of `{option}`", at + 1, value)
+    first = _uv_options(end) or 0
     where = "first in `args`" if not first else f"after `{args[first - 1]}` in `args`"
-    return _with_args(case, seen, code, words, f"{written} {where}", [*args[:first], option, value, *args[first:]])
-
-
-def _same_package(one: str, other: str) -> bool:
-    return _normal(_package_in(one)) == _normal(_package_in(other))
-
-
-def _with_args(case: Case, seen: ProcessExit, code: str, words: str, text: str, args: list[str]) -> Finding:
-    """The finding whose remedy is another list of arguments."""
-    path = (*case.definition.path, "args")
-    # Arguments that hold references are not written back with their values.
-    if any(case.definition.expansion.sources((*path, at)) for at in range(len(case.spec.args))):
-        again = f"{text}; this command runs it again, {SAME_ENVIRONMENT}"
-        return finding(code, words, again, *case.by_hand(), detail=_tail(seen))
-    edit = case.edit("args", args, certain=False)
-    return finding(code, words, text, edits=(edit,), detail=_tail(seen))
+    put = f'{text}: put "{option}", "{value}" {where}'
+    return end.with_args(code, words, put, [*args[:first], option, value, *args[first:]])
 
 
 def _python_of(case: Case) -> str:
@@ -426,28 +414,27 @@ def _python_of(case: Case) -> str:
     return str(beside) if os.sep in program and os.access(beside, os.X_OK) else ""
 
 
-def _address(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    words = f"its process {how(seen)}: it could not reach {quoted_name(need.names[0])}"
+async def _address(end: _End, need: Need) -> Finding:
     here = need.names[0].startswith(("127.", "localhost", "[::1]"))
     cure = "start the service that should listen there" if here else "check that this machine can reach it"
     text = f"{cure}, or correct its address in `env` or `args`; then try again"
-    return finding("HF-EXIT-ADDRESS", words, text, on_server("doctor", case.id), detail=_tail(seen))
+    words = f": it could not reach {quoted_name(need.names[0])}"
+    return end.finding("HF-EXIT-ADDRESS", words, text, end.case.again)
 
 
-def _package(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    runner, name = Path(case.spec.command).name, need.names[0]
+async def _package(end: _End, need: Need) -> Finding:
+    runner, name = end.runner, need.names[0]
     npm = runner.startswith(("npx", "npm", "bun", "pnpm", "yarn", "deno"))
     version = f"version {quoted_name(need.version, ticks=True)} of the " if need.version else ""
-    words = f"its process {how(seen)}: {runner} found no {version}package {quoted_name(name, ticks=True)}"
-    named = [_package_in(argument) for argument in case.spec.args if not argument.startswith("-")]
-    if _normal(name) not in map(_normal, named) and npm and named:
+    words = f": {runner} found no {version}package {quoted_name(name, ticks=True)}"
+    named = {_normal(_package_in(argument)) for argument in end.args if not argument.startswith("-")}
+    if npm and named and _normal(name) not in named:
         words += ", which the package of the server needs"
         text = "its package cannot be installed from this registry; name another version of it in `args`: "
-        look = shell("npm", "view", named[0], "versions")
-        return finding("HF-EXIT-PACKAGE", words, f"{text}this command lists them", look, detail=_tail(seen))
-    if version and not npm and (at := _place_of(case, name)) is not None:
-        edit = case.edit(("args", at), _package_in(case.spec.args[at]), certain=False)
-        return finding("HF-EXIT-PACKAGE", words, "use the current version", edits=(edit,), detail=_tail(seen))
+        look = shell("npm", "view", end.package, "versions")
+        return end.finding("HF-EXIT-PACKAGE", words, f"{text}this command lists them", look)
+    if version and not npm and (at := end.place_of(name)) is not None:
+        return end.with_arg("HF-EXIT-PACKAGE", words, "use the current version", at, _package_in(end.args[at]))
     if version:
         text = "name a version that exists in `args`; this command lists them"
         look = shell("npm", "view", name, "versions")
@@ -457,98 +444,70 @@ def _package(case: Case, seen: ProcessExit, need: Need) -> Finding:
     else:
         text = "correct the name of the package in `args`; this command shows whether uvx finds it"
         look = shell("uvx", name, "--help")
-    return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
+    return end.finding("HF-EXIT-PACKAGE", words, text, look)
 
 
-def _place_of(case: Case, *names: str) -> int | None:
-    """The argument that names one of these packages."""
-    wanted = {_normal(name) for name in names}
-    places = (at for at, one in enumerate(case.spec.args) if _normal(_package_in(one)) in wanted)
-    return next(places, None)
-
-
-def _executable(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    """The finding for a package that has no executable of the wanted name."""
-    runner = Path(case.spec.command).name
-    if not need.names:
-        return _no_executable(case, seen, runner)
+async def _executable(end: _End, need: Need) -> Finding:
+    """A package that has no executable of the wanted name."""
+    code, args = "HF-EXIT-EXECUTABLE", end.args
+    if not need.names:  # npx finds nothing to run in it, or too much
+        words = f": {end.runner} does not know which executable of {quoted_name(end.package, ticks=True)} to run"
+        text = (
+            "if this lists executables, write `-p`, the package, and the name of one into `args`; "
+            "else it is not a server"
+        )
+        return end.finding(code, words, text, shell("npm", "view", end.package, "bin"))
     package, wanted = need.names[0], need.names[-1]
     named = quoted_name(package, ticks=True)
     if not need.others:
-        words = f"its process {how(seen)}: the package {named} has no executable, so it is not a server"
+        words = f": the package {named} has no executable, so it is not a server"
         text = "write the name of the server's package into `args`; this command runs it again"
-        return finding("HF-EXIT-EXECUTABLE", words, f"{text}, {SAME_ENVIRONMENT}", *case.by_hand(), detail=_tail(seen))
+        return end.by_hand(code, words, text)
     name = next(iter(get_close_matches(wanted, need.others, n=1)), need.others[0])
     has = ", ".join(quoted_name(one, ticks=True) for one in need.others[:4])
-    words = (
-        f"its process {how(seen)}: the package {named} has no executable {quoted_name(wanted, ticks=True)}, but {has}"
-    )
-    args, at = [*case.spec.args], _place_of(case, wanted, package)
-    option = "--spec" if runner.startswith("pipx") else "--from"
+    words = f": the package {named} has no executable {quoted_name(wanted, ticks=True)}, but {has}"
+    option = "--spec" if end.runner.startswith("pipx") else "--from"
     if option in args and (place := args.index(option)) + 2 < len(args):
         later = next((at for at in range(place + 2, len(args)) if _normal(args[at]) == _normal(wanted)), place + 2)
-        edit = case.edit(("args", later), name, certain=False)
-        return finding("HF-EXIT-EXECUTABLE", words, "write its name", edits=(edit,), detail=_tail(seen))
+        return end.with_arg(code, words, "write its name", later, name)
+    at = end.place_of(wanted, package)
     if at is None:
-        return finding(
-            "HF-EXIT-EXECUTABLE", words, "name it", shell("uvx", "--from", package, name, "--help"), detail=_tail(seen)
-        )
+        return end.finding(code, words, "name it", shell("uvx", "--from", package, name, "--help"))
     source = args[at] if _same_package(args[at], package) else package
     text = f'name the package and the executable: "{option}", "{source}", "{name}"'
-    return _with_args(
-        case, seen, "HF-EXIT-EXECUTABLE", words, text, [*args[:at], option, source, name, *args[at + 1 :]]
-    )
+    return end.with_args(code, words, text, [*args[:at], option, source, name, *args[at + 1 :]])
 
 
-def _no_executable(case: Case, seen: ProcessExit, runner: str) -> Finding:
-    """The finding for a package in which npx finds nothing to run, or too much."""
-    package = next((_package_in(one) for one in case.spec.args if not one.startswith("-")), "")
-    words = (
-        f"its process {how(seen)}: {runner} does not know which executable of {quoted_name(package, ticks=True)} to run"
-    )
-    text = (
-        "if this lists executables, write `-p`, the package, and the name of one into `args`; else it is not a server"
-    )
-    return finding("HF-EXIT-EXECUTABLE", words, text, shell("npm", "view", package, "bin"), detail=_tail(seen))
-
-
-def _withdrawn(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    """The finding for a package that its authors took back."""
-    package, at = need.names[0], _place_of(case, need.names[0])
+async def _withdrawn(end: _End, need: Need) -> Finding:
+    """A package that its authors took back."""
+    at = end.place_of(need.names[0])
     only = f"version {need.version.lstrip('=')} of " if need.version else ""
     why = f": {quoted(need.why, most=200)}" if need.why else ""
-    words = (
-        f"its process {how(seen)}: its authors have withdrawn {only}the package {quoted_name(package, ticks=True)}{why}"
-    )
+    words = f": its authors have withdrawn {only}the package {quoted_name(need.names[0], ticks=True)}{why}"
     if need.others and at is not None:
-        edit = case.edit(("args", at), need.others[0], certain=False)
-        return finding("HF-EXIT-WITHDRAWN", words, "use its successor", edits=(edit,), detail=_tail(seen))
+        return end.with_arg("HF-EXIT-WITHDRAWN", words, "use its successor", at, need.others[0])
     if need.version and at is not None:
-        edit = case.edit(("args", at), _package_in(case.spec.args[at]), certain=False)
-        return finding("HF-EXIT-WITHDRAWN", words, "use the current version", edits=(edit,), detail=_tail(seen))
+        return end.with_arg("HF-EXIT-WITHDRAWN", words, "use the current version", at, _package_in(end.args[at]))
     text = "use another server for this; this command removes this one from the file"
-    return finding("HF-EXIT-WITHDRAWN", words, text, on_server("remove", case.id), detail=_tail(seen))
+    return end.finding("HF-EXIT-WITHDRAWN", words, text, on_server("remove", end.case.id))
 
 
-async def _broken(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    """The finding for a release that imports what does not exist. To install it again does not help."""
-    package, at = need.names[0], _place_of(case, need.names[0])
+async def _broken(end: _End, need: Need) -> Finding:
+    """A release that imports what does not exist. To install it again does not help."""
+    package, at = need.names[0], end.place_of(need.names[0])
     version = await anyio.to_thread.run_sync(_version_of_npm, need.place, package)
-    release = f"version {version}" if version else "the installed version"
     words = (
-        f"its process {how(seen)}: {release} of the package {quoted_name(package, ticks=True)} is broken: it imports "
-        "what the packages that it depends on do not have"
+        f": {f'version {version}' if version else 'the installed version'} of the package "
+        f"{quoted_name(package, ticks=True)} is broken: it imports what the packages that it depends on do not have"
     )
-    if at is not None and version and "@<" not in case.spec.args[at]:
-        edit = case.edit(("args", at), f"{package}@<{version}", certain=False)
+    earlier = at is not None and "@<" in end.args[at]
+    if at is not None and version and not earlier:
         text = "this is a fault of that release: report it to its authors, and use an earlier one until it is fixed"
-        return finding("HF-EXIT-BROKEN", words, text, edits=(edit,), detail=_tail(seen))
-    server = next((_package_in(one) for one in case.spec.args if not one.startswith("-")), package)
-    earlier = at is not None and "@<" in case.spec.args[at]
+        return end.with_arg("HF-EXIT-BROKEN", words, text, at, f"{package}@<{version}")
     it = "this release too, as the one after it" if earlier else "that release"
     text = f"this is a fault of {it}: report it to its authors, and name another version in `args`"
-    look = shell("npm", "view", server, "versions")
-    return finding("HF-EXIT-BROKEN", words, f"{text}; this command lists them", look, detail=_tail(seen))
+    look = shell("npm", "view", end.package or package, "versions")
+    return end.finding("HF-EXIT-BROKEN", words, f"{text}; this command lists them", look)
 
 
 LARGEST_PACKAGE = 256 * 1024
@@ -568,15 +527,6 @@ def _version_of_npm(file: str, package: str) -> str:
     return version if isinstance(version, str) and re.fullmatch(r"\d+\.\d+\.\d+(?:-[\w.]+)?", version) else ""
 
 
-def _argument(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    """The finding for an argument that the server needs."""
-    named = " and ".join(quoted_name(name, ticks=True) for name in need.names)
-    plural = len(need.names) > 1
-    words = f"its process {how(seen)}. It needs the argument{'s' if plural else ''} {named}"
-    text = f"add {'them' if plural else 'it'} to `args`; this command shows what it accepts, {SAME_ENVIRONMENT}"
-    return finding("HF-EXIT-ARGUMENT", words, text, *case.by_hand("--help"), detail=_tail(seen))
-
-
 def _package_in(argument: str) -> str:
     """The name of a package, without the version that an argument asks for."""
     return argument[:1] + re.split(r"@|[<>=~!]=?|\[", argument[1:], maxsplit=1)[0]
@@ -587,16 +537,8 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _incomplete(case: Case, seen: ProcessExit, folder: str) -> Finding:
-    """The finding for an installation of npx that lacks a file: npx uses it again, and fails again."""
-    words = f"its process {how(seen)}: a file is missing in what npx installed"
-    text = (
-        "an installation that was cut off stays incomplete: remove it, and allow more time; if that does not help, the "
-        "package itself is incomplete"
-    )
-    # Only the folder's name is from the output: what a process prints must not choose what is removed.
-    remove = f'rm -rf -- "$(npm config get cache)"/_npx/{shell(folder)}'
-    return finding("HF-EXIT-MODULE", words, text, remove, on_server("doctor", case.id), detail=_tail(seen))
+def _same_package(one: str, other: str) -> bool:
+    return _normal(_package_in(one)) == _normal(_package_in(other))
 
 
 AUTHORITIES = (
@@ -608,61 +550,59 @@ AUTHORITIES = (
 """Where systems keep the certificates of the authorities that they trust."""
 
 
-def _untrusted(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    """The finding for a program that does not know who signed a certificate, often that of a company's proxy."""
+async def _certificate(end: _End, need: Need) -> Finding:
+    """A program that does not know who signed a certificate, often that of a company's proxy."""
     of = f" of {quoted_name(need.names[0])}" if need.names else ""
-    words = f"its process {how(seen)}: it does not trust the certificate{of}"
-    runner = Path(case.spec.command).name
-    name = "NODE_EXTRA_CA_CERTS" if runner.startswith(("npx", "npm", "node", "bun")) else "SSL_CERT_FILE"
-    if name in environment_of(case.spec):
+    words = f": it does not trust the certificate{of}"
+    name = "NODE_EXTRA_CA_CERTS" if end.runner.startswith(("npx", "npm", "node", "bun")) else "SSL_CERT_FILE"
+    if name in environment_of(end.case.spec):
         text = f"add the certificate of its authority to the file in `{name}`; this command runs it again"
-        return finding("HF-EXIT-CERTIFICATE", words, f"{text}, {SAME_ENVIRONMENT}", *case.by_hand(), detail=_tail(seen))
+        return end.by_hand("HF-EXIT-CERTIFICATE", words, text)
     if name in os.environ:
         words += f". `{name}` is exported here, but servers get only the variables in `env`"
         value, text, certain = f"${{env:{name}}}", "add it to the definition", True
     else:
-        value = next((file for file in AUTHORITIES if Path(file).is_file()), AUTHORITIES[0])
+        value = _certificates_here()
         text, certain = "if this system trusts it, let the server use the certificates of the system", False
-    edit = case.edit(("env", name), value, certain=certain)
-    return finding("HF-EXIT-CERTIFICATE", words, text, edits=(edit,), detail=_tail(seen))
+    edits = (end.case.edit(("env", name), value, certain=certain),)
+    return end.finding("HF-EXIT-CERTIFICATE", words, text, edits=edits)
 
 
-def _docker(seen: ProcessExit, need: Need) -> Finding:
-    if need.kind == "docker":
-        words, look = "Docker does not answer", "docker info"
-    else:
-        words, look = (
-            f"Docker has no image {quoted_name(need.names[0], ticks=True)}",
-            shell("docker", "pull", need.names[0]),
-        )
-    text = f"{hint_for(need)}; this command shows whether it works"
-    return finding("HF-EXIT-DOCKER", f"its process {how(seen)}: {words}", text, look, detail=_tail(seen))
+def _certificates_here() -> str:
+    return next((file for file in AUTHORITIES if Path(file).is_file()), AUTHORITIES[0])
+
+
+async def _docker(end: _End, need: Need) -> Finding:
+    words, look = ": Docker does not answer", "docker info"
+    if need.kind == "image":
+        words = f": Docker has no image {quoted_name(need.names[0], ticks=True)}"
+        look = shell("docker", "pull", need.names[0])
+    return end.finding("HF-EXIT-DOCKER", words, f"{hint_for(need)}; this command shows whether it works", look)
 
 
 _UV_PYTHON = re.compile(r"the current Python version \(([\d.]+)\) does not satisfy Python")
 
 
-async def _runtime(case: Case, seen: ProcessExit, need: Need) -> Finding:
-    kind = need.names[0]
-    if (current := _UV_PYTHON.search(seen.stderr)) is not None and need.version and _is_uvx(case):
-        words = f"its process {how(seen)}: it needs Python {need.version}, and uvx uses {current[1]}"
-        text = "let uvx find or install that Python"
-        return _with_uvx(case, seen, "HF-EXIT-RUNTIME", words, text, "--python", need.version)
-    program = _runtime_program(case, kind)
-    has = await _version_of(program, environment_of(case.spec))
+async def _runtime(end: _End, need: Need) -> Finding:
+    kind, version = need.names[0], need.version
+    if (current := _UV_PYTHON.search(end.stderr)) is not None and version and _uv_options(end) is not None:
+        words = f": it needs Python {version}, and uvx uses {current[1]}"
+        return _with_uvx(end, "HF-EXIT-RUNTIME", words, "let uvx find or install that Python", "--python", version)
+    program = _runtime_program(end.case, kind)
+    has = await _version_of(program, environment_of(end.case.spec))
     is_now = quoted_name(has, 40) if has else "of another version"
-    asked = f"{kind.title()} {need.version}" if need.version else f"a newer {kind.title()}"
-    words = f"its process {how(seen)}: it needs {asked}, and {program} is {is_now}"
+    asked = f"{kind.title()} {version}" if version else f"a newer {kind.title()}"
     text = f"install {asked} and write its full path into `command`, or put it first on PATH"
-    return finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"), detail=_tail(seen))
+    words = f": it needs {asked}, and {program} is {is_now}"
+    return end.finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"))
 
 
 def _runtime_program(case: Case, kind: str) -> str:
     program = case.learned.program or case.spec.command
     if kind in Path(program).name:
         return program
-    path = environment_of(case.spec).get("PATH")
     names = ("node",) if kind == "node" else ("python3", "python")
+    path = environment_of(case.spec).get("PATH")
     return next((found for name in names if (found := shutil.which(name, path=path))), names[0])
 
 
@@ -676,6 +616,26 @@ async def _version_of(program: str, environment: Mapping[str, str]) -> str:
     except (OSError, TimeoutError):
         return ""
     return ran.stdout.decode("utf-8", "replace").strip().splitlines()[0][:40] if ran.stdout.strip() else ""
+
+
+_ADVICE: Mapping[NeedKind, Callable[[_End, Need], Awaitable[Finding]]] = {
+    "variable": _variable,
+    "argument": _argument,
+    "package": _package,
+    "executable": _executable,
+    "withdrawn": _withdrawn,
+    "broken_package": _broken,
+    "runtime": _runtime,
+    "python_module": _python_module,
+    "python_package": _python_package,
+    "node_module": _node_module,
+    "npx_folder": _npx_folder,
+    "docker": _docker,
+    "image": _docker,
+    "address": _address,
+    "certificate": _certificate,
+}
+"""What makes the finding, by what the process needed. What it needed is read in ``core.process_output``."""
 
 
 def _tail(seen: ProcessExit) -> str:

@@ -16,7 +16,7 @@ import socket
 import ssl
 import sys
 import threading
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -71,35 +71,20 @@ def show_route(address: str) -> str:
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:
     """The addresses of a host, without duplicates; raises ``socket.gaierror``."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
+    answer: Future[tuple[str, ...]] = Future()
+    answer.set_running_or_notify_cancel()  # a lookup that began cannot be cancelled
 
     def look_up() -> None:
-        found = _looked_up(host, port)
-        with suppress(RuntimeError):  # the event loop has ended
-            loop.call_soon_threadsafe(_settle, answer, found)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer.set_result(tuple(dict.fromkeys(str(address[0]) for *_, address in found)))
+        except OSError as exc:
+            answer.set_exception(exc)
+        except UnicodeError:
+            answer.set_exception(socket.gaierror(socket.EAI_NONAME, "not a valid host name"))
 
     threading.Thread(target=look_up, name=f"resolve {host}", daemon=True).start()
-    return await answer
-
-
-def _looked_up(host: str, port: int) -> tuple[str, ...] | OSError:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as exc:
-        return exc
-    except UnicodeError:
-        return socket.gaierror(socket.EAI_NONAME, "not a valid host name")
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-def _settle(answer: asyncio.Future[tuple[str, ...]], found: tuple[str, ...] | OSError) -> None:
-    if answer.done():
-        return
-    if isinstance(found, OSError):
-        answer.set_exception(found)
-    else:
-        answer.set_result(found)
+    return await asyncio.wrap_future(answer)
 
 
 def no_address(case: Case, route: Route, *, exists: bool) -> Finding:
@@ -113,7 +98,7 @@ def no_address(case: Case, route: Route, *, exists: bool) -> Finding:
             words,
             "check this machine's network and name server, then try again",
             "cat /etc/resolv.conf",
-            on_server("doctor", case.id),
+            case.again,
         )
     inside = "" if "." in route.host else "; a name without a dot exists only inside its own network"
     return finding(
@@ -177,7 +162,7 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
     how = "reset" if seen.fault is NetworkFault.RESET else "closed"
     text = "the server may have crashed on the request: look at its log, then try again"
     words = f"the connection was {how} before an answer came"
-    return finding("HF-CUT", words, text, on_server("doctor", case.id))
+    return finding("HF-CUT", words, text, case.again)
 
 
 def silent(case: Case, seen: TimedOut) -> Finding:
@@ -219,7 +204,7 @@ def not_judged(case: Case, output: str = "") -> Finding:
         "it had not answered when the time was over, but doctor started many other servers meanwhile and slowed it "
         "down: this says nothing about the server"
     )
-    return finding("HF-CROWDED", words, "check it alone", on_server("doctor", case.id), detail=output)
+    return finding("HF-CROWDED", words, "check it alone", case.again, detail=output)
 
 
 LOOK_SECONDS = 3.0

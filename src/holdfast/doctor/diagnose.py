@@ -1,0 +1,703 @@
+"""Turns the evidence of a dial into a finding: why a server cannot be used, and what to do about it.
+
+The type of evidence decides (``diagnose``). Failures of the network are in ``network_faults``, those of a command and
+its process in ``process_exits``. Here are those of an answer: a status, a redirect, an answer that is not MCP, an
+endpoint at another URL; then 401 and 403: what was denied, and what would change it. A token's claims are read, not
+verified.
+
+Where two causes look alike, a second connection tells them apart; it keeps the server's deadline and sends credentials
+only where the definition sends them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import cast
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from holdfast.auth import AuthorizationServer, audience_of, discover, known_client, unverified_claims
+from holdfast.config import OAuthSettings, ServerSpec, Transport
+from holdfast.core import (
+    BadConfig,
+    Challenge,
+    CommandUnusable,
+    CredentialsUnavailable,
+    Evidence,
+    HttpStatus,
+    Login,
+    LoginState,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    OutOfDescriptors,
+    OverBound,
+    PlainHttpRefused,
+    ProcessExit,
+    Redirected,
+    RpcError,
+    Statement,
+    TimedOut,
+    TlsFailure,
+    TokenNotRenewed,
+    ToldByHub,
+    Unexpected,
+    classify_evidence,
+    command_line,
+    quoted,
+    quoted_name,
+    read_challenge,
+    statement_of,
+)
+from holdfast.doctor import network_faults as network, process_exits
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Probe, Route, probe
+from holdfast.doctor.network_faults import speaks_tls
+from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
+from holdfast.errors import LoginFailed
+from holdfast.wire import NOT_HTTP
+
+__all__ = [
+    "claims_of",
+    "configured_token",
+    "diagnose",
+    "input_edits",
+    "lacking_inputs",
+    "named_inputs",
+    "route_failed",
+]
+
+
+async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - one case for each type of evidence
+    """The finding for the evidence of a dial."""
+    match seen:
+        case HttpStatus():
+            return await status(case, seen)
+        case NetworkFailure() if case.transport == "hub" and not seen.stood:
+            words = f"the hub that runs it cannot be reached: {classify_evidence(seen).reason}"
+            text = "start that hub, or correct its address in `hub`"
+            return finding("HF-BEHIND-HUB", words, text, case.again)
+        case NetworkFailure():
+            return await _network(case, seen)
+        case TlsFailure() if case.learned.route is not None:
+            return await network.unverified(case, case.learned.route, seen)
+        case TimedOut():
+            return network.silent(case, seen)
+        case Redirected():
+            return redirected(case, seen)
+        case PlainHttpRefused():
+            return plain_credentials(case)
+        case NotMcp():
+            return await not_mcp(case, seen)
+        case OverBound():
+            return bound(case, seen)
+        case RpcError():
+            return rpc_error(case, seen)
+        case CommandUnusable():
+            return process_exits.unusable(case, seen)
+        case ProcessExit():
+            return await process_exits.ended(case, seen)
+        case BadConfig():
+            text = seen.hint or "correct the definition"
+            return finding("HF-DEFINITION", "; ".join(seen.problems), text, command_line("config", "show"))
+        case TokenNotRenewed():
+            words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
+            text = "try again when the authorization server answers; a new login is not needed"
+            return finding("HF-LOGIN-UNREACHABLE", words, text, case.again)
+        case OutOfDescriptors():
+            words = f"this machine allows {seen.limit} open files per process, and all are in use; it was not asked"
+            text = "raise the limit in this shell, and check again"
+            commands = ("ulimit -n 65536", case.again)
+            return finding("HF-DESCRIPTORS", words, text, *commands)
+        case ToldByHub():
+            text = seen.hint or "ask the hub that runs it: run doctor there"
+            words = f"the hub that runs it says: {seen.reason}"
+            return finding("HF-BEHIND-HUB", words, text, case.again)
+        case CredentialsUnavailable() | TlsFailure() | Unexpected():
+            return _unexpected(case, seen)
+
+
+def route_failed(case: Case, route: Route, seen: Evidence) -> Finding:
+    """The finding for a connection that could not be made."""
+    match seen:
+        case NetworkFailure(fault=NetworkFault.REFUSED):
+            return network.refused(case, route)
+        case NetworkFailure(fault=NetworkFault.NAME_RESOLUTION):
+            return network.no_address(case, route, exists=False)
+        case TimedOut():
+            return network.filtered(case, route, seen.after)
+        case _:
+            return network.unreachable(case, route)
+
+
+async def _network(case: Case, seen: NetworkFailure) -> Finding:
+    if case.spec.transport == "stdio":
+        return network.cut(case, seen)
+    route = case.learned.route
+    if route is not None and route.proxy and not seen.stood:
+        return network.proxied(case, route, seen.detail or "it refused to connect", code="HF-PROXY-REFUSED")
+    if seen.stood or route is None:
+        # A TLS port breaks a connection that sends plain text.
+        return await _tls_port(case) or network.cut(case, seen)
+    return route_failed(case, route, seen)
+
+
+def _unexpected(case: Case, seen: Evidence) -> Finding:
+    text = "please report this as a bug in Holdfast, with the output of this command"
+    command = f"HOLDFAST_DEBUG=1 {case.again}"
+    error = case.learned.probe.error if case.learned.probe is not None else None
+    # Where it failed is for a developer of Holdfast.
+    trace = "".join(traceback.format_exception(error)) if error and os.environ.get("HOLDFAST_DEBUG") else ""
+    return finding("HF-UNEXPECTED", classify_evidence(seen).reason, text, command, detail=trace)
+
+
+SHOWN = 120
+"""How many characters of a server's output a message shows."""
+
+_HTTP_TO_TLS_PORT = "plain HTTP request was sent to HTTPS port"
+
+
+async def status(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for an error status."""
+    if is_outage(seen):
+        return authorization_outage(case, seen)
+    match seen.status:
+        case 401:
+            return await unauthorized(case, seen)
+        case 403:
+            return forbidden(case, seen)
+        case 421 if is_wrong_host(seen):
+            return wrong_host(case, seen)
+        case 404 | 405 | 406 | 410 | 415:
+            why = f"it answered HTTP {seen.status} at {_path(case)}"
+            endpoint = await find_endpoint(case)
+            return wrong_endpoint(case, endpoint, why) if endpoint is not None else no_endpoint(case, why)
+        case 407 if case.learned.route is not None:
+            return network.proxied(case, case.learned.route, "it asks for credentials (407)", code="HF-PROXY-LOGIN")
+        case 429:
+            return _rate(case, seen)
+        case code if code >= 500:
+            return _not_ready(case, seen)
+    if _HTTP_TO_TLS_PORT in seen.body:
+        return https_meant(case, "the port speaks TLS, and `url` says http")
+    if (endpoint := await find_endpoint(case)) is not None:
+        return wrong_endpoint(case, endpoint, f"it answered HTTP {seen.status} at {_path(case)}")
+    words = f"it rejected the request (HTTP {seen.status}{_said(seen)})"
+    text = "compare `url` and `headers` with the server's documentation; this command shows them"
+    return finding("HF-STATUS", words, text, command_line("config", "show"))
+
+
+def redirected(case: Case, seen: Redirected) -> Finding:
+    """The finding for a redirect that is not followed."""
+    here, there = urlsplit(case.spec.url), urlsplit(seen.location)
+    if here.scheme == "http" and there.scheme == "https" and here.hostname == there.hostname:
+        words = f"it redirects every request to https (HTTP {seen.status})"
+        return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(seen.location))
+    where = f"{quoted_name(seen.location, 200)} (HTTP {seen.status})"
+    if here.scheme == "https" and there.scheme == "http" and here.hostname == there.hostname:
+        words = f"it redirects to plain http, {where}: it does not know that a proxy before it ends TLS"
+        meant = there._replace(scheme="https", netloc=here.netloc).geturl()
+        if meant == case.spec.url:
+            return finding("HF-REDIRECT", words, "have that proxy send `X-Forwarded-Proto: https`", case.again)
+        return finding("HF-REDIRECT", words, "write that path with https", edits=case.url_edit(meant))
+    words = f"it redirects to {where}, and credentials do not follow a redirect"
+    return finding(
+        "HF-REDIRECT",
+        words,
+        "if that is the right server, write its address",
+        edits=case.url_edit(seen.location, certain=False),
+    )
+
+
+async def not_mcp(case: Case, seen: NotMcp) -> Finding:
+    """The finding for a peer that speaks something else."""
+    if seen.fault is NotMcpFault.VERSION:
+        spoken = f" (it speaks {seen.detail})" if seen.detail else ""
+        text = "update the server or Holdfast; this command shows the version of Holdfast"
+        return finding("HF-VERSION", f"no common protocol version{spoken}", text, command_line("--version"))
+    if seen.fault in (NotMcpFault.BAD_RESULT, NotMcpFault.BROKEN_HTTP, NotMcpFault.CURSOR_REPEATS):
+        why = seen.detail or "its list of tools does not end: a page cursor repeats"
+        text = "this is a bug in the server: update it, or report the bug to its authors"
+        return finding("HF-PROTOCOL", f"its answer does not fit the protocol: {why}", text, case.again)
+    if case.spec.transport == "stdio":
+        return _prints(case, seen)
+    why = f"the answer at {_path(case)} is not MCP" + (f" ({seen.detail})" if seen.detail else "")
+    if seen.detail == NOT_HTTP and (found := await _tls_port(case)) is not None:
+        return found
+    if (endpoint := await find_endpoint(case)) is not None:
+        return wrong_endpoint(case, endpoint, why)
+    text = "correct `url`: look up the address in the server's documentation; this command shows the answer"
+    return finding("HF-NOT-MCP", why, text, shell("curl", "-i", case.target))
+
+
+def rpc_error(case: Case, seen: RpcError) -> Finding:
+    """The finding for a JSON-RPC error."""
+    said = quoted(seen.message)
+    words = f"it answered {seen.method} with an error ({seen.code}{f': {said}' if said else ''})"
+    return finding("HF-RPC-ERROR", words, "look at the server's log, then try again", case.again)
+
+
+def bound(case: Case, seen: OverBound) -> Finding:
+    """The finding for an exceeded limit."""
+    words = f"it exceeded the limit on {seen.bound} ({seen.limit})"
+    key = seen.setting.removeprefix("holdfast.")
+    text = f"if you trust this server, raise `{seen.setting}`"
+    return finding("HF-BOUND", words, text, edits=(case.setting(key, 4 * seen.limit),))
+
+
+def plain_credentials(case: Case) -> Finding:
+    """The finding for credentials that would be sent unencrypted."""
+    there = urlsplit(case.spec.url)._replace(scheme="https").geturl()
+    words = f"its headers would be sent unencrypted to {case.host}, so no request was sent"
+    text = "use https; or, if the network is trusted, set `allowPlainHttp` to true instead"
+    return finding("HF-PLAIN-CREDENTIALS", words, text, edits=case.url_edit(there, certain=False))
+
+
+def https_meant(case: Case, words: str) -> Finding:
+    """The finding for http at a port that speaks https."""
+    there = urlsplit(case.spec.url)._replace(scheme="https").geturl()
+    return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(there))
+
+
+async def _tls_port(case: Case) -> Finding | None:
+    route = case.learned.route
+    if route is None or route.tls or route.proxy or not await speaks_tls(route):
+        return None
+    return https_meant(case, f"{route} speaks TLS, and `url` says http")
+
+
+def _rate(case: Case, seen: HttpStatus) -> Finding:
+    wait = f"sleep {seen.retry_after:.0f} && " if seen.retry_after else ""
+    words = "it limits requests (HTTP 429)" + (f" and asks for {seen.retry_after:.0f} s" if seen.retry_after else "")
+    return finding("HF-RATE", words, "wait, then try again", wait + case.again)
+
+
+def _not_ready(case: Case, seen: HttpStatus) -> Finding:
+    route = case.learned.route
+    if route is not None and route.proxy and seen.status in (502, 503, 504):
+        why = f"the proxy, or the server behind it, answered HTTP {seen.status}{_said(seen)}"
+        return network.proxied(case, route, why, code="HF-PROXY-REFUSED")
+    words = f"it is not ready (HTTP {seen.status}{_said(seen)})"
+    text = "try again in a moment; if the error stays, look at the log of the server, or of the proxy in front of it"
+    return finding("HF-NOT-READY", words, text, case.again)
+
+
+def _prints(case: Case, seen: NotMcp) -> Finding:
+    said = seen.detail if len(seen.detail) <= SHOWN else f"{seen.detail[:SHOWN]}…"
+    words = f"its output on stdout is not MCP: {said}"
+    text = (
+        "it is not an MCP server, or it needs an argument: compare `command` and `args` with its documentation; "
+        f"this command shows its help, {SAME_ENVIRONMENT}"
+    )
+    return finding("HF-STDOUT-ONLY", words, text, *case.by_hand("--help"))
+
+
+def _said(seen: HttpStatus) -> str:
+    body = quoted(seen.body, most=SHOWN)
+    return f": {body}" if body and "<" not in body else ""
+
+
+def _path(case: Case) -> str:
+    return urlsplit(case.spec.url).path or "/"
+
+
+def _again(case: Case) -> str:
+    return case.again
+
+
+SEARCH_SECONDS = 4.0
+"""The longest time in seconds for all endpoints together; the server's own deadline may end earlier."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A URL and a transport at which an endpoint may answer."""
+
+    url: str
+    transport: Transport
+    asks_for_credentials: bool = False
+
+
+async def find_endpoint(case: Case) -> Endpoint | None:
+    """The most likely endpoint that answers; all are dialed at the same time."""
+    endpoints = list(_usual_endpoints(case.spec))
+    found: dict[int, Endpoint] = {}
+    deadline = anyio.current_time() + min(SEARCH_SECONDS, case.left)
+
+    async def ask(number: int, endpoint: Endpoint) -> None:
+        spec = replace(case.spec, url=endpoint.url, transport=endpoint.transport)
+        seen = await probe(spec, case.redactor, deadline).run(case.tools.dialer, case.tools.turnstile)
+        if seen.version or _asks_for_credentials(seen):
+            found[number] = replace(endpoint, asks_for_credentials=not seen.version)
+
+    async with anyio.create_task_group() as tasks:
+        for number, endpoint in enumerate(endpoints):
+            tasks.start_soon(ask, number, endpoint)
+    ranked = sorted(found.items(), key=lambda item: (item[1].asks_for_credentials, item[0]))
+    return ranked[0][1] if ranked else None
+
+
+def wrong_endpoint(case: Case, endpoint: Endpoint, why: str) -> Finding:
+    """The finding for an endpoint at another URL."""
+    edits = case.url_edit(endpoint.url, transport=endpoint.transport)
+    path = urlsplit(endpoint.url).path or "/"
+    then = " (it asks for credentials there)" if endpoint.asks_for_credentials else ""
+    if endpoint.transport == case.spec.transport:
+        words = f"{why}; an MCP endpoint answers at {path}{then}"
+        return finding("HF-PATH", words, "write this address", edits=edits)
+    if endpoint.transport == "sse":
+        words = f"{why}; it is an SSE server, at {path}{then}"
+        return finding("HF-TYPE-SSE", words, "write this type and address", edits=edits)
+    words = f"{why}; it is a streamable HTTP server, at {path}{then}"
+    return finding("HF-TYPE-HTTP", words, "write this type and address", edits=edits)
+
+
+def no_endpoint(case: Case, why: str) -> Finding:
+    """The finding for an endpoint that answers no_endpoint."""
+    paths = dict.fromkeys(urlsplit(endpoint.url).path or "/" for endpoint in _usual_endpoints(case.spec))
+    words = f"{why}; no MCP endpoint answers at {', '.join(paths)}"
+    text = "look up the path in the server's documentation and write it into `url`; this command shows the answer"
+    return finding("HF-PATH", words, text, shell("curl", "-i", case.target))
+
+
+def _usual_endpoints(spec: ServerSpec) -> Iterator[Endpoint]:
+    """The same path with the other transport or slash, then the usual paths, the most likely first."""
+    parts = urlsplit(spec.url)
+    path = parts.path or "/"
+    bare = path.rstrip("/")
+    other = "http" if spec.transport == "sse" else "sse"
+    wanted = [
+        (bare or "/", spec.transport),
+        (f"{bare}/", spec.transport),
+        (f"{bare}/mcp", "http"),
+        ("/mcp", "http"),
+        ("/mcp/", "http"),
+        (path, other),
+        (f"{bare}/sse", "sse"),
+        ("/sse", "sse"),
+    ]
+    for there, transport in dict.fromkeys(wanted):
+        if (there, transport) != (path, spec.transport):
+            yield Endpoint(url=parts._replace(path=there).geturl(), transport=cast("Transport", transport))
+
+
+def _asks_for_credentials(seen: Probe) -> bool:
+    return isinstance(seen.evidence, HttpStatus) and seen.evidence.status == 401
+
+
+_DESCRIPTION = re.compile(r'error_description="([^"]*)"')
+
+ENVOY_SETTING = "the ext_authz filter's `grpc_service.timeout` or `http_service.server_uri.timeout`: 10s"
+AGENTGATEWAY_SETTING = (
+    "`extAuthz.timeout: 10s` up to version 0.12, `extAuthz.policies.http.requestTimeout: 10s` from 1.0 on"
+)
+
+
+async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a 401."""
+    challenge = read_challenge(_challenge(seen))
+    if seen.login is not None and (challenge.made or not seen.credentials_sent):
+        return await _login(case, challenge, seen.login)
+    if challenge.wants_scope:
+        return _scope(case, challenge)
+    if not seen.credentials_sent:
+        return _needed(case)
+    claims = claims_of(configured_token(case.spec))
+    if claims is not None and claims.expires is not None and claims.expires < datetime.now(UTC):
+        return _replace(case, "HF-AUTH-EXPIRED", f"its token expired at {claims.expires:%Y-%m-%d %H:%M} UTC")
+    if claims is not None and not is_for(claims, case.spec.url):
+        audience = ", ".join(quoted_name(one) for one in claims.audience[:3])
+        return _replace(case, "HF-AUTH-AUDIENCE", f"its token is for {audience}, not for this server")
+    said = _description(seen)
+    if "expired" in said.lower():
+        return _replace(case, "HF-AUTH-EXPIRED", f"the server says that its token has expired ({said})")
+    if "audience" in said.lower():
+        return _replace(case, "HF-AUTH-AUDIENCE", f"the server says that its token is for another server ({said})")
+    words = "the server does not accept the credentials in its `headers` (HTTP 401)"
+    return _replace(case, "HF-AUTH-REJECTED", words + (f": {said}" if said else ""))
+
+
+async def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
+    if challenge.wants_scope:
+        return login_scope(challenge, login)
+    # Many servers that accept only a key also send a `Bearer` challenge.
+    if login.state is LoginState.NONE and not challenge.resource_metadata and case.spec.oauth == OAuthSettings():
+        return _needed(case, login)
+    return await login_wanted(case, challenge, login)
+
+
+def forbidden(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a 403 that is not an outage."""
+    challenge = read_challenge(_challenge(seen))
+    if challenge.wants_scope:
+        return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
+    body = quoted(seen.body, most=160)
+    if statement_of(seen) is Statement.NO_DECISION:
+        return _unclear(case, seen.body.strip())
+    if is_wrong_host(seen):
+        return wrong_host(case, seen)
+    who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
+    text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
+    words = f"access was denied: {who} not allowed to use it (HTTP 403{f': {body}' if body else ''})"
+    return finding("HF-DENIED", words, text, case.again)
+
+
+def is_wrong_host(seen: HttpStatus) -> bool:
+    """Whether a server refuses the host in the URL, as a protection against web pages under a foreign name."""
+    return seen.status in (403, 421) and _WRONG_HOST.search(seen.body) is not None
+
+
+def wrong_host(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a server that accepts requests for another host name only."""
+    host = urlsplit(case.spec.url).hostname or ""
+    said = quoted(seen.body, most=160)
+    words = f"the server refuses requests for the host {quoted_name(host)} (HTTP {seen.status}: {said})"
+    if host in ("127.0.0.1", "::1"):
+        url = urlsplit(case.spec.url)
+        other = url._replace(netloc="localhost" + (f":{url.port}" if url.port else ""))
+        text = "write `localhost`, as such servers expect"
+        return finding("HF-DENIED-HOST", words, text, edits=case.url_edit(other.geturl(), certain=False))
+    text = (
+        "write the host name that the server accepts into the URL, or allow this one at the server; then this succeeds"
+    )
+    return finding("HF-DENIED-HOST", words, text, case.again)
+
+
+_WRONG_HOST = re.compile(r"(?i)\baccess is only allowed at\b|\binvalid host\b|\bhost (?:header )?(?:is )?not allowed\b")
+
+
+def is_outage(seen: HttpStatus) -> bool:
+    """Whether a gateway reports an outage of its authorization service, also with a status other than 403."""
+    return seen.status in (403, 500, 502, 503, 504) and statement_of(seen) is Statement.OUTAGE
+
+
+def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a gateway that could not reach its authorization service."""
+    body = quoted(seen.body)
+    words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
+    if seen.headers.get("server", "").lower() == "envoy":
+        text = f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds"
+        return finding("HF-AUTH-OUTAGE", words, text, case.again)
+    text = (
+        f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration"
+    )
+    return finding("HF-AUTH-OUTAGE", words, text, command_line("gateway", "render", "--ext-auth-timeout", "10s"))
+
+
+def _unclear(case: Case, body: str) -> Finding:
+    gateway = "an Envoy gateway" if not body else "AgentGateway"
+    switch = (
+        "`status_on_error: {code: ServiceUnavailable}` in its ext_authz filter"
+        if not body
+        else "`failureMode: {denyWithStatus: 503}` in its extAuthz policy"
+    )
+    words = f"access was denied (HTTP 403{f': {quoted(body)}' if body else ', no reason given'})"
+    text = (
+        f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
+        f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
+    )
+    return finding("HF-DENIED-UNCLEAR", words, text, case.again)
+
+
+def _needed(case: Case, login: Login | None = None) -> Finding:
+    name = _variable_for(case.id)
+    instead = f"; if it takes a login instead, run `{login.command}`" if login is not None else ""
+    return finding(
+        "HF-AUTH-NEEDED",
+        "the server asks for credentials and none are configured (HTTP 401)",
+        f"put its token into a variable (this command waits for you to paste it) and use it in the definition{instead}",
+        ask_for(name),
+        edits=(case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),),
+    )
+
+
+def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") -> Finding:
+    variables = case.definition.expansion.sources((*case.definition.path, "headers"))
+    if variables:
+        text = f"get {kind} and put it into {variables[0]} (this command waits for you to paste it)"
+        return finding(code, words, text, ask_for(variables[0]))
+    name = _variable_for(case.id)
+    text = f"get {kind}, put it into a variable (this command waits for you to paste it), and use it in the definition"
+    edits = (case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),)
+    return finding(code, words, text, ask_for(name), edits=edits)
+
+
+def _scope(case: Case, challenge: Challenge) -> Finding:
+    scope = " ".join(challenge.scope)
+    named = f"the scope {quoted_name(scope, 200, ticks=True)}" if scope else "a scope"
+    words = f"its token lacks {named}, which the server requires"
+    return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {named}")
+
+
+def _challenge(seen: HttpStatus) -> str:
+    return seen.headers.get("www-authenticate", "")
+
+
+def _description(seen: HttpStatus) -> str:
+    found = _DESCRIPTION.search(_challenge(seen))
+    return quoted(found[1], most=120) if found else ""
+
+
+def _variable_for(server: str) -> str:
+    name = re.sub(r"[^A-Z0-9]+", "_", server.upper()).strip("_") or "SERVER"
+    return f"{'_' if name[0].isdigit() else ''}{name}_TOKEN"
+
+
+ASKING_SECONDS = 5.0
+"""The longest time for login discovery in seconds; the server's own deadline may end earlier."""
+
+REDIRECT = "http://localhost:8765/callback"
+"""A redirect URI that a native app can register."""
+
+
+async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Finding:
+    """The finding for a server that needs a login, or does not accept the present one."""
+    match login.state:
+        case LoginState.NONE:
+            return await _first_login(case, challenge, login)
+        case LoginState.GOOD:
+            words = "the server does not accept the login (HTTP 401)"
+            return finding("HF-AUTH-REJECTED", words, "log in again", login.command)
+        case LoginState.EXPIRED | LoginState.REFUSED:
+            words = f"its login has ended (HTTP 401): {case.learned.login_ended or 'it cannot be renewed'}"
+            return finding("HF-LOGIN-ENDED", words, "log in again", login.command)
+
+
+def login_scope(challenge: Challenge, login: Login) -> Finding:
+    """The finding for a valid login that lacks a scope."""
+    wanted = " ".join(challenge.scope)
+    named = f"the scope {quoted_name(wanted, 200, ticks=True)}" if wanted else "a scope"
+    words = f"its login lacks {named}, which the server requires"
+    paste = challenge.scope_to_paste
+    command = f"{login.command} {shell('--scope', paste)}" if paste else login.command
+    return finding("HF-AUTH-SCOPE", words, "log in again with that scope; scopes granted before are kept", command)
+
+
+async def _first_login(case: Case, challenge: Challenge, login: Login) -> Finding:
+    words = "the server asks for a login, and there is none (HTTP 401)"
+    server: AuthorizationServer | None = None
+    with anyio.move_on_after(min(ASKING_SECONDS, case.left)):
+        try:
+            server = (await discover(case.spec, challenge)).server
+        except LoginFailed as exc:
+            text = exc.hint or "ask the server's operator how to log in, then log in"
+            return finding("HF-AUTH-NEEDED", f"{words}; {exc.message}", text, login.command)
+    missing = await _missing_inputs(case, server) if server is not None else {}
+    if not missing:
+        return finding("HF-AUTH-NEEDED", words, "log in", login.command)
+    words = f"the server asks for a login, and its definition lacks {named_inputs(missing)}"
+    it = "it" if len(missing) == 1 else "them"
+    text = f"ask the operator of the authorization server for {it}, write {it} into the definition, then log in"
+    return finding("HF-LOGIN-INPUT", words, text, login.command, edits=input_edits(case, missing))
+
+
+CLIENT_ID = "the id that Holdfast was registered with"
+DEVICE = "deviceAuthorizationUrl"
+
+
+def lacking_inputs(oauth: OAuthSettings) -> dict[str, str]:
+    """The keys of ``oauth`` that a definition lacks for every authorization server, each with an example.
+
+    A client that was registered by hand has a registered redirect URI. Endpoints that a definition names are all that
+    is used: where it names some, discovery is not asked for the others.
+    """
+    if not oauth.enabled:
+        return {}
+    named = oauth.authorization_url or oauth.token_url
+    by_device_only = oauth.device_authorization_url and not oauth.authorization_url
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(named or ""))
+    lacking = {
+        "clientId": (named and not oauth.client_id and not oauth.client_metadata_url, CLIENT_ID),
+        "redirectUri": ((named or oauth.client_id) and oauth.redirect_uri is None and not by_device_only, REDIRECT),
+        "authorizationUrl": (
+            named and not oauth.authorization_url and not oauth.device_authorization_url,
+            f"{origin}/authorize",
+        ),
+        "tokenUrl": (named and not oauth.token_url, f"{origin}/token"),
+        DEVICE: (named and not oauth.device_authorization_url, f"{origin}/device"),
+    }
+    return {key: example for key, (lacks, example) in lacking.items() if lacks}
+
+
+def named_inputs(missing: Mapping[str, str]) -> str:
+    """The missing keys as text."""
+    needed = [f"`oauth.{key}`" for key in missing if key != DEVICE or "authorizationUrl" in missing]
+    device = f"`oauth.{DEVICE}`, which a login with --device needs"
+    if DEVICE in missing and "authorizationUrl" not in missing:
+        return f"{', '.join(needed)}, and {device}" if needed else device
+    return ", ".join(needed)
+
+
+def input_edits(case: Case, missing: Mapping[str, str]) -> tuple[Edit, ...]:
+    """The edits that write an example for each missing key. Only a person knows the values."""
+    return tuple(case.edit(f"oauth.{key}", example, certain=False) for key, example in missing.items())
+
+
+async def _missing_inputs(case: Case, server: AuthorizationServer) -> dict[str, str]:
+    """The missing keys of ``oauth`` that discovery cannot find, each with an example."""
+    oauth, missing, lacking = case.spec.oauth, dict[str, str](), lacking_inputs(case.spec.oauth)
+    grants = await anyio.to_thread.run_sync(case.tools.logins.store.grants, abandon_on_cancel=True)
+    known = known_client(oauth, server, grants, time.time()) is not None
+    registers = known or bool(server.registration_endpoint)
+    if not registers:
+        missing["clientId"] = CLIENT_ID
+    unnamed = "redirectUri" in lacking or (not registers and oauth.redirect_uri is None)
+    if unnamed and server.authorization_endpoint:
+        missing["redirectUri"] = REDIRECT
+    if not server.authorization_endpoint and not server.device_authorization_endpoint:
+        missing["authorizationUrl"] = f"{server.issuer}/authorize"
+        missing["tokenUrl"] = server.token_endpoint  # one endpoint of the definition counts only with the other
+        missing[DEVICE] = f"{server.issuer}/device"
+    elif DEVICE in lacking and not server.device_authorization_endpoint:
+        missing[DEVICE] = lacking[DEVICE]
+    return missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClaims:
+    """The claims of a JSON web token."""
+
+    expires: datetime | None = None
+    audience: tuple[str, ...] = ()
+
+
+def configured_token(spec: ServerSpec) -> str:
+    """The bearer token in the configured headers; empty if there is none."""
+    headers = spec.headers if isinstance(spec.headers, Mapping) else {}
+    value = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
+    kind, _, token = value.strip().partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def claims_of(token: str) -> TokenClaims | None:
+    """The claims of a token; None if it is not a readable JSON web token."""
+    claims = unverified_claims(token)
+    if claims is None:
+        return None
+    expires = claims.get("exp")
+    try:
+        return TokenClaims(
+            expires=datetime.fromtimestamp(float(expires), UTC) if isinstance(expires, int | float) else None,
+            audience=audience_of(claims),
+        )
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def is_for(claims: TokenClaims, url: str) -> bool:
+    """Whether a token's audience can be the server at ``url``; an audience that is not a URL can be any server."""
+    if not claims.audience:
+        return True
+    here = urlsplit(url)
+    return any(
+        not audience.startswith(("http://", "https://")) or urlsplit(audience).netloc == here.netloc
+        for audience in claims.audience
+    )
