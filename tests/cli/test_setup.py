@@ -70,6 +70,17 @@ def test_setup_imports_connects_and_checks_and_uninstall_undoes_it(inside: Insid
     assert json.loads(inside("uninstall", "--yes", "--json").out)["done"] == []
 
 
+def test_uninstall_restores_what_setup_wrote_also_where_no_service_was_wanted(inside: Inside, home: Path) -> None:
+    ours = home / ".config/holdfast/mcp.json"
+    ours.parent.mkdir(parents=True)
+    ours.write_text(mine := '{"mcpServers": {}} // mine\n')
+    for _ in range(2):  # the second setup does not forget what was before the first
+        assert json.loads(inside("setup", "--yes", "--no-service", "--json").out)["service"]["reason"]
+    assert ours.read_text() != mine
+    assert f"{ours} is as it was" in json.loads(inside("uninstall", "--yes", "--json").out)["done"]
+    assert ours.read_text() == mine
+
+
 def test_with_a_service_clients_get_the_address_of_the_hub(
     inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

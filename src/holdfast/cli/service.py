@@ -137,9 +137,7 @@ def upgrade() -> None:
 
 
 @app.command()
-def uninstall(
-    as_json: AsJson = False,
-) -> None:
+def uninstall(as_json: AsJson = False) -> None:
     """Stop the service and remove its files. The configuration and the state of the hub stay.
 
     Exit code 0: there is no service any more.
@@ -147,17 +145,15 @@ def uninstall(
     files = remove_service()
     if as_json:
         print_json({"removed": list(map(str, files))})
-    elif files:
-        for file in files:
-            print_line(f"removed {file}")
-    else:
+        return
+    for file in files:
+        print_line(f"removed {file}")
+    if not files:
         print_note("no service is installed")
 
 
 @app.command()
-def status(
-    as_json: AsJson = False,
-) -> None:
+def status(as_json: AsJson = False) -> None:
     """Show whether the service is installed and runs. `holdfast status` shows its servers.
 
     Exit code 0: the hub runs, or starts at the first connection. 1: it does not.
@@ -231,11 +227,8 @@ def _print_installed(wanted: HubService, manager: Manager) -> None:
 
 
 def service_is_installed() -> bool:
-    """Whether this user has a service; False also where there is no service manager."""
-    try:
-        return bool(_manager().installed())
-    except HoldfastError:
-        return False
+    """Whether this user has a service."""
+    return bool(_manager().installed())
 
 
 def hub_service(

@@ -19,17 +19,18 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 import typer
 
 from holdfast.cli.command_options import Yes
 from holdfast.cli.import_ import as_data, destination_of, point_clients, print_diff
+from holdfast.cli.logins import log_in_to
 from holdfast.cli.output import (
     counted,
     print_error,
@@ -60,13 +61,7 @@ from holdfast.core import command_line, plain
 from holdfast.errors import HoldfastError
 from holdfast.files import private_folder, replace_file
 
-if TYPE_CHECKING:
-    from holdfast.control import RunningHub
-
 __all__ = ["setup", "uninstall"]
-
-RECORD = "setup.json"
-"""In the state folder: what the user's mcp.json was before, for `holdfast uninstall`."""
 
 CHECK_SECONDS = 60.0
 """How long servers may take to start. A first start of `npx` downloads its package."""
@@ -100,9 +95,10 @@ def setup(
             hint=f"add one: {command_line('add', 'NAME', '--', 'COMMAND')}, or {command_line('add', 'NAME', 'URL')}",
         )
     if not yes:
-        _ask(as_json=as_json)
-    _remember(destination)
+        _ask("Do this?", as_json=as_json, hint="use --yes to do what is shown above")
+    before = destination.read_text(encoding="utf-8") if destination.exists() else None
     plan.perform()
+    _remember(destination, before)
     why_no_service = _start_service(destination, quiet=as_json) if service else "you asked for none"
     pointed = list(point_clients(plan, stdio=bool(why_no_service)))
     if not as_json:
@@ -142,50 +138,41 @@ def _tell_plan(plan: ImportPlan, *, quiet: bool) -> None:
     print_note(f"To see every line of it first: {command_line('import', 'all', '--apply', '--dry-run')}")
 
 
-def _ask(*, as_json: bool) -> None:
+def _ask(question: str, *, as_json: bool, hint: str) -> None:
+    """Ask before anything is changed; raises unless the answer is yes."""
     if as_json or not sys.stdin.isatty():
-        raise HoldfastError(
-            "nothing was changed: there is no terminal to ask on", hint="use --yes to do what is shown above"
-        )
-    if not typer.confirm("Do this?", default=True, err=True):
+        raise HoldfastError("nothing was changed: there is no terminal to ask on", hint=hint)
+    if not typer.confirm(question, default=True, err=True):
         raise typer.Abort
 
 
-def record_of_setup() -> Path:
-    """Where it is kept what the user's mcp.json was."""
-    return state_folder(os.environ) / RECORD
+def _record() -> Path:
+    return state_folder(os.environ) / "setup.json"
 
 
-def _remember(config: Path) -> None:
-    """Keep what the file was before the first setup."""
-    file = record_of_setup()
+def _remember(config: Path, before: str | None) -> None:
+    """Keep what the user's mcp.json was before the first setup, and a hash of what the last one wrote.
+
+    `uninstall` restores the file only if no other hand changed it since.
+    """
+    file = _record()
+    kept = {"version": 1, "config": str(config), "before": before}
     if file.exists():
-        return
-    private_folder(file.parent)
-    before = config.read_text(encoding="utf-8") if config.exists() else None
-    replace_file(file, json.dumps({"version": 1, "config": str(config), "before": before, "after": ""}))
-
-
-def _remember_written(config: Path) -> None:
-    """Keep what was written: `uninstall` restores the file only if no other hand changed it."""
-    file = record_of_setup()
-    kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = json.loads(file.read_text(encoding="utf-8"))
     if kept["config"] == str(config) and config.exists():
-        kept["after"] = hashlib.sha256(config.read_bytes()).hexdigest()
-        replace_file(file, json.dumps(kept))
+        private_folder(file.parent)
+        replace_file(file, json.dumps({**kept, "after": hashlib.sha256(config.read_bytes()).hexdigest()}))
 
 
 def _start_service(config: Path, *, quiet: bool) -> str:
     """Start the hub in the background; returns why it cannot, or nothing."""
-    _remember_written(config)
     if not quiet:
         print_line(("3. The hub", "bold"))
     try:
         install_service(hub_service(config), quiet=quiet)
     except HoldfastError as exc:
         if not quiet:
-            why = f"  it cannot run as a service: {exc.message}"
-            print_line(plain(why))
+            print_line(plain(f"  it cannot run as a service: {exc.message}"))
             print_line("  so each client starts or joins the hub by itself, and it ends when none needs it")
         return exc.message
     return ""
@@ -212,7 +199,7 @@ def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
                 shown.add(row.require)
                 print_row(row)
 
-    hub: RunningHub | None = serving_hub(None, config)
+    hub = serving_hub(None, config)
     servers = load_servers(config) if hub is None else None
     with working("connecting to the servers"):
         result = anyio.run(check_servers, hub, servers, (), wait, tell, False)
@@ -224,8 +211,6 @@ def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
 
 def _logins(rows: list[Row], config: Path, wait: float) -> list[Row]:
     """Offer a login for each server that asks for one; then check those again."""
-    from holdfast.cli.logins import log_in_to  # noqa: PLC0415 - slow to import, and rarely needed
-
     wanted = [row.server for row in rows if row.verdict == "denied" and "login" in row.hint]
     if not wanted:
         return rows
@@ -272,10 +257,7 @@ def uninstall(
     Exit code 0: nothing of Holdfast runs or is used any more. 1: something could not be undone; it says what.
     """
     if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise HoldfastError("nothing was changed: there is no terminal to ask on", hint="use --yes")
-        if not typer.confirm("Give your clients their servers back, and stop the hub?", default=True, err=True):
-            raise typer.Abort
+        _ask("Give your clients their servers back, and stop the hub?", as_json=as_json, hint="use --yes")
     done, problems = _undo_all()
     left = _what_stays()
     if as_json:
@@ -308,27 +290,22 @@ def _undo_all() -> tuple[list[str], list[str]]:
             problems.append(f"{client.title}: {exc.message}")
     for title, file in still_pointed(around):
         problems.append(f"{title} still uses the hub, and no backup is there: remove `holdfast` from {file}")
-    try:
-        done += [f"removed {file}" for file in remove_service()]
-    except HoldfastError as exc:
-        problems.append(exc.message)
-    done += _stop_hubs(problems)
-    done += _restore_config()
+    parts: tuple[Callable[[], list[str]], ...] = (
+        lambda: [f"removed {file}" for file in remove_service()],
+        lambda: [f"the hub with process id {pid} has ended" for pid in end_background_hubs()],
+        _restore_config,
+    )
+    for undo in parts:
+        try:
+            done += undo()
+        except HoldfastError as exc:
+            problems.append(exc.message)
     return done, problems
-
-
-def _stop_hubs(problems: list[str]) -> list[str]:
-    """End the hubs that clients started in the background."""
-    try:
-        return [f"the hub with process id {pid} has ended" for pid in end_background_hubs()]
-    except HoldfastError as exc:
-        problems.append(exc.message)
-        return []
 
 
 def _restore_config() -> list[str]:
     """The user's mcp.json as it was before the setup, unless it changed since."""
-    record = record_of_setup()
+    record = _record()
     try:
         kept = json.loads(record.read_text(encoding="utf-8"))
         config = Path(kept["config"])
