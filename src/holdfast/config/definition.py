@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple, cast, get_args
+from typing import Final, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -34,11 +34,7 @@ from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
     IDENTITY_HEADERS,
-    EraChoice,
-    Identity,
-    ServerScope,
     ServerSpec,
-    Sharing,
     ToolFilter,
     Transport,
     hub_url,
@@ -354,10 +350,10 @@ class _DefinitionReader:
             lazy=model.lazy,
             start_timeout=model.start_timeout,
             timeout=model.timeout,
-            era="modern" if hub else cast("EraChoice", model.era),
-            sharing=cast("Sharing", model.sharing),
-            identity=cast("Identity", model.identity),
-            scope="project" if self._follows_folder else cast("ServerScope", model.scope),
+            era="modern" if hub else model.era,
+            sharing=model.sharing,
+            identity=model.identity,
+            scope="project" if self._follows_folder else model.scope,
             secrets=gather_secrets(
                 env=env,
                 headers=model.headers,
@@ -464,7 +460,7 @@ def _oauth_secrets(oauth: OAuthFile) -> list[str]:
 def _transport(model: ServerFile, url: str) -> Transport:
     declared = model.type or model.transport or model.transport_type
     if declared:
-        return cast("Transport", declared)
+        return declared
     if model.command:
         return "stdio"
     is_sse = urlsplit(url).path.rstrip("/").endswith("/sse") and not model.http_url
@@ -483,7 +479,7 @@ def _approvals(server: str, model: ServerFile) -> ApprovalMode | None:
         log.warning("%s: `tools.holdChanged` is an old name and will be removed: write %s instead", server, instead)
     if model.approvals is None and model.tools.hold_changed:
         return "hold"
-    return cast("ApprovalMode | None", model.approvals)
+    return model.approvals
 
 
 def _tool_filter(model: ServerFile) -> ToolFilter:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from holdfast.config.jsonc import quoted
-from holdfast.config.spec import UNIX
+from holdfast.config.settings import ApprovalMode, ToolsMode
+from holdfast.config.spec import UNIX, EraChoice, Identity, ServerScope, Sharing, Transport
 from holdfast.core import LONGEST_NAME, NAME_LENGTH, SHORTEST_NAME
 
 __all__ = [
@@ -187,19 +190,6 @@ TRANSPORTS = {
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
 
-SHARINGS = ("shared", "per-client", "per-user")
-IDENTITIES = ("none", "header", "signed")
-SERVER_SCOPES = ("shared", "project")
-PLACEMENTS = ("each",)
-APPROVALS = ("off", "warn", "hold")
-TOOLS_MODES = ("all", "find")
-AUDIT_ARGUMENTS = ("hash", "masked")
-DOCTOR_TOOL = ("auto", "on", "off")
-RULE_EFFECTS = ("allow", "deny", "ask")
-RULE_DEFAULTS = ("allow", "deny")
-APPROVERS = ("caller", "operator")
-ERAS = ("auto", "legacy", "modern")
-
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
 _EXPANDS = {"type": "string", "pattern": r"\$\{"}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -328,18 +318,28 @@ def _pauses(value: object) -> object:
     return value
 
 
-def _one_of(names: Sequence[str], hint: str, *, message: str = "", false_means: str | None = None) -> BeforeValidator:
-    """Reads a name among some; ``false`` may stand for one of them."""
-    listed = " or ".join((", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`"))
+@dataclass(frozen=True)
+class _Choice:
+    """Reads one of the names of a ``Literal``; ``false`` may stand for one of them."""
 
-    def read(value: object) -> str:
+    hint: str
+    message: str = ""
+    false_means: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(partial(self._read, get_args(source)), handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        names = handler(schema)
+        return {"anyOf": [{"enum": names.get("enum") or [names["const"]]}, _EXPANDS]}
+
+    def _read(self, names: Sequence[str], value: object) -> object:
         if value in names:
-            return str(value)
-        if value is False and false_means is not None:
-            return false_means
-        raise InvalidValue(message or f"must be {listed}", hint=hint)
-
-    return BeforeValidator(read)
+            return value
+        if value is False and self.false_means is not None:
+            return self.false_means
+        *others, last = (f"`{name}`" for name in names)
+        raise InvalidValue(self.message or f"must be {', '.join(others)} or {last}", hint=self.hint)
 
 
 def _tool_patterns(value: object) -> list[str]:
@@ -533,24 +533,20 @@ Size: TypeAlias = Annotated[
     _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
 ]
 ApprovalName: TypeAlias = Annotated[
-    str,
-    _one_of(APPROVALS, 'write "hold" to keep a changed tool back until a person approves it', false_means="off"),
-    _schema({"enum": list(APPROVALS)}, _EXPANDS),
+    ApprovalMode,
+    _Choice('write "hold" to keep a changed tool back until a person approves it', false_means="off"),
 ]
 ToolsModeName: TypeAlias = Annotated[
-    str,
-    _one_of(TOOLS_MODES, 'write "find" to list a few tools that find the others'),
-    _schema({"enum": list(TOOLS_MODES)}, _EXPANDS),
+    ToolsMode,
+    _Choice('write "find" to list a few tools that find the others'),
 ]
 AuditArguments: TypeAlias = Annotated[
-    str,
-    _one_of(AUDIT_ARGUMENTS, 'write "masked" to have the arguments without their secrets'),
-    _schema({"enum": list(AUDIT_ARGUMENTS)}, _EXPANDS),
+    Literal["hash", "masked"],
+    _Choice('write "masked" to have the arguments without their secrets'),
 ]
 DoctorToolMode: TypeAlias = Annotated[
-    str,
-    _one_of(DOCTOR_TOOL, '"auto" means: where only this machine reaches the hub', false_means="off"),
-    _schema({"enum": list(DOCTOR_TOOL)}, _EXPANDS),
+    Literal["auto", "on", "off"],
+    _Choice('"auto" means: where only this machine reaches the hub', false_means="off"),
 ]
 ToolPatterns: TypeAlias = Annotated[
     tuple[str, ...],
@@ -576,53 +572,45 @@ Names: TypeAlias = Annotated[
 ]
 ConditionText: TypeAlias = Annotated[str, BeforeValidator(_condition), _schema({"type": "string", "minLength": 1})]
 RuleEffect: TypeAlias = Annotated[
-    str,
-    _one_of(RULE_EFFECTS, 'write "allow" to let a caller see and call it'),
-    _schema({"enum": list(RULE_EFFECTS)}, _EXPANDS),
+    Literal["allow", "deny", "ask"],
+    _Choice('write "allow" to let a caller see and call it'),
 ]
 RuleDefault: TypeAlias = Annotated[
-    str,
-    _one_of(RULE_DEFAULTS, '"deny" refuses what no rule allows'),
-    _schema({"enum": list(RULE_DEFAULTS)}, _EXPANDS),
+    Literal["allow", "deny"],
+    _Choice('"deny" refuses what no rule allows'),
 ]
 ApproverName: TypeAlias = Annotated[
-    str,
-    _one_of(APPROVERS, '"caller" asks the person who calls'),
-    _schema({"enum": list(APPROVERS)}, _EXPANDS),
+    Literal["caller", "operator"],
+    _Choice('"caller" asks the person who calls'),
 ]
 EraName: TypeAlias = Annotated[
-    str,
-    _one_of(ERAS, 'write "legacy" for `initialize`, "modern" for `server/discover`'),
-    _schema({"enum": list(ERAS)}, _EXPANDS),
+    EraChoice,
+    _Choice('write "legacy" for `initialize`, "modern" for `server/discover`'),
 ]
 PlacementField: TypeAlias = Annotated[
-    str,
-    _one_of(
-        PLACEMENTS,
+    Literal["each"],
+    _Choice(
         'to run it once in all, give it a hub of its own (`serve --only`), and write {"hub": "HOST:PORT"} here',
         message="a fleet does not place servers any more: a stdio server runs on each replica",
     ),
-    _schema({"enum": list(PLACEMENTS)}, _EXPANDS),
 ]
 ServerScopeName: TypeAlias = Annotated[
-    str,
-    _one_of(SERVER_SCOPES, 'write "project" to run it once for each folder'),
-    _schema({"enum": list(SERVER_SCOPES)}, _EXPANDS),
+    ServerScope,
+    _Choice('write "project" to run it once for each folder'),
 ]
 SharingName: TypeAlias = Annotated[
-    str,
-    _one_of(
-        SHARINGS,
+    Sharing,
+    _Choice(
         'write "per-client" for a connection of each client, "per-user" for one of each user with her own login',
     ),
-    _schema({"enum": list(SHARINGS)}, _EXPANDS),
 ]
 IdentityName: TypeAlias = Annotated[
-    str,
-    _one_of(IDENTITIES, 'write "signed" to tell the server who calls, in a form that it can verify'),
-    _schema({"enum": list(IDENTITIES)}, _EXPANDS),
+    Identity,
+    _Choice('write "signed" to tell the server who calls, in a form that it can verify'),
 ]
-TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
+TransportName: TypeAlias = Annotated[
+    Transport, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)
+]
 Url: TypeAlias = Annotated[
     str, BeforeValidator(_url), _schema({"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://."}, _EXPANDS)
 ]
