@@ -20,7 +20,6 @@ from holdfast.config import config_from_mapping
 from holdfast.serve import supervisor as module, worker_process
 from holdfast.serve.listening_socket import bind
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.stdio_process import StdioProcess
 from holdfast.serve.supervisor import ConnectionSpread, Supervisor, tell_when_ready
 from holdfast.serve.worker_link import (
     ALIVE,
@@ -32,7 +31,7 @@ from holdfast.serve.worker_link import (
     channel_pair,
     read_lines,
 )
-from holdfast.serve.worker_process import Reports, WorkerProcess
+from holdfast.serve.worker_process import Reports, StdioProcess, WorkerProcess
 from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]

@@ -30,6 +30,8 @@ log = logging.getLogger("holdfast.serve")
 
 STDIO_SECONDS = 5.0
 """How long the process of the stdio servers waits for them before it serves the workers: one may take minutes."""
+MOVED_SECONDS = 5.0
+"""How long that process waits, when it ends, for the workers to wait for the next one."""
 READY_SECONDS = 60.0
 """How long a successor waits for its servers before it takes over."""
 
@@ -111,6 +113,10 @@ class Leaving:
             tasks.start_soon(self._let_joined_go, seconds)
             finished = await self._front.drain(seconds)
             log.debug("the requests over HTTP are done: %s", finished)
+        if _runs_stdio(worker):
+            # A worker may have sent a request before it learned of this end. It is refused, and not cut.
+            with anyio.move_on_after(MOVED_SECONDS):
+                await self._server.disconnected()
         return finished
 
     async def succeeded(self, pid: int = 0) -> None:

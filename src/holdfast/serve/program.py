@@ -1,4 +1,4 @@
-"""How this program was started, and how a person starts it again: the name or the path, and the file.
+"""How this program was started, how a person starts it again, and the configuration that it serves.
 
 ``pipx`` and ``uv tool`` put a symbolic link on the PATH, so real paths are compared.
 """
@@ -9,14 +9,19 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.config import find_config, user_folders
-from holdfast.core import Invocation
+from holdfast.config import Config, find_config, load_config, user_folders
+from holdfast.core import Invocation, typed_as
 from holdfast.errors import ConfigNotFound
 
-__all__ = ["anywhere", "config_in", "here", "own_command", "program_stamp", "typed_command"]
+if TYPE_CHECKING:
+    from holdfast.serve.options import Serving
+
+__all__ = ["anywhere", "config_in", "found_config", "here", "own_command", "program_stamp", "typed_command"]
 
 
 def own_command() -> tuple[str, ...]:
@@ -94,3 +99,24 @@ def config_in(arguments: Sequence[str]) -> str:
         if name in ("--config", "--file"):
             return value if given else next(iter(ours[at + 1 : at + 2]), "")
     return ""
+
+
+@asynccontextmanager
+async def found_config(serving: Serving) -> AsyncIterator[tuple[Config, str]]:
+    """What is served. Without a configuration that of the demo servers, and their folder: they run during the block.
+
+    Hints name that file: they are read in any folder.
+    """
+    if serving.config is not None:
+        with typed_as(anywhere(serving.config.source, os.environ)):
+            yield serving.config, ""
+        return
+    from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
+
+    async with AsyncExitStack() as stack:
+        control = await stack.enter_async_context(demo_fleet())
+        if serving.listener is not None:
+            note_running(control, serving.url)
+            stack.callback(forget_running)
+        stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
+        yield load_config(control.config_file), str(control.folder)

@@ -16,8 +16,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,10 +30,9 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
 from holdfast.auth import SignInClient, UserTokenStore
-from holdfast.config import UNIX, ApprovalMode, Config, load_config, state_folder
+from holdfast.config import UNIX, ApprovalMode, Config
 from holdfast.control import BrowserIdentity, BrowserSessions, ConnectPage, ControlServer, HubInfo, Worker, WorkerGroup
-from holdfast.core import invocation, is_loopback, typed_as
-from holdfast.demo import demo_fleet, forget_running, note_running
+from holdfast.core import invocation, is_loopback
 from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker, LoginLinks
 from holdfast.errors import UsageError
 from holdfast.fleet import Fleet
@@ -58,7 +57,7 @@ from holdfast.serve.inner_hub import HubListener, require_shared_key, served_par
 from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
 from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.program import anywhere
+from holdfast.serve.program import found_config
 from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
 from holdfast.serve.secret_files import CallerSecrets, SecretFiles
@@ -68,8 +67,9 @@ from holdfast.serve.shared_hub import (
     SharedPlace,
     end_when_idle,
     runs_in_background,
+    shared_place,
 )
-from holdfast.serve.takeover import handing_over, start_successors
+from holdfast.serve.takeover import handing_over
 from holdfast.serve.telemetry import keep_log, log_faults_in_lines
 from holdfast.serve.web_server import HubWebServer
 from holdfast.serve.worker_link import WorkerLink
@@ -99,7 +99,8 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
     options, worker, audit = serving.options, serving.worker, audited_by.trail
     share_receive_room(options.worker_count)
     tls = _server_tls(options)
-    async with _found_servers(serving) as (config, state_file):
+    async with found_config(serving) as (config, _):
+        state_file = _state_file(serving, config)
         if worker is None:
             keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
@@ -161,7 +162,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             private=_private_socket(worker),
             for_hubs=_for_hubs(serving, front, identity),
         )
-        note, place = Announcement(serving, config), _shared_place(serving)
+        note, place = Announcement(serving, config), shared_place(serving)
         joined = _join_server(front, place, reloader, folders, admin)
         leaving = Leaving(serving, server, front, admin, note, joined)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -179,7 +180,8 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
                 tasks.start_soon(worker.follow, leaving.succeeded, lambda: server.held)
             tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
-            async with _offered(serving, leaving) as handover:
+            offered = serving.listener if worker is None and not serving.is_demo else None
+            async with handing_over(offered, os.environ, leaving.succeeded) as handover:
                 with note.at(handover) if worker is None else nullcontext():
                     if joined is not None and place is not None:
                         tasks.start_soon(_let_join, joined, place, server, front)
@@ -193,18 +195,6 @@ def _user_tokens(fleet: Fleet | None, config: Config) -> UserTokenStore:
     if any(spec.sharing == "per-user" for spec in config.servers.values()):
         tokens.check()
     return tokens
-
-
-def _shared_place(serving: Serving) -> SharedPlace | None:
-    """Where clients of this user join this hub; None for one that serves a part of its file, or no file."""
-    options, worker, config = serving.options, serving.worker, serving.config
-    if config is None or config.source is None or serving.is_demo:
-        return None
-    if worker is not None:
-        return SharedPlace.supervised(config.source, os.environ) if worker.task.joins else None
-    if not runs_in_background(os.environ) and (options.only or options.listen_hubs is not None):
-        return None
-    return SharedPlace.find(config.source, os.environ, takes_over=serving.predecessor is not None)
 
 
 def _project_servers(serving: Serving) -> ProjectServers | None:
@@ -268,21 +258,6 @@ async def _end_background(server: HubWebServer, front: Front, joined: JoinServer
     await end_when_idle(front.hub.registry.clock, lambda: server.server_state.total_requests, busy)
     log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
     signal.raise_signal(signal.SIGTERM)
-
-
-@asynccontextmanager
-async def _offered(serving: Serving, leaving: Leaving) -> AsyncIterator[str]:
-    """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
-    if serving.config is None or serving.listener is None or serving.worker is not None:
-        yield ""
-        return
-    async with (
-        handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(start_successors, os.environ)
-        yield path
-        tasks.cancel_scope.cancel()
 
 
 def _private_socket(worker: WorkerLink | None) -> socket.socket | None:
@@ -428,7 +403,8 @@ def _group(link: WorkerLink) -> WorkerGroup:
 async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
     log_faults_in_lines()
     audit = audited_by.trail
-    async with _found_servers(serving) as (config, state_file):
+    async with found_config(serving) as (config, _):
+        state_file = _state_file(serving, config)
         projects, folder = _project_servers(serving), _own_folder(serving.options)
         if projects is not None and folder is not None:
             projects.in_use[folder] = FolderUse(clients=1)
@@ -472,33 +448,14 @@ async def _drain_stdio(broker: Broker, seconds: float) -> bool:
 # For both
 
 
-@asynccontextmanager
-async def _found_servers(serving: Serving) -> AsyncIterator[tuple[Config, Path | None]]:
-    """The config to serve, and the file for its state. Hints name that file: they are read in any folder."""
-    async with AsyncExitStack() as stack:
-        if serving.config is not None:
-            source = serving.config.source
-            stack.enter_context(typed_as(anywhere(source, os.environ)))
-            yield serving.config, _state_file(serving, source) if source is not None else None
-            return
-        control = await stack.enter_async_context(demo_fleet())
-        if serving.listener is not None:
-            note_running(control, serving.url)
-            stack.callback(forget_running)
-        stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
-        yield load_config(control.config_file), demo_state(control.folder)
-
-
-def _state_file(serving: Serving, source: Path) -> Path:
-    file = demo_state(source.parent) if serving.is_demo else default_state_file(source)
+def _state_file(serving: Serving, config: Config) -> Path | None:
+    """What survives a restart is there; None for a configuration without a file. The state of the demo ends with it."""
+    if config.source is None:
+        return None
+    file = config.source.with_name("state.sqlite") if serving.is_demo else default_state_file(config.source)
     if serving.worker is not None and serving.worker.task.runs_stdio:
         return file.with_suffix(".stdio.sqlite")  # what it sees of a server is not what the workers approve
     return file
-
-
-def demo_state(folder: Path) -> Path:
-    """The state of the demo ends with it."""
-    return folder / "state.sqlite"
 
 
 def _approvals(options: ServeConfig, host: str) -> ApprovalMode | ApprovalsLock:

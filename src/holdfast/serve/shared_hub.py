@@ -32,8 +32,17 @@ from holdfast.serve.project_folders import FILES
 
 if TYPE_CHECKING:  # slow to import, and a supervisor imports this module
     from holdfast.hub import Clock, Hub
+    from holdfast.serve.options import Serving
 
-__all__ = ["IDLE_SECONDS", "ClientVariables", "SharedPlace", "end_when_idle", "own_file", "runs_in_background"]
+__all__ = [
+    "IDLE_SECONDS",
+    "ClientVariables",
+    "SharedPlace",
+    "end_when_idle",
+    "own_file",
+    "runs_in_background",
+    "shared_place",
+]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -131,6 +140,18 @@ class SharedPlace:
 
     def __repr__(self) -> str:
         return f"<SharedPlace {self._address.key} {'locked' if self._lock is not None else 'waits for its lock'}>"
+
+
+def shared_place(serving: Serving) -> SharedPlace | None:
+    """Where clients of this user join this hub; None for one that serves a part of its file, or no file."""
+    options, worker, config = serving.options, serving.worker, serving.config
+    if config is None or config.source is None or serving.is_demo:
+        return None
+    if worker is not None:
+        return SharedPlace.supervised(config.source, os.environ) if worker.task.joins else None
+    if not runs_in_background(os.environ) and (options.only or options.listen_hubs is not None):
+        return None
+    return SharedPlace.find(config.source, os.environ, takes_over=serving.predecessor is not None)
 
 
 class ClientVariables:

@@ -39,8 +39,8 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -48,33 +48,29 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.config import Config, load_config, state_folder
-from holdfast.core import typed_as
+from holdfast.config import state_folder
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
 from holdfast.hub import sleep_until_poll
 from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.serve.listening_socket import notify_successor
 from holdfast.serve.options import Serving
-from holdfast.serve.program import anywhere
-from holdfast.serve.stdio_process import StdioProcess
-from holdfast.serve.takeover import handing_over, start_successors
+from holdfast.serve.program import found_config
+from holdfast.serve.shared_hub import shared_place
+from holdfast.serve.takeover import handing_over
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
 from holdfast.serve.tokens import read_token
 from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, STDIO_NUMBER, SUCCEED, WorkerTask
-from holdfast.serve.worker_process import WorkerProcess, start_worker
+from holdfast.serve.worker_process import RestartDelays, StdioProcess, WorkerProcess, start_worker
 
 __all__ = ["ConnectionSpread", "Supervisor", "private_place"]
 
 log = logging.getLogger("holdfast.serve")
 
-FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""Seconds until a worker that ended is started again; they double each time."""
-STEADY_SECONDS = 60.0
-"""A worker that ran for this long is started again as soon as the first time."""
+FIRST_DELAY = 0.5
+"""Seconds until a worker that ended is started again the first time."""
 TOKEN_SECONDS = 1.0
 AT_ONCE = 64
 """Connections that are handed out in one step of the event loop."""
@@ -82,8 +78,6 @@ PAUSE_SECONDS = 0.05
 """How long connections wait in the system's queue if no worker can take one, or no descriptor is left."""
 JOIN_WORKER = 1
 """The worker that serves the clients that join: they need one process that has them."""
-LOCK_SECONDS = 0.2
-"""How often a supervisor that took over looks whether the hub before it has ended."""
 LONGEST_PATH = 80
 """Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
 
@@ -143,28 +137,6 @@ class ConnectionSpread:
         return sorted((one for one in self._workers if one.takes), key=lambda one: (one.is_late, one.held, one.number))
 
 
-async def own_join_address(
-    serving: Serving, config: Config, *, task_status: anyio.abc.TaskStatus[bool] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Hold the lock of the address at which clients join; tells whether clients join this hub.
-
-    The supervisor holds it, and not the worker that serves them: when that one dies its clients wait for the next, and
-    start no hub of their own.
-    """
-    address: JoinAddress | None = None
-    lock: int | None = None  # the descriptor stays open, and the lock with it, until this process ends
-    with suppress(JoinRefused, OSError):
-        if config.source is not None and not serving.is_demo and not serving.options.only:
-            address = JoinAddress.of(str(config.source), (), os.environ)
-            lock = try_lock(address.lock)
-    takes_over = serving.predecessor is not None
-    task_status.started(address is not None and (lock is not None or takes_over))
-    while address is not None and lock is None and takes_over:
-        await anyio.sleep(LOCK_SECONDS)
-        with suppress(OSError):
-            lock = try_lock(address.lock)
-
-
 class Supervisor:
     """The parent of the workers."""
 
@@ -179,7 +151,7 @@ class Supervisor:
         self._all: set[WorkerProcess] = set()
         """Those too that are being replaced."""
         self._spread = ConnectionSpread(serving.listener, self._all)
-        self._delays: dict[int, float] = {}
+        self._delays: dict[int, RestartDelays] = {}
         self._starts = 0
         self._ending = anyio.Event()
         self._roll_wanted = anyio.Event()
@@ -213,14 +185,19 @@ class Supervisor:
                 self._token = token
                 note.change_token(token)
 
-            self._joins = await self._tasks.start(own_join_address, self._serving, config)
+            if (place := shared_place(self._serving)) is not None:
+                # It, and not the worker that serves them, holds the lock: when that worker dies, its clients wait for
+                # the next one, and start no hub of their own.
+                self._joins = True
+                self._tasks.start_soon(place.follow)
             await self._tasks.start(serve_broker, folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
             self._tasks.start_soon(self._spread.run)
             if any(one.transport == "stdio" and not one.problems for one in config.servers.values()):
                 self._stdio.want()
             self._tasks.start_soon(self._stdio.run)
-            async with self._offered(note) as handover:
+            offered = None if self._demo else self._serving.listener
+            async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
                     file = self._serving.options.control_token_file
                     self._tasks.start_soon(follow_token, file, self._token, use_token)
@@ -233,25 +210,13 @@ class Supervisor:
             await self._stdio.end(self._serving.options.drain)
             self._tasks.cancel_scope.cancel()
 
-    @asynccontextmanager
-    async def _offered(self, note: Announcement) -> AsyncIterator[str]:
-        """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
-        listener = self._serving.listener
-        if self._demo or listener is None:
-            yield ""
-            return
-
-        async def succeeded(pid: int) -> None:
-            log.info("a successor took over: connections that are open are served until they close")
-            if pid:
-                notify_successor(os.environ, pid)
-            note.withdraw()
-            self._spread.stop()
-            self._leave(SUCCEED, 2 * self._serving.leave_seconds)
-
-        async with handing_over(listener, state_folder(os.environ) / "hubs", succeeded) as handover:
-            self._tasks.start_soon(start_successors, os.environ)
-            yield handover
+    async def _succeeded(self, note: Announcement, pid: int) -> None:
+        log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
+        note.withdraw()
+        self._spread.stop()
+        self._leave(SUCCEED, 2 * self._serving.leave_seconds)
 
     # Workers.
 
@@ -316,12 +281,7 @@ class Supervisor:
         self._has_begun = self._has_begun or worker.listening.is_set()
         if worker.leaves or not self._has_begun or self._workers.get(number) is not worker or self._ending.is_set():
             return
-        steady = anyio.current_time() - worker.begun > STEADY_SECONDS
-        delay = FIRST_DELAY if steady else self._delays.get(number, FIRST_DELAY)
-        self._delays[number] = min(2 * delay, LONGEST_DELAY)
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        log.error("worker %d ended %s; the next one starts in %g s", number, how, delay)
-        await anyio.sleep(delay)
+        await anyio.sleep(self._delays.setdefault(number, RestartDelays(FIRST_DELAY)).after(worker, code))
         if not self._ending.is_set() and self._workers[number] is worker:
             await self._start(number, waits=any(one.stays for one in self._workers.values()))
 
@@ -391,24 +351,6 @@ class Supervisor:
             if running is not None:
                 await running.ended.wait()
             await anyio.sleep(PAUSE_SECONDS)  # those that ended are taken off, or started again
-
-
-@asynccontextmanager
-async def found_config(serving: Serving) -> AsyncIterator[tuple[Config, str]]:
-    """The configuration. Without one, that of the demo servers, and their folder: they run until the block ends."""
-    if serving.config is not None:
-        with typed_as(anywhere(serving.config.source, os.environ)):
-            yield serving.config, ""
-        return
-    from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
-
-    async with demo_fleet() as control:
-        note_running(control, serving.url)
-        try:
-            with typed_as(anywhere(control.config_file, os.environ)):
-                yield load_config(control.config_file), str(control.folder)
-        finally:
-            forget_running()
 
 
 async def tell_when_ready(begun: Sequence[WorkerProcess]) -> None:

@@ -43,6 +43,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
+from holdfast.config import state_folder
 from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
 from holdfast.files import private_folder
@@ -50,7 +51,7 @@ from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.join_address import SocketPeer, peer_of
 from holdfast.serve.program import own_command
 
-__all__ = ["Predecessor", "find_predecessor", "handing_over", "start_successors"]
+__all__ = ["Predecessor", "find_predecessor", "handing_over"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -73,15 +74,19 @@ _READY = b'{"ready": true}\n'
 
 @asynccontextmanager
 async def handing_over(
-    listener: socket.socket, folder: Path, on_successor: Callable[[int], Awaitable[None]]
+    listener: socket.socket | None, environ: Mapping[str, str], on_successor: Callable[[int], Awaitable[None]]
 ) -> AsyncIterator[str]:
-    """Offer the socket to a successor while the block runs; yields the path of the Unix socket, empty without one.
+    """Offer the socket to a successor while the block runs, and start one at each SIGUSR2.
 
-    ``on_successor`` is called once, with the process id of a successor that accepts connections.
+    Yields the path of the Unix socket at which a successor asks; empty without one. ``on_successor`` is called once,
+    with the process id of a successor that accepts connections. A hub without ``listener`` offers nothing.
     """
     made: Path | None = None
+    if listener is None:
+        yield ""
+        return
     try:
-        path = private_folder(folder) / f"{os.getpid()}.sock"
+        path = private_folder(state_folder(environ) / "hubs") / f"{os.getpid()}.sock"
         if len(os.fsencode(path)) > LONGEST_PATH:
             made = Path(tempfile.mkdtemp(prefix="holdfast-"))
             path = made / "hub.sock"
@@ -94,6 +99,7 @@ async def handing_over(
     try:
         async with offered, anyio.create_task_group() as tasks:
             tasks.start_soon(_offer, offered, listener, on_successor)
+            tasks.start_soon(_start_successors, environ)
             yield str(path)
             tasks.cancel_scope.cancel()
     finally:
@@ -147,7 +153,7 @@ async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket, pe
     return False
 
 
-async def start_successors(environ: Mapping[str, str]) -> None:
+async def _start_successors(environ: Mapping[str, str]) -> None:
     """Start a successor at each SIGUSR2, with the arguments of this process. Never returns.
 
     The successor stays in the session of this process. So it counts as part of the same service, and not as an orphan

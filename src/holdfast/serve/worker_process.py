@@ -1,30 +1,48 @@
-"""One worker as its supervisor sees it: a process, what it says, and the connections that it gets.
+"""One process of ``--workers`` as its supervisor sees it: what it says, the connections that it gets, and its end.
 
 A worker is this program again, with the same command line. It may die at any time, hang, or never begin to accept. A
 worker that hangs does not report, and is killed. Looks without a report are counted, not seconds: a machine that was
 suspended has looked once meanwhile. SIGABRT would leave a core with secrets, and does not end a stopped process: it is
 SIGKILL.
+
+``StdioProcess`` runs the stdio servers: once for all workers, as a hub behind them. A stdio server is a process with
+memory, files or a login of its own, so it must not run once in each worker. One process runs all of them. It is a hub
+that serves the workers on a private Unix socket, and each worker has it as a hub behind a hub: it shows the inner state
+and words as its own, and decides approvals and quotas itself. What can happen to it, and what is done:
+
+- **It dies.** It is started again, later each time. The supervisor keeps the listening socket open, so a call waits in
+  its queue for the next process, as long as the call may wait, and is not refused.
+- **SIGHUP** replaces the workers and leaves this process alone: its servers keep what they have. It reads the file
+  again, and restarts the servers whose definition changed. Only if another program is installed by then it is replaced
+  too: it finishes its calls and ends, then the next one starts. Two never run at the same time.
+- **The hub ends.** It ends after the last worker, whose calls may need its servers. It does not follow signals: systemd
+  and terminals send them to all processes at once.
+- **The supervisor dies.** Its link closes, it ends, and its warden ends its servers.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import anyio.abc
 
 from holdfast.serve.isolation import hidden_environment
-from holdfast.serve.program import own_command
+from holdfast.serve.program import own_command, program_stamp
 from holdfast.serve.worker_link import (
     ALIVE,
     CLOSED,
+    LEAVE,
     LISTENING,
     READY,
+    RELOAD,
     REPORT_SECONDS,
     STDIO,
     WORKER_VARIABLE,
@@ -34,10 +52,14 @@ from holdfast.serve.worker_link import (
     tell,
 )
 
-__all__ = ["Reports", "WorkerProcess", "start_worker"]
+__all__ = ["Reports", "RestartDelays", "StdioProcess", "WorkerProcess", "start_worker"]
 
 log = logging.getLogger("holdfast.serve")
 
+LONGEST_DELAY = 30.0
+"""Seconds until a process that ended is started again, at the most; they double each time."""
+STEADY_SECONDS = 60.0
+"""A process that ran for this long is started again as soon as the first time."""
 START_SECONDS = 150.0
 """How long a worker may take until it accepts; a minute of it may be its servers. Then it is killed."""
 END_SECONDS = 15.0
@@ -48,6 +70,22 @@ MISSED_REPORTS = 30
 """A worker that has not reported at so many looks in a row is killed."""
 LATE_REPORTS = 3
 """A worker that has not reported at so many looks gets no connections while another one has."""
+
+
+class RestartDelays:
+    """How long the next process in the place of one that ended waits: longer each time, unless it ran for a while."""
+
+    def __init__(self, first: float) -> None:
+        self._first = self._next = first
+
+    def after(self, ended: WorkerProcess, code: int) -> float:
+        """Seconds until the next one starts; the log says it."""
+        steady = anyio.current_time() - ended.begun > STEADY_SECONDS
+        delay = self._first if steady else self._next
+        self._next = min(2 * delay, LONGEST_DELAY)
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        log.error("%s ended %s; the next one starts in %g s", ended.name, how, delay)
+        return delay
 
 
 class Reports:
@@ -236,3 +274,74 @@ async def start_worker(
             pass_fds=(theirs.fileno(), handed.fileno(), hidden),
         )
     return WorkerProcess(wanted, process, ours, handing, changed=changed)
+
+
+class StdioProcess:
+    """Keeps one process running from when it is wanted."""
+
+    def __init__(self, path: Path, task: Callable[[int], WorkerTask], *, changed: Callable[[], None]) -> None:
+        """``task`` gets the descriptor of the Unix socket at ``path``. ``changed`` is called when it came or went."""
+        self._path = path
+        self._task = task
+        self._changed = changed
+        self._wanted = anyio.Event()
+        self._ending = anyio.Event()
+        self._process: WorkerProcess | None = None
+        self._program: object = None
+
+    def __repr__(self) -> str:
+        return f"<StdioProcess {self._process or ('starting' if self._wanted.is_set() else 'not wanted')}>"
+
+    @property
+    def web_socket(self) -> str:
+        """Where workers reach its control API; empty if it does not run."""
+        return self._process.task.socket if self._process is not None and self._process.stays else ""
+
+    def want(self) -> None:
+        """There are stdio servers: run them from now on."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Keep it running until the end."""
+        await self._wanted.wait()
+        delays = RestartDelays(first=0.1)
+        with _listening(self._path) as listener:
+            while not self._ending.is_set():
+                self._program = program_stamp()
+                process = self._process = await start_worker(
+                    self._task, os.environ, changed=self._changed, listener=listener
+                )
+                code = await process.attend()
+                if process.leaves:
+                    continue  # it was asked to: the next one starts at once, or none
+                with anyio.move_on_after(delays.after(process, code)):
+                    await self._ending.wait()
+
+    async def roll(self, seconds: float) -> None:
+        """The workers are replaced: replace it only if another program is installed now."""
+        process = self._process
+        if process is None or process.leaves:
+            return
+        if program_stamp() == self._program:
+            process.say(RELOAD)
+            return
+        log.info("another program is installed: the process of the stdio servers finishes its calls and is replaced")
+        process.tell_to_leave(LEAVE)
+        await process.gone(seconds)
+
+    async def end(self, seconds: float) -> None:
+        """End it: no worker needs it any more."""
+        self._ending.set()
+        self._wanted.set()
+        process = self._process
+        if process is not None and not process.ended.is_set():
+            process.tell_to_leave(LEAVE)
+            await process.gone(seconds)
+
+
+def _listening(path: Path) -> socket.socket:
+    """The socket at which workers reach the stdio servers; its folder is private to the user."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(1024)
+    return listener
