@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         each_key_once as each_key_once,
     )
     from holdfast.config.config_files import (
+        PROJECT_FILES as PROJECT_FILES,
         ServerSummary as ServerSummary,
         TrustStore as TrustStore,
         find_config as find_config,

@@ -29,6 +29,7 @@ from holdfast.errors import ConfigError, ConfigNotFound, HoldfastError, Problem,
 from holdfast.files import PRIVATE_FILE, locked, private_folder, replace_file, set_aside
 
 __all__ = [
+    "PROJECT_FILES",
     "ServerSummary",
     "TrustStore",
     "find_config",
@@ -47,7 +48,8 @@ LARGEST = 16 << 20
 """Bytes; a larger file is not a configuration."""
 
 _NAME = "mcp.json"
-_IN_PROJECT = (Path(_NAME), Path(f".{_NAME}"), Path(".vscode") / _NAME)
+PROJECT_FILES = (Path(_NAME), Path(f".{_NAME}"), Path(".vscode") / _NAME)
+"""Where a project has its servers, below its folder; the first one that exists counts."""
 _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".roo", ".kilocode", ".kiro", ".gemini", ".windsurf", ".claude"})
 
 
@@ -65,7 +67,7 @@ def find_config(path: Path | None, *, environ: Mapping[str, str], cwd: Path) -> 
 
 def search_places(*, environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
     """Every path that is searched when no file is named, in order."""
-    return (*(cwd / place for place in _IN_PROJECT), *(folder / _NAME for folder in user_folders(environ)))
+    return (*(cwd / place for place in PROJECT_FILES), *(folder / _NAME for folder in user_folders(environ)))
 
 
 def project_folder(file: Path) -> Path:

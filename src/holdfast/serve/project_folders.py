@@ -26,11 +26,11 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from holdfast.config import Config, ServerSpec, TrustStore, read_file
+from holdfast.config import PROJECT_FILES, Config, ServerSpec, TrustStore, read_file
 from holdfast.errors import ConfigError, UntrustedConfig
 from holdfast.hub import Clock, SlotKey
 
-__all__ = ["FILES", "FolderClients", "FolderUse", "ProjectServers", "project_folder_of"]
+__all__ = ["FolderClients", "FolderUse", "ProjectServers", "project_folder_of"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -42,7 +42,6 @@ HTTP_SECONDS: Final = 600.0
 
 MOST_FOLDERS: Final = 50
 
-FILES: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json")
 LARGEST_FILE: Final = 1 << 20
 
 
@@ -111,7 +110,7 @@ class ProjectServers:
 
     def _of_project_file(self, folder: str, environ: Mapping[str, str]) -> dict[str, ServerSpec]:
         """The servers of a project's own file, if its user trusts it."""
-        file = next((one for name in FILES if (one := Path(folder) / name).is_file()), None)
+        file = next((one for name in PROJECT_FILES if (one := Path(folder) / name).is_file()), None)
         if file is None or file.absolute() == self._file.absolute():
             return {}
         try:

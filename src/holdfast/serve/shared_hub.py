@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from holdfast.config import read_config, summarize, user_folders
+from holdfast.config import PROJECT_FILES, read_config, summarize, user_folders
 from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.joiner import BACKGROUND_VARIABLE
-from holdfast.serve.project_folders import FILES
 
 if TYPE_CHECKING:  # slow to import, and a supervisor imports this module
     from holdfast.hub import Clock, Hub
@@ -181,7 +180,7 @@ class ClientVariables:
 
     async def wanted(self, folder: str) -> set[str]:
         """The names that a client is asked for: those of the hub's file, and of the project file where it works."""
-        files = [self._file, *(Path(folder) / name for name in FILES if folder)]
+        files = [self._file, *(Path(folder) / name for name in PROJECT_FILES if folder)]
         used = [await self._used_by(file) for file in files]
         return {"PATH", *(name for one in used for names in one.values() for name in names)}
 
