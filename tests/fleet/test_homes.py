@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,8 +30,8 @@ from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.open_hubs import config
-from tests.harness.served_hub import Served
-from tests.harness.waiting import came_true
+from tests.harness.served_hub import PATIENT, Served, over_stdio
+from tests.harness.waiting import asked, came_true
 from tests.harness.web import serving
 from tests.peers.modern_tasks import EXTENSION, ModernTasks
 from tests.peers.peer_server import Origin, running
@@ -128,7 +129,7 @@ async def replicas(
             at = PeerAddress.parse("tcp://127.0.0.1:0")
             peers = Peers(FleetIdentity(lambda: KeyRing([KEY]), f"r{number}"), advertise=at)
             fleet = Fleet(store, replica=f"r{number}", peers=peers)
-            hub = Hub(config(servers, **settings), fleet=fleet)
+            hub = Hub(config(servers, **settings), fleet=fleet, hub_tls=peers.identity.client, has_local=tokens is None)
             ids = SessionIds(SessionKeys([KEY], shared=True), home=home_name(f"r{number}"))
             app = create_app(hub, tokens=tokens, ids=ids, fleet=fleet)
             await stack.enter_async_context(hub)
@@ -592,6 +593,49 @@ async def test_a_client_that_leaves_at_one_replica_leaves_its_home_too() -> None
 
 
 @pytest.mark.requirement("SEC-18")
+def processes_of(found: list[Replica], server: str, user: str) -> list[Replica]:
+    """The replicas that run a process of a user."""
+    slots = {one: one.served.hub.registry.users.slots.find(user, server) for one in found}
+    return [one for one, slot in slots.items() if slot is not None and slot.spec.transport == "stdio"]
+
+
+async def _lists(client: LegacyClient, at: Replica, tool: str) -> bool:
+    listed = await client.ask(at, "tools/list")
+    return tool in {one["name"] for one in listed["result"]["tools"]}
+
+
+@pytest.mark.requirement("SEC-13")
+async def test_a_user_has_one_process_of_a_server_wherever_her_clients_come_in() -> None:
+    async with (
+        replicas({"mine": over_stdio("legacy", sharing="per-user")}, 3, tokens=TOKENS, call=PATIENT) as found,
+        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
+    ):
+        counts = dict.fromkeys(("ada", "bob"), 0)
+        clients = []
+        for user in counts:
+            for at in found:
+                client = LegacyClient(http, TOKENS.tokens[user])
+                await client.begin(at)
+                clients.append((user, at, client))
+        for user, at, client in clients:
+            await asked(partial(_lists, client, at, "mine__bump"))
+            counts[user] += 1
+            assert await client.call(at, "mine__bump") == str(counts[user]), "one state in all"
+        homes = {user: processes_of(found, "mine", user) for user in counts}
+        assert {user: len(at) for user, at in homes.items()} == {"ada": 1, "bob": 1}
+        (home,) = homes["ada"]
+        others = [one for one in found if one is not home]
+        await home.vanish(*others)
+        answers = []
+        for at in others:
+            user, _, client = next(one for one in clients if one[:2] == ("ada", at))
+            said = await client.ask(at, "tools/call", name="mine__bump", arguments={})
+            answers.append([block["text"] for block in said["result"]["content"]])
+        assert [texts[0] for texts in answers] == ["1", "2"], "one state again"
+        assert "was made again" in answers[0][1], "she is told that the state before is gone"
+        assert len(processes_of(others, "mine", "ada")) == 1, "one replica took over"
+
+
 async def test_another_principal_reaches_nothing_through_another_replica() -> None:
     async with scene(tokens=TOKENS) as (_, (a, b), http):
         ada = LegacyClient(http, "the token of ada is long")

@@ -79,6 +79,13 @@ class Endpoints:
                 reply.plain(200, b"echo " + body)
 
 
+class OfUsers:
+    """The endpoints for the slots of users at other replicas."""
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        reply.plain(200, b"as a hub")
+
+
 class Fleet:
     """Peers that know each other's addresses."""
 
@@ -105,7 +112,7 @@ class Fleet:
         tasks = await self.stack.enter_async_context(anyio.create_task_group())
         self.stack.callback(tasks.cancel_scope.cancel)
         hub = self.hubs[name] = Endpoints()
-        listener = self.listeners[name] = PeerListener(hub, peers)
+        listener = self.listeners[name] = PeerListener(hub, peers, OfUsers(), lambda user: user == "ada")
         tasks.start_soon(peers.run)
         tasks.start_soon(listener.run)
         await all_blocked()

@@ -174,6 +174,8 @@ class ServerSpec:
             enabled=self.enabled,
             timeout=self.timeout,
             approvals=self.approvals,
+            # The other hub keeps clients apart by their keys. The lists of users differ, so each asks for her own.
+            sharing="per-user" if self.sharing == "per-user" else "shared",
         )
 
     def connects_like(self, other: ServerSpec) -> bool:

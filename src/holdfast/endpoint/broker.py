@@ -226,6 +226,7 @@ class ClientServers:
         shared = self._registry.slots.get(server) or self._registry.slot(server)
         spec = shared.spec
         if spec.sharing == "per-user":
+            client.restarted |= {server} if self._registry.users.places.take_moved(client.principal, server) else set()
             return self.user_slot(client.principal, server)
         if spec.sharing != "per-client" or not self.is_per_client(server):
             return shared

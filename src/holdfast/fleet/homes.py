@@ -107,6 +107,7 @@ class ClientHomeFinder:
                 self._hub.registry.clients.release(owner)
             if not here or not self._hub.registry.clients.servers_of.get(owner):
                 del self._owners[owner]
+        self._hub.registry.users.review_homes()
 
 
 def home_name(replica: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast._version import __version__
+from holdfast.core import home_of
 from holdfast.fleet.peers import Peers
 from holdfast.fleet.replica_state import ReplicaState
 
@@ -112,6 +113,27 @@ class Presence:
         """The replicas that can have the connections of clients: those last known, without those that leave."""
         leaving = self._peers.leaving if self._peers is not None else frozenset()
         return (frozenset(self.staying) - leaving) | {self._state.member.replica}
+
+    def user_home(self, principal: str) -> str | None:
+        """The address of the replica that runs the processes of a user; None if it is this one.
+
+        It is a hash of the principal over the replicas that others can reach, and no session names it: a user may have
+        several sessions, and has one process of a server. Workers of one supervisor have one process that runs all.
+        """
+        own, staying = self._state.member.replica, self.staying
+        host, group = socket.gethostname(), self._state.member.about.get("group")
+        known = {name: address for name, address in self.addresses().items() if name in self.possible_homes}
+        if self._peers is not None:
+            known[own] = self._peers.address
+        reached = {
+            name: address
+            for name, address in known.items()
+            if address and (name == own or address.startswith("tcp:") or staying[name].get("host") == host)
+        }
+        home = home_of(f"user\0{principal}", "", reached) if reached else own
+        if home == own or (group and staying[home].get("group") == group):
+            return None
+        return reached[home].removeprefix("tcp://")
 
     @property
     def others(self) -> dict[str, Mapping[str, object]]:

@@ -305,7 +305,13 @@ class Front:
         self._tasks: anyio.abc.TaskGroup | None = None
         peers = fleet.peers if fleet is not None else None
         self._peers = PeerRequests(peers) if peers is not None else None
-        self.peer_listener = PeerListener(self, peers) if peers is not None else None
+        self.peer_listener: PeerListener | None = None
+        """Serves the other replicas; None if this hub has none."""
+        if fleet is not None and peers is not None:
+            # Each peer at that listener is proven before its first request.
+            users = McpEndpoint(self, AccessRules(HubPrincipals(), None, quotas=self.quotas))
+            presence = fleet.presence
+            self.peer_listener = PeerListener(self, peers, users, lambda user: presence.user_home(user) is None)
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""

@@ -9,6 +9,9 @@ something at this listener alone. It is marked as forwarded, so that it goes no 
 session id opens only for its principal, a question is answered only in its own session, and a pending call only by the
 same request of the same principal. A replica that is shutting down refuses it before anything is done for it (503).
 
+A request without a target is one of a user's slot at another replica: this one is her home, and runs her processes. It
+is served as on the listener for hubs, for the principal that it names.
+
     POST /replicas/cancel     a client gave up a request: the replica that serves it ends it
     POST /replicas/listening  whether a client's stream of notices is open here, and for how long
     POST /replicas/deliver    a message for that stream
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, unquote
@@ -27,7 +30,7 @@ from urllib.parse import quote, unquote
 import anyio
 from uvicorn.server import ServerState
 
-from holdfast.access import ClientKey, ConnectionLimits, Principal
+from holdfast.access import ClientKey, ConnectionLimits, Principal, is_endpoint
 from holdfast.endpoint import LivesElsewhere
 from holdfast.fleet import (
     ABOUT_HEADER,
@@ -42,7 +45,7 @@ from holdfast.fleet import (
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.peer_connection import PeerConnection
 from holdfast.front.requests import BodyBudget, Reply, Request
-from holdfast.wire import dumps
+from holdfast.wire import dumps, principal_in
 
 if TYPE_CHECKING:
     from holdfast.front.sessions import HttpSession
@@ -74,6 +77,13 @@ class ReachedEndpoint(Protocol):
         """Answer one request."""
 
 
+class UserEndpoints(Protocol):
+    """The endpoints, as the slots of users at other replicas call them: as a hub behind theirs."""
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Answer one request."""
+
+
 class EndpointsOfHub(Protocol):
     """All endpoints of a hub."""
 
@@ -92,8 +102,11 @@ class EndpointsOfHub(Protocol):
 class PeerListener:
     """Serves the other replicas. It is the ``MessageEndpoint`` of their connections."""
 
-    def __init__(self, hub: EndpointsOfHub, peers: Peers) -> None:
+    def __init__(self, hub: EndpointsOfHub, peers: Peers, users: UserEndpoints, is_home: Callable[[str], bool]) -> None:
+        """``is_home`` says whether this replica runs the processes of a user."""
         self._hub = hub
+        self._users = users
+        self._is_home = is_home
         self._peers = peers
         self.retiring = False
         """Replicas close their connections themselves."""
@@ -146,6 +159,13 @@ class PeerListener:
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one request of another replica."""
         headers = request.headers
+        if TARGET_HEADER not in headers and is_endpoint(request.path):
+            # The slot of a user whose home this is; else two replicas would wait for each other.
+            if self._is_home(principal_in(headers)):
+                await self._users.serve(request, reply)
+            else:
+                _refuse(reply, 421, "the processes of this user are on another replica now")
+            return
         if unquote(headers.get(TARGET_HEADER, "")) != self._peers.replica:
             _refuse(reply, 409, "another replica has this address now")
             return

@@ -140,10 +140,10 @@ class OwnedSlots:
                 own.expires, own.unused_since = until_unused, self._context.clock.now()
             self._changed.set()
 
-    def release(self, owner: Hashable) -> None:
-        """End all slots of an owner that has left."""
-        if owner in self.servers_of:
-            self._end([self._key(owner, server) for server in self.servers_of[owner]])
+    def release(self, owner: Hashable, server: str | None = None) -> None:
+        """End all slots of an owner that has left, or the one for a server."""
+        servers = self.servers_of.get(owner, set())
+        self._end([self._key(owner, one) for one in servers if server in (None, one)])
 
     def end(self, server: str) -> None:
         """End all slots for a server that was removed or disabled."""

@@ -133,6 +133,7 @@ class SlotRegistry:
             journal=self.journal,
             tokens=user_tokens or UserTokens(keeps=True),
             shared=self.slot,
+            homes=fleet.presence if fleet is not None else None,
         )
         """The slots that belong to one user each."""
         self.relay: Relay | None = None

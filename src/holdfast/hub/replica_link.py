@@ -19,7 +19,7 @@ from holdfast.hub.state_store import fingerprint
 if TYPE_CHECKING:
     from holdfast.hub.registry import SlotRegistry
 
-__all__ = ["EvidenceSharing", "ListingSharing", "RegistryHost", "ReplicaHost", "Replicas"]
+__all__ = ["EvidenceSharing", "ListingSharing", "RegistryHost", "ReplicaHost", "Replicas", "UserHomes"]
 
 
 class EvidenceSharing(Protocol):
@@ -63,8 +63,19 @@ class DecisionSharing(Protocol):
         """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
 
 
+class UserHomes(Protocol):
+    """Which replica runs the processes of a user."""
+
+    def user_home(self, principal: str) -> str | None:
+        """The address of the replica that runs them; None if it is this one."""
+
+
 class Replicas(Protocol):
     """The other replicas."""
+
+    @property
+    def presence(self) -> UserHomes:
+        """For the users."""
 
     @property
     def evidence(self) -> EvidenceSharing:

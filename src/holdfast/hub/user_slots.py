@@ -19,12 +19,18 @@ What must never happen: an item, an answer, a notification or a token of one use
 is found by a server's name alone: every question has a principal. Listings and catalogs with the same content are one
 object for all users that have it, which saves memory and tells nothing: each of them has all of it.
 
+Where her processes are. A connection to a URL is made by every replica of a fleet that she uses. A process is hers
+alone and has a state, so one replica runs it: her home, which every replica computes alike (``UserHomes``). The slot of
+any other replica is a connection to that one, as to a hub behind this one, which is told her principal with each
+request.
+
 Content is approved by what it says, for all users: a tool that was seen with one user is no news with the next one.
 Each sees what her own server lists; what is held is held for all.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -34,7 +40,7 @@ import anyio.to_thread
 
 from holdfast.access import LOCAL
 from holdfast.auth import UserGrants, UserTokenStore
-from holdfast.config import Config, ServerSpec, Settings
+from holdfast.config import UNIX, Config, ServerSpec, Settings
 from holdfast.core import Catalog, ChangedKinds, Kind, Listing, State, events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.approvals import Approvals
@@ -43,9 +49,10 @@ from holdfast.hub.journal import Journal, OneClientRecord, Published
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.owned_slots import OwnedSlots
 from holdfast.hub.publisher import prepared
+from holdfast.hub.replica_link import UserHomes
 from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
 from holdfast.hub.state_store import written_prefixes
-from holdfast.wire import Fields
+from holdfast.wire import PRINCIPAL_HEADER, Fields
 
 __all__ = ["UserSlots"]
 
@@ -74,12 +81,15 @@ class UserSlots:
         journal: Journal,
         tokens: UserTokenStore,
         shared: Callable[[str], Slot],
+        homes: UserHomes | None = None,
     ) -> None:
-        """``shared`` gives the shared slot of a server."""
+        """``shared`` gives the shared slot of a server; ``homes`` are those of a fleet."""
         self.tokens = tokens
         """The logins of the users."""
         self._config = config
         self._shared = shared
+        self.places = UserPlaces(homes)
+        """Where the processes of users are."""
         self._servers: tuple[Config, frozenset[str]] | None = None
         self.catalogs = UserCatalogs(
             config=config,
@@ -106,7 +116,7 @@ class UserSlots:
 
     def of(self, principal: str, spec: ServerSpec, relay: FindRelay) -> Slot:
         """A user's slot for a server; started if it is new. Raises ``ServerBusy`` over the limit."""
-        return self.slots.of(principal, spec, relay, expires=True, principal=principal)
+        return self.slots.of(principal, self.places.of(principal, spec), relay, expires=True, principal=principal)
 
     def slot(self, principal: str, server: str) -> Slot:
         """The slot that a user's calls go to: her own if it was started, else the shared one."""
@@ -136,6 +146,14 @@ class UserSlots:
             waits = slot.state in (State.DENIED, State.PERMANENTLY_FAILED)
             # A connection that stands is that of the login before.
             slot.handle(on.LoginSucceeded() if waits else on.ReconnectRequested())
+
+    def review_homes(self) -> None:
+        """Replicas came or left: end the slots of users whose processes belong to another replica now."""
+        for server in self.servers:
+            for principal, slot in self.of_server(server):
+                if slot.spec.hub != self.places.of(principal, self._shared(server).spec).hub:
+                    self.slots.release(principal, server)
+                    self.places.moved(principal, server)
 
     def withdrawn(self, server: str) -> None:
         """A server was disabled or removed: end its slots, and forget what they listed."""
@@ -179,6 +197,36 @@ class UserSlots:
 
     def __repr__(self) -> str:
         return f"<UserSlots of {len(self.slots.servers_of)} users, {self.catalogs!r}>"
+
+
+class UserPlaces:
+    """Where the processes of users are: on this replica, or on another one. A hub that is alone has no ``homes``."""
+
+    def __init__(self, homes: UserHomes | None) -> None:
+        self._homes = homes
+        self._moved: set[tuple[str, str]] = set()
+
+    def of(self, principal: str, spec: ServerSpec) -> ServerSpec:
+        """The definition of a user's server as this replica reaches it."""
+        # A process is a command, or is behind the one process that runs the commands of all workers.
+        if self._homes is not None and (spec.transport == "stdio" or spec.hub.startswith(UNIX)):
+            home = self._homes.user_home(principal)
+            spec = spec.behind(home) if home is not None else spec
+        # A hub of the fleet lists for the user whom each request names.
+        return replace(spec, headers={PRINCIPAL_HEADER: json.dumps(principal)}) if spec.hub else spec
+
+    def moved(self, principal: str, server: str) -> None:
+        """The process of a user is on another replica now."""
+        self._moved.add((principal, server))
+
+    def take_moved(self, principal: str, server: str) -> bool:
+        """Whether the process of a user was on another replica before; one of her clients is told."""
+        moved = (principal, server) in self._moved
+        self._moved.discard((principal, server))
+        return moved
+
+    def __repr__(self) -> str:
+        return f"<UserPlaces {'of a fleet' if self._homes is not None else 'of one hub'}>"
 
 
 class UserOwners:
