@@ -13,6 +13,7 @@ for a call of the one before; it keeps its principals.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,6 +70,45 @@ class IdleCaller:
         return f"<IdleCaller {self._client!r}>"
 
 
+class OwnerRelay(Relay):
+    """What the relays of all connections have in common; each knows whose a message is that names no call."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the hub declares to a server whose clients come and go."""
+        return SHARED_CAPABILITIES
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """Send a server's request to the client whose call it belongs to, or to the one that it must mean."""
+        whose = caller or self._whose(server)
+        if whose is None:
+            raise self._unattributed(server, method)
+        return await whose.ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """Forward a server's notification to the clients that it concerns."""
+        uri = (params or {}).get("uri")
+        if method == "notifications/resources/updated":
+            if isinstance(uri, str):
+                self._updated(server, uri)
+        elif method in CALL_NOTIFICATIONS and (whose := self._whose(server)) is not None:
+            whose.tell(method, params)
+
+    @abstractmethod
+    def _whose(self, server: str) -> Caller | None:
+        """Whose a message of a server is that names no call; None if that is not certain."""
+
+    @abstractmethod
+    def _updated(self, server: str, uri: str) -> None:
+        """A resource changed."""
+
+    def _unattributed(self, server: str, method: str) -> MCPError:
+        """The refusal of a request that may be any client's."""
+        return MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one client of this user")
+
+
 @dataclass
 class Served:
     """The principals that one connection of a server served."""
@@ -77,7 +117,7 @@ class Served:
     principals: set[str]
 
 
-class Attribution(Relay):
+class Attribution(OwnerRelay):
     """The relay of shared connections: it knows the calls at every server, and who was served."""
 
     def __init__(
@@ -128,32 +168,22 @@ class Attribution(Relay):
 
     # Requests and notifications of servers (the ``Relay`` of the wire).
 
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """What the hub declares to a shared server."""
-        return SHARED_CAPABILITIES
-
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
         """Send a server's request to the client whose call it belongs to, or to the only client."""
-        whose = caller or only_caller(*self._candidates(server))
         if method == "roots/list" and caller is None:
             self._roots_of[server] = self._only_client(server)
-        if whose is None:
-            raise self._unattributed(server, method)
+        whose = caller or self._whose(server)
         if isinstance(whose, IdleCaller):
             self.served_by(server).principals.add(whose.principal)
-        return await whose.ask(method, params)
+        return await super().asked(server, method, params, whose)
 
-    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """Forward a server's notification to the clients that it concerns."""
-        uri = (params or {}).get("uri")
-        if method == "notifications/resources/updated":
-            if isinstance(uri, str):
-                self._announcer.updated(server, uri)
-        elif method in CALL_NOTIFICATIONS and (whose := only_caller(*self._candidates(server))) is not None:
-            whose.tell(method, params)
+    def _whose(self, server: str) -> Caller | None:
+        return only_caller(*self._candidates(server))
+
+    def _updated(self, server: str, uri: str) -> None:
+        self._announcer.updated(server, uri)
 
     def caller_of(self, client: Client, server: str) -> Caller:
         """A client's call to this server if one is in flight, else the client itself."""
@@ -216,7 +246,7 @@ class Attribution(Relay):
         return f"<Attribution of {len(self.calls)} calls, {len(self._clients)} clients>"
 
 
-class ClientRelay(Relay):
+class ClientRelay(OwnerRelay):
     """The relay of a connection that belongs to one client: everything goes to that client."""
 
     def __init__(
@@ -232,20 +262,11 @@ class ClientRelay(Relay):
         """What the client declares; a server's own requests are no tasks here."""
         return without_task_capabilities(self._client.capabilities)
 
-    async def asked(
-        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
-    ) -> dict[str, Any]:
-        """Send a server's request to the client."""
-        return await (caller or self._attribution.caller_of(self._current, server)).ask(method, params)
+    def _whose(self, server: str) -> Caller:
+        return self._attribution.caller_of(self._current, server)
 
-    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a server's notification to the client."""
-        uri = (params or {}).get("uri")
-        client = self._current
-        if method in CALL_NOTIFICATIONS:
-            self._attribution.caller_of(client, server).tell(method, params)
-        elif method == "notifications/resources/updated" and isinstance(uri, str):
-            self._announcer.updated_for(client, server, uri)
+    def _updated(self, server: str, uri: str) -> None:
+        self._announcer.updated_for(self._current, server, uri)
 
     @property
     def _current(self) -> Client:
@@ -253,7 +274,7 @@ class ClientRelay(Relay):
         return self._clients.get(self._client.owner, self._client)
 
 
-class UserRelay(Relay):
+class UserRelay(OwnerRelay):
     """The relay of a connection that belongs to one user: everything goes to one of her clients, or to none."""
 
     def __init__(self, attribution: Attribution, announcer: Announcer, principal: str) -> None:
@@ -261,31 +282,11 @@ class UserRelay(Relay):
         self._announcer = announcer
         self._principal = principal
 
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """What the hub declares: her clients may come and go."""
-        return SHARED_CAPABILITIES
-
-    async def asked(
-        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
-    ) -> dict[str, Any]:
-        """Send a server's request to the client whose call it belongs to, or to the only client of this user."""
-        whose = caller or self._only(server)
-        if whose is None:
-            raise MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one client of this user")
-        return await whose.ask(method, params)
-
-    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """Forward a server's notification to the clients of this user that it concerns."""
-        uri = (params or {}).get("uri")
-        if method == "notifications/resources/updated":
-            if isinstance(uri, str):
-                self._announcer.updated(server, uri, principal=self._principal)
-        elif method in CALL_NOTIFICATIONS and (whose := self._only(server)) is not None:
-            whose.tell(method, params)
-
-    def _only(self, server: str) -> Caller | None:
+    def _whose(self, server: str) -> Caller | None:
         return only_caller(*self._attribution.candidates(server, lambda principal: principal == self._principal))
+
+    def _updated(self, server: str, uri: str) -> None:
+        self._announcer.updated(server, uri, principal=self._principal)
 
 
 def only_caller(calls: Sequence[Call], clients: Sequence[Client]) -> Caller | None:

@@ -24,7 +24,7 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -40,9 +40,10 @@ from holdfast.access import (
     Policy,
     Principal,
 )
-from holdfast.config import ExtAuthzSettings, each_key_once
+from holdfast.config import ExtAuthzSettings
 from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
 from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
+from holdfast.endpoint.inbound import canonical, read_strictly
 from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
 from holdfast.hub import CallBinding, CallVerdict, Hub
 from holdfast.wire import SMALL_BYTES, Bytes, RawObject, text_of
@@ -333,19 +334,7 @@ async def argument_hash(arguments: Bytes | None) -> str:
         return ""
     if len(arguments) > SMALL_BYTES:
         return await anyio.to_thread.run_sync(lambda: hashlib.sha256(arguments).hexdigest())
-    try:
-        content = json.dumps(_read(arguments), sort_keys=True, separators=(",", ":")).encode()
-    except ValueError:
-        content = bytes(arguments)
-    return hashlib.sha256(content).hexdigest()
-
-
-def _read(arguments: Bytes) -> Any:
-    """The arguments as every reader reads them; raises ``ValueError`` where two may differ: what a person approves."""
-    try:
-        return json.loads(bytes(arguments).decode("utf-8", "surrogatepass"), object_pairs_hook=each_key_once)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    return hashlib.sha256(canonical(arguments)).hexdigest()
 
 
 def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
@@ -355,7 +344,7 @@ def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
     if len(arguments) > LARGEST_SHOWN:
         return f"\nIts arguments have {len(arguments)} bytes, too many to show."
     try:
-        text = json.dumps(masked_data(_read(arguments), redactor), ensure_ascii=False, indent=1)
+        text = json.dumps(masked_data(read_strictly(arguments), redactor), ensure_ascii=False, indent=1)
     except ValueError:
         return "\nIts arguments cannot be read, or name a key twice: the server may read something else than is shown."
     cut = f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)" if len(text) > LONGEST_SHOWN else text

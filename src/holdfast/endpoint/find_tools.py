@@ -28,6 +28,7 @@ from mcp_types import INVALID_PARAMS
 from holdfast.access import LOCAL
 from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
 from holdfast.endpoint.inbound import LARGEST_READ
+from holdfast.endpoint.instructions import mistake, said
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
 from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
@@ -110,8 +111,8 @@ class InnerCall(NamedTuple):
         """The result if its server refused the arguments; raises every other failure."""
         if not isinstance(error.evidence, RpcError) or error.evidence.code != INVALID_PARAMS:
             raise error
-        said = quoted_line(error.evidence.message)
-        return _mistake(_with_schema(f'{self.name} refused its arguments: "{said}".', self.raw))
+        why = quoted_line(error.evidence.message)
+        return mistake(_with_schema(f'{self.name} refused its arguments: "{why}".', self.raw))
 
 
 class FindTools:
@@ -127,11 +128,11 @@ class FindTools:
     async def _find(self, values: Mapping[str, Any]) -> dict[str, Any]:
         query, limit, server = values.get("query"), values.get("limit", HITS), values.get("server")
         if not isinstance(query, str) or not isinstance(limit, int) or not isinstance(server, str | None):
-            return _mistake(f"{FIND} needs `query`, a text; `limit` is a number and `server` a text")
+            return mistake(f"{FIND} needs `query`, a text; `limit` is a number and `server` a text")
         view, hub = self._view, self._view.hub
         if server is not None and not view.has(server):
             near = nearest(server, view.servers) or view.servers
-            return _mistake(f"There is no server {quoted_name(server)} here. Servers: {_names(near)}")
+            return mistake(f"There is no server {quoted_name(server)} here. Servers: {_names(near)}")
         denied = frozenset(name for name in view.servers if view.user.health(name).status == "denied")
         found = await hub.tool_index.search(
             view.user.catalog,
@@ -150,7 +151,7 @@ class FindTools:
             near = nearest(query[:80], view.servers) or view.servers
             # A denial is told of the server, and not hidden behind "no tool".
             told = f" Access is denied at: {_names(there)}." if (there := sorted(denied & {*view.servers})) else ""
-            return _text(f"No tool matches. Servers: {_names(near)}.{told} {FULL_LIST}.", {"tools": []})
+            return said(f"No tool matches. Servers: {_names(near)}.{told} {FULL_LIST}.", {"tools": []})
         data = [
             {
                 "name": hit.name,
@@ -162,17 +163,17 @@ class FindTools:
             }
             for hit in hits
         ]
-        return _text("\n".join(hit.text for hit in hits), {"tools": data})
+        return said("\n".join(hit.text for hit in hits), {"tools": data})
 
     def _describe(self, values: Mapping[str, Any]) -> dict[str, Any]:
         names = values.get("names")
         wanted = [names] if isinstance(names, str) else names
         if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-            return _mistake(f"{DESCRIBE} needs `names`, a list of texts")
+            return mistake(f"{DESCRIBE} needs `names`, a list of texts")
         if not 1 <= len(wanted) <= MOST_DESCRIBED:
-            return _mistake(f"{DESCRIBE} takes 1 to {MOST_DESCRIBED} names")
+            return mistake(f"{DESCRIBE} takes 1 to {MOST_DESCRIBED} names")
         told = [self._described(name) for name in dict.fromkeys(wanted)]
-        return _text("\n\n".join(text for text, _ in told), {"tools": [tool for _, tool in told if tool is not None]})
+        return said("\n\n".join(text for text, _ in told), {"tools": [tool for _, tool in told if tool is not None]})
 
     def _described(self, name: str) -> tuple[str, dict[str, Any] | None]:
         entry = self._entry(self._view.find(Kind.TOOL, name))
@@ -189,18 +190,18 @@ class FindTools:
         try:
             asked = fields(arguments) if arguments is not None else {}
         except BadJson as exc:
-            return _mistake(f"The arguments cannot be read: {exc}. Call the tool under its own name.")
+            return mistake(f"The arguments cannot be read: {exc}. Call the tool under its own name.")
         name, inner = text_of(asked.get("name")), asked.get("arguments")
         if name is None:
-            return _mistake(f"`name` is missing: the name of a tool, as {FIND} gives it")
+            return mistake(f"`name` is missing: the name of a tool, as {FIND} gives it")
         route = self._view.tool(name) if name not in FIND_NAMES else None
         if not isinstance(route, ToolRoute):
-            return _mistake(self._unknown(name))
+            return mistake(self._unknown(name))
         raw = entry.item.raw if (entry := self._entry(route.key)) is not None else {}
         if readonly and not _reads_only(raw):
-            return _mistake(f"{name} does not declare that it only reads. Call it with {CALL}.")
+            return mistake(f"{name} does not declare that it only reads. Call it with {CALL}.")
         if problem := _problem(raw, inner):
-            return _mistake(_with_schema(f"{name} was not called: {problem}.", raw))
+            return mistake(_with_schema(f"{name} was not called: {problem}.", raw))
         return InnerCall(name, route, inner if inner is not None else b"{}", raw)
 
     def _entry(self, key: object) -> CatalogEntry | None:
@@ -314,11 +315,3 @@ def own_arguments(arguments: Bytes | None) -> Mapping[str, Any]:
     except BadJson as exc:
         raise MCPError(INVALID_PARAMS, f"the arguments cannot be read: {exc}") from None
     return values if isinstance(values, Mapping) else {}
-
-
-def _text(text: str, structured: Mapping[str, Any]) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": False}
-
-
-def _mistake(text: str) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "isError": True}

@@ -6,6 +6,7 @@ A request is checked here against JSON-RPC; what its method demands of its param
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,6 +16,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 from pydantic import ValidationError
 
+from holdfast.config import each_key_once
 from holdfast.wire import (
     SMALL_BYTES,
     BadJson,
@@ -36,10 +38,12 @@ from holdfast.wire import (
 
 __all__ = [
     "Message",
+    "canonical",
     "error_message",
     "error_of",
     "notice_message",
     "read_message",
+    "read_strictly",
     "request_message",
     "result_message",
     "result_pieces",
@@ -165,6 +169,24 @@ def _read_meta(raw: Bytes) -> Mapping[str, Any]:
     if not isinstance(meta, dict):
         raise MCPError(INVALID_PARAMS, "`_meta` is not an object")
     return meta
+
+
+def read_strictly(raw: Bytes) -> Any:
+    """A value as every reader reads it; raises ``ValueError`` where two may differ: what a person approves."""
+    try:
+        return json.loads(bytes(raw).decode("utf-8", "surrogatepass"), object_pairs_hook=each_key_once)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def canonical(raw: Bytes) -> bytes:
+    """The same bytes for the same value, however it is written; what is large must be written the same."""
+    if len(raw) > SMALL_BYTES:
+        return bytes(raw)
+    try:
+        return json.dumps(read_strictly(raw), sort_keys=True, separators=(",", ":")).encode()
+    except ValueError:
+        return bytes(raw)
 
 
 def error_of(exc: Exception) -> ErrorData:

@@ -13,7 +13,6 @@ server's questions as requests, and the hub repeats the call with the answers, a
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,11 +33,9 @@ from holdfast.endpoint.clients import (
     RequestHomes,
     require_capability,
 )
+from holdfast.endpoint.inbound import canonical
 from holdfast.wire import (
     CLIENT_REQUESTS,
-    SMALL_BYTES,
-    BadJson,
-    Bytes,
     Fields,
     LoadedObject,
     RawObject,
@@ -46,7 +43,6 @@ from holdfast.wire import (
     dumps,
     join_fields,
     load_members,
-    loads,
 )
 
 __all__ = ["EXPIRED", "MAX_ROUNDS", "OpenCall", "PendingCalls", "next_round", "request_identity"]
@@ -76,18 +72,8 @@ def request_identity(call: Call) -> str:
     """What a repeated request must share with the original one."""
     digest = hashlib.sha256(f"{call.method}\0{call.principal}".encode("utf-8", "surrogatepass"))
     for key in ("name", "uri", "arguments"):
-        digest.update(b"\0" + _canonical(call.params[key]) if key in call.params else b"\1")
+        digest.update(b"\0" + canonical(call.params[key]) if key in call.params else b"\1")
     return digest.hexdigest()
-
-
-def _canonical(raw: Bytes) -> bytes:
-    """The same bytes for the same value, however it is written; what is large must be written the same."""
-    if len(raw) > SMALL_BYTES:
-        return bytes(raw)
-    try:
-        return json.dumps(loads(raw), sort_keys=True).encode()
-    except BadJson:
-        return bytes(raw)
 
 
 _QUESTION: TypeAdapter[object] = TypeAdapter(InputRequest)

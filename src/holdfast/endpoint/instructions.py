@@ -59,10 +59,12 @@ __all__ = [
     "error_result",
     "initialize",
     "instructions",
+    "mistake",
     "outcome_unknown",
     "own_capabilities",
     "program_in",
     "protocol_error",
+    "said",
     "stateless_notice",
     "unknown_name",
     "warnings_at",
@@ -112,6 +114,16 @@ def error_result(error: HoldfastError) -> dict[str, Any]:
     """
     text = {"type": "text", "text": explain(error)}
     return {"content": [text], "isError": True, "_meta": {FAILURE_KEY: _mark(error)}}
+
+
+def said(text: str, structured: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of one of the hub's own tools: for a model, and for a program."""
+    return {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": False}
+
+
+def mistake(text: str) -> dict[str, Any]:
+    """The result of one of the hub's own tools that was called wrongly: a model reads what to do next."""
+    return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
 def _mark(error: HoldfastError) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from holdfast.core import (
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.clients import Call, LivesElsewhere, RequestHomes
 from holdfast.endpoint.find_tools import DESCRIBE, FIND, FindTools, find_definitions, listed_for_find, own_arguments
-from holdfast.endpoint.instructions import LOGIN_TOOL, STATUS_TOOL, identity, warnings_at
+from holdfast.endpoint.instructions import LOGIN_TOOL, STATUS_TOOL, identity, mistake, said, warnings_at
 from holdfast.endpoint.user_login import login_tool, offers_login
 from holdfast.endpoint.view import View
 from holdfast.hub import (
@@ -139,16 +139,18 @@ def _offers_status(view: View) -> bool:
 
 def status_tool() -> dict[str, Any]:
     """Return the tool for the list."""
+    about = "Which MCP servers behind this endpoint are unavailable, why, and when to try again."
+    return _tool_about_servers(STATUS_TOOL, "Holdfast status", about, "all servers if left out")
+
+
+def _tool_about_servers(name: str, title: str, description: str, default: str) -> dict[str, Any]:
+    """A tool that reads what the hub knows, of one server or of several."""
+    server = {"type": "string", "description": f"The id of one server; {default}."}
     return {
-        "name": STATUS_TOOL,
-        "title": "Holdfast status",
-        "description": "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "server": {"type": "string", "description": "The id of one server; all servers if left out."}
-            },
-        },
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": {"type": "object", "properties": {"server": server}},
         "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
     }
 
@@ -169,12 +171,14 @@ def status_result(view: View, arguments: Mapping[str, Any], findings: Mapping[st
     wanted = arguments.get("server")
     servers = {name: one for name, one in _servers(view, findings).items() if wanted in (None, name)}
     if wanted is not None and not servers:
-        known = ", ".join(view.servers) or "none"
-        text = f"No server named {quoted(str(wanted)[:400])} is configured. Configured: {known}."
-        return {"content": [{"type": "text", "text": text}], "isError": True}
+        return _no_server(view, wanted)
     lines = [_line(name, one) for name, one in servers.items()]
-    text = "\n".join(filter(None, (warnings_at(view), *lines)))
-    return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": servers}, "isError": False}
+    return said("\n".join(filter(None, (warnings_at(view), *lines))), {"servers": servers})
+
+
+def _no_server(view: View, wanted: object) -> dict[str, Any]:
+    known = ", ".join(view.servers) or "none"
+    return mistake(f"No server named {quoted(str(wanted)[:400])} is configured. Configured: {known}.")
 
 
 def status_contents(view: View, findings: Mapping[str, str]) -> dict[str, Any]:
@@ -250,18 +254,8 @@ def _offers_doctor(view: View) -> bool:
 
 def doctor_tool() -> dict[str, Any]:
     """Return the tool for the list."""
-    return {
-        "name": DOCTOR_TOOL,
-        "title": "Holdfast doctor",
-        "description": "Why an MCP server behind this endpoint fails: cause, evidence, and what a person can do.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "server": {"type": "string", "description": "The id of one server; all that fail if left out."}
-            },
-        },
-        "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
-    }
+    about = "Why an MCP server behind this endpoint fails: cause, evidence, and what a person can do."
+    return _tool_about_servers(DOCTOR_TOOL, "Holdfast doctor", about, "all that fail if left out")
 
 
 def _doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,9 +263,7 @@ def _doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:
     wanted = arguments.get("server")
     healths = {name: health for name, health in view.hub.servers.items() if view.covers(name)}
     if wanted is not None and wanted not in healths:
-        known = ", ".join(view.servers) or "none"
-        text = f"No server named {quoted(str(wanted)[:400])} is configured. Configured: {known}."
-        return {"content": [{"type": "text", "text": text}], "isError": True}
+        return _no_server(view, wanted)
     ill = [name for name, one in healths.items() if (name == wanted if wanted is not None else one.failure is not None)]
     told = {name: _diagnosis(view, name, healths[name]) for name in ill[:MOST_SERVERS]}
     parts = [_doctor_words(name, one) for name, one in told.items()]
@@ -279,8 +271,7 @@ def _doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:
         parts.append(f"{len(more)} more servers fail: {', '.join(more)}. Ask about each by `server`.")
     if not parts:
         parts.append(f"No server fails: {len(healths)} of {len(healths)} can be used.")
-    text = "\n\n".join(parts)
-    return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": told}, "isError": False}
+    return said("\n\n".join(parts), {"servers": told})
 
 
 def _diagnosis(view: View, name: str, health: Health) -> dict[str, Any]:

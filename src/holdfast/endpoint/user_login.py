@@ -41,7 +41,7 @@ from holdfast.access import LOCAL
 from holdfast.core import State, command_line, quoted
 from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.input_required import EXPIRED, request_identity
-from holdfast.endpoint.instructions import LOGIN_TOOL
+from holdfast.endpoint.instructions import LOGIN_TOOL, mistake, said
 from holdfast.endpoint.view import View
 from holdfast.hub import Hub, Slot
 from holdfast.keys import KeyRing
@@ -130,7 +130,7 @@ class LoginsInConversation:
             named = quoted(str(wanted)[:400]) if wanted is not None else "no server"
             known = ", ".join(own) or "none"
             text = f"The argument `server` names {named}. Servers that take a login of yours: {known}."
-            return RawObject.of({"content": [{"type": "text", "text": text}], "isError": True})
+            return RawObject.of(mistake(text))
         server = str(wanted)
         if (instead := await self.before(call, server)) is not None:
             return instead
@@ -138,10 +138,11 @@ class LoginsInConversation:
             spec = self._hub.registry.slot(server).spec
             takes_one = bool(self._users.grants(call.principal).address_of(spec))
             words = f"You are logged in to MCP server '{server}'." if takes_one else f"'{server}' takes no login."
-            return _told(server, "logged_in" if takes_one else "not_needed", words)
+            status = "logged_in" if takes_one else "not_needed"
+            return RawObject.of(said(words, {"server": server, "status": status}))
         command = command_line("login", server=server, options=("--user", call.principal))
         words = f"{_missing(server)} The login is made where this hub runs, by the command: {command}"
-        return _told(server, "login_required", words)
+        return RawObject.of(said(words, {"server": server, "status": "login_required"}))
 
     async def before(self, call: Call, server: str) -> RawObject | None:
         """Lead the user to the login that a call needs. None: the call may go on; else what its client gets instead.
@@ -288,16 +289,7 @@ def _instead(call: Call, server: str, words: str, link: str) -> RawObject:
     data = {"server": server, "status": "login_required", **({"url": link} if link else {})}
     if call.method != "tools/call":
         raise MCPError(INTERNAL_ERROR, words, data)
-    return RawObject.of(
-        {"content": [{"type": "text", "text": words}], "_meta": {"holdfast/login": data}, "isError": True}
-    )
-
-
-def _told(server: str, status: str, text: str) -> RawObject:
-    structured = {"server": server, "status": status}
-    return RawObject.of(
-        {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": False}
-    )
+    return RawObject.of(mistake(words) | {"_meta": {"holdfast/login": data}})
 
 
 # The links.
