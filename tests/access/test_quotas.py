@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import socket
@@ -26,7 +27,7 @@ from holdfast.access.guard import (
 from holdfast.access.principals import TokenPolicy
 from holdfast.access.quotas import QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
-from holdfast.front.acceptor import Acceptor, AdmittedProtocol
+from holdfast.front.acceptor import Acceptor
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from tests.harness.web import serving
@@ -176,7 +177,7 @@ async def test_connections_that_are_pushed_out_as_they_are_taken_leave_no_descri
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     gc.disable()  # it would close them too, but too late
     flood = [socket.create_connection(listener.getsockname()) for _ in range(100)]
-    acceptor = Acceptor(listener, AdmittedProtocol, limits=limits)
+    acceptor = Acceptor(listener, lambda _: asyncio.Protocol(), limits=limits)
     try:
         with anyio.fail_after(10):
             while limits.closed < 96 or number_open(flood) > 4:

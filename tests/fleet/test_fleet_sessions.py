@@ -33,9 +33,8 @@ from holdfast.fleet.replica_state import ReplicaState
 from holdfast.fleet.shared_events import SharedEvent, SharedEvents
 from holdfast.front import requests
 from holdfast.front.app import Front, create_app
-from holdfast.front.fleet_sessions import FleetSessions
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import SessionRecord
+from holdfast.front.session_store import FleetSessions, SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.hub.hub import Hub
 from holdfast.keys import KeyRing

@@ -16,13 +16,13 @@ import pytest
 from holdfast.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
 from holdfast.core.replicas import member
+from holdfast.endpoint import EndpointAddress
 from holdfast.endpoint.tasks import ServerTask, TaskIds
 from holdfast.fleet import Fleet, PeerAddress, Peers, StoreUnavailable, home_name
 from holdfast.front import requests
 from holdfast.front.app import create_app
 from holdfast.front.http import HttpEndpoint
-from holdfast.front.peer_listener import PeerListener
-from holdfast.front.peer_requests import MOST_TRIES
+from holdfast.front.peer_requests import MOST_TRIES, PeerListener
 from holdfast.front.requests import Request
 from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.hub import Hub
@@ -710,10 +710,12 @@ async def test_what_another_replica_asks_about_a_session_is_asked_for_its_princi
     async with scene(tokens=TOKENS) as (_, (a, _), http):
         ada = LegacyClient(http, "the token of ada is long")
         await ada.begin(a)
-        sessions = a.served.app.state.front.endpoint_of(None).sessions
+        front = a.served.app.state.front
+        everywhere, other = front.endpoint_of(None), front.endpoint_of(EndpointAddress(None, "find").label)
         named = ada.headers["mcp-session-id"]
-        assert sessions.in_use(named, "ada") is not None
-        assert sessions.in_use(named, "bob") is None
+        assert front.sessions.in_use(everywhere, named, "ada") is not None
+        assert front.sessions.in_use(everywhere, named, "bob") is None
+        assert front.sessions.in_use(other, named, "ada") is None
 
 
 async def test_an_answer_for_a_replica_that_is_gone_is_refused_with_the_reason() -> None:

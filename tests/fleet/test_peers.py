@@ -8,12 +8,12 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from holdfast.access import ClientKey, Principal
-from holdfast.endpoint import LivesElsewhere
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.fleet import (
     ABOUT_HEADER,
@@ -26,8 +26,8 @@ from holdfast.fleet import (
     PeerUnreachable,
     written,
 )
-from holdfast.front import acceptor
-from holdfast.front.peer_listener import PeerListener, SessionsInMemory
+from holdfast.front import tls
+from holdfast.front.peer_requests import PeerListener, refuse_forwarded
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
@@ -51,22 +51,18 @@ class Endpoints:
         self.gone = anyio.Event()
         self.go_on = anyio.Event()
 
-    @property
-    def sessions(self) -> SessionsInMemory:
-        raise NotImplementedError
-
     def endpoint_of(self, server: str | None) -> Endpoints | None:
         return None if server == "unknown" else self
 
     def release(self, owner: ClientKey) -> None:
         self.released.append(owner)
 
-    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
-        self.came.append((request, principal))
+    async def serve(self, request: Request, reply: Reply) -> None:
+        self.came.append((request, request.principal))
         body = await request.body(1 << 20)
         match request.headers.get("x-act"):
             case "moved":
-                raise LivesElsewhere("r9")
+                refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
             case "abort":
                 reply.abort()
             case "stream":
@@ -81,6 +77,9 @@ class Endpoints:
 
 class OfUsers:
     """The endpoints for the slots of users at other replicas."""
+
+    async def admit(self, request: Request, reply: Reply) -> OfUsers:
+        return self
 
     async def serve(self, request: Request, reply: Reply) -> None:
         reply.plain(200, b"as a hub")
@@ -112,7 +111,8 @@ class Fleet:
         tasks = await self.stack.enter_async_context(anyio.create_task_group())
         self.stack.callback(tasks.cancel_scope.cancel)
         hub = self.hubs[name] = Endpoints()
-        listener = self.listeners[name] = PeerListener(hub, peers, OfUsers(), lambda user: user == "ada")
+        paths = cast("Any", OfUsers())
+        listener = self.listeners[name] = PeerListener(cast("Any", hub), peers, paths, lambda user: user == "ada")
         tasks.start_soon(peers.run)
         tasks.start_soon(listener.run)
         await all_blocked()
@@ -260,7 +260,7 @@ async def test_connections_of_a_removed_key_end_and_the_next_request_makes_other
     assert await send(a, "b") == b"echo hello"
     (first,) = fleet.listeners["b"].connections
     ring[0] = KeyRing([KEY])
-    await came_true(lambda: first.lost)
+    await came_true(lambda: first.out.lost)
     assert await send(a, "b") == b"echo hello"
 
 
@@ -292,7 +292,7 @@ async def bare(address: str) -> AsyncIterator[anyio.abc.SocketStream]:
 async def test_a_stranger_comes_to_no_request_and_its_silence_is_cut(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.2)
     a = await fleet.add("a")
     async with bare(a.address) as silent:
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):

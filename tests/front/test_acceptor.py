@@ -9,14 +9,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from holdfast.access.connections import ConnectionLimits
-from holdfast.front.acceptor import Acceptor, AdmittedProtocol
+from holdfast.access.connections import Admission, ConnectionLimits
+from holdfast.front.acceptor import Acceptor
 
 pytestmark = pytest.mark.anyio
 
 
-class Greeter(AdmittedProtocol):
+class Greeter(asyncio.Protocol):
     """Says a word to its client, and ends."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -24,7 +27,6 @@ class Greeter(AdmittedProtocol):
         transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        assert self.admission is not None
         self.admission.end()
 
 

@@ -14,7 +14,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.front import answer_writer, asgi, listener, requests
+from holdfast.front import listener, requests
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
@@ -31,6 +31,9 @@ class Endpoint:
     def __init__(self, serve: Any) -> None:
         self.serve = serve
         self.bodies = BodyBudget()
+
+    async def admit(self, request: Request, reply: Reply) -> Endpoint:
+        return self
 
     def claims(self, path: str) -> bool:
         return path == "/mcp"
@@ -137,7 +140,7 @@ async def test_a_request_is_answered_though_bytes_follow_that_are_not_served(aft
     async def late(request: Request, reply: Reply) -> None:
         served.append(await request.body(1 << 20))
         await asyncio.sleep(0)
-        assert not reply.lost
+        assert not reply.out.lost
         reply.plain(200, served[-1])
 
     async with connected(late) as (reader, writer):
@@ -195,7 +198,7 @@ async def test_a_client_that_sends_no_complete_request_is_cut_off(sent: bytes, m
 async def test_a_body_that_comes_byte_by_byte_is_cut_off_although_it_makes_progress(
     path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asgi, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "BODY_SECONDS", 0.2)
 
     async def slow(request: Request, reply: Reply) -> None:
         reply.plain(200, await request.body(1 << 20, within=0.2))
@@ -280,13 +283,13 @@ async def test_a_client_that_leaves_is_noticed_without_a_task() -> None:
 class Unread:
     """A reply of which so much is unread."""
 
-    def __init__(self, unread: int, connection: object = None) -> None:
+    def __init__(self, unread: int, out: Unread | None = None) -> None:
         self.unread = unread
-        self.connection = connection or self
+        self.out = out or self
         self.lost = self.aborted = False
 
     def abort(self) -> None:
-        self.aborted = self.lost = True
+        self.aborted = self.out.lost = True
 
 
 @pytest.mark.requirement("HUB-17")
@@ -302,7 +305,7 @@ def test_a_client_that_does_not_read_is_cut_off_at_its_own_bound() -> None:
 
 @pytest.mark.requirement("HUB-17")
 def test_large_results_on_one_connection_are_counted_once() -> None:
-    backlog, session, connection = Backlog(per_session=100, most=100), object(), object()
+    backlog, session, connection = Backlog(per_session=100, most=100), object(), Unread(90)
     replies = [Unread(90, connection) for _ in range(3)]
     for reply in replies:
         backlog.wrote(reply, session)  # type: ignore[arg-type]
@@ -323,14 +326,14 @@ async def test_messages_that_are_sent_in_a_row_go_out_in_one_write_and_in_their_
     written: list[bytes] = []
 
     async def serve(request: Request, reply: Reply) -> None:
-        connection: Any = reply.connection
-        write = connection._out._transport.write
+        out: Any = reply.out
+        write = out._transport.write
 
         def noted(data: bytes) -> None:
             written.append(data)
             write(data)
 
-        connection._out._transport = Watched(connection._out._transport, write=noted)
+        out._transport = Watched(out._transport, write=noted)
         await request.body(1 << 20)
         reply.streams = True
         for number in range(20):
@@ -352,13 +355,13 @@ async def test_what_waits_to_be_written_together_is_bounded_and_goes_out_before_
     waiting: list[int] = []
 
     async def serve(request: Request, reply: Reply) -> None:
-        connection: Any = reply.connection
+        out: Any = reply.out
         request.keep_alive = False
         for _ in range(20):
             reply.event(b"x" * 10_000)
-            waiting.append(connection._out._pieces_size)
+            waiting.append(out._pieces_size)
         reply.result(b"last")
-        connection._out.close()
+        out.close()
 
     async with connected(serve) as (reader, writer):
         writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
@@ -366,7 +369,7 @@ async def test_what_waits_to_be_written_together_is_bounded_and_goes_out_before_
         assert await reader.read() == b""
     assert body.count(b"x" * 10_000) == 20
     assert body.endswith(b"data: last\n\n")
-    assert max(waiting) < answer_writer.TOGETHER_BYTES
+    assert max(waiting) < requests.TOGETHER_BYTES
 
 
 class Watched:
@@ -415,7 +418,7 @@ async def test_requests_that_are_sent_ahead_are_read_and_served_in_turns(kind: s
 
     async def look(request: Request, reply: Reply) -> None:
         nonlocal most
-        most = max(most, len(request._source.queue))  # type: ignore[attr-defined]  # what it holds
+        most = max(most, len(request._source.queue))  # what it holds
         reply.plain(200, b"%d" % len(await request.body(1 << 20)))
 
     with measured_loop() as steps:

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
+from holdfast.access import peer_at
+from holdfast.access.connections import ConnectionLimits
 from holdfast.access.principals import TokenPolicy
 from holdfast.front.app import create_app
-from holdfast.front.listener import HttpConnection
+from holdfast.front.listener import HttpConnection, HttpConnections
 from holdfast.hub.hub import Hub
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-11", "SEC-7")]
@@ -119,7 +119,7 @@ class Wire(asyncio.Transport):
     async def run(self) -> bytes:
         """All that was written when no more happens, apart from what differs from time to time."""
         idle, seen = 0, 0
-        while idle < 40 and not self.protocol.lost:
+        while idle < 40 and not self.protocol.out.lost:
             await asyncio.sleep(0)
             if self._pieces and self._reading and not self._closing:
                 self.protocol.data_received(self._pieces.pop())
@@ -165,10 +165,15 @@ async def connections() -> AsyncIterator[Any]:
     """Makes connections of a hub that asks for a token."""
     hub = Hub.from_config({"mcpServers": {}})
     app = create_app(hub, tokens=TokenPolicy(tokens={"ada": "t"}))
-    config = uvicorn.Config(app, http=HttpConnection, log_level="critical", ws="none")
-    config.load()
+    server = HttpConnections(app.state.endpoint, app)
+
+    def made() -> HttpConnection:
+        admission = ConnectionLimits().enter(peer_at(("127.0.0.1", 1), None))
+        assert admission is not None
+        return server.connection(admission)
+
     async with hub, app.router.lifespan_context(app):
-        yield lambda: HttpConnection(config, ServerState(), {})
+        yield made
 
 
 async def _differ(streams: int, seed: int) -> list[tuple[bytes, list[bytes], bytes, bytes]]:

@@ -8,43 +8,26 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import uvicorn
 
 from holdfast.access.connections import ConnectionLimits, PeerUids
 from holdfast.front.acceptor import Acceptor
-from holdfast.front.listener import HttpConnection
+from holdfast.front.listener import HttpConnections
 from holdfast.serve.listening_socket import bind
 
 
 class _Server(uvicorn.Server):
-    """Says when it has started; streams that are still open when it ends are cut."""
+    """Serves an application that is not the hub's. It says when it has started, and cuts streams when it ends."""
 
-    def __init__(self, app: Callable[..., Any], *, accept: bool = False, tls: ssl.SSLContext | None = None) -> None:
-        own = hasattr(getattr(app, "state", None), "endpoint")  # the hub serves its MCP endpoints on the connection
-        http: Any = HttpConnection if own else "auto"
-        super().__init__(uvicorn.Config(app, http=http, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
-        self.up = anyio.Event()
-        self._accept = accept
-        self._tls = tls
-        self._app: Any = app
+    def __init__(self, app: Callable[..., Any], up: anyio.Event) -> None:
+        super().__init__(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
+        self.up = up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if not self._accept:
-            await super().startup(sockets)
-        else:
-            await super().startup([])
-            made = lambda: HttpConnection(self.config, self.server_state, self.lifespan.state)  # noqa: E731
-            limits, refused = ConnectionLimits(), self._app.state.endpoint.certificate_refused
-            self.servers = cast(
-                "Any",
-                [
-                    Acceptor(one, made, limits=limits, uids=PeerUids.open(), tls=self._tls, on_refused=refused)
-                    for one in sockets or ()
-                ],
-            )
+        await super().startup(sockets)
         self.up.set()
 
 
@@ -57,20 +40,55 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     unix: Path | None = None,
 ) -> AsyncIterator[str]:
-    """The address at which the application answers; with ``accept``, connections are taken as the program does it."""
+    """The address at which the application answers; with ``accept``, the user of each peer is found, as by the program.
+
+    The hub serves its MCP endpoints on the connection, any other application is uvicorn's.
+    """
     listener = bind("127.0.0.1", port) if unix is None else _unix_listener(unix)
     name = listener.getsockname()
-    server = _Server(app, accept=accept, tls=tls)
+    if hasattr(getattr(app, "state", None), "endpoint"):
+        served = _hub_served(app, listener, PeerUids.open() if accept else None, tls)
+    else:
+        served = _app_served(app, listener)
+    async with served:
+        yield f"{'https' if tls is not None else 'http'}://127.0.0.1:{name[1]}" if unix is None else f"unix:{unix}"
+    _end_watchers()
+
+
+@asynccontextmanager
+async def _hub_served(
+    app: Any, listener: socket.socket, uids: PeerUids | None, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
+    endpoint = app.state.endpoint
+    server, refused = (
+        HttpConnections(endpoint, app),
+        getattr(endpoint, "certificate_refused", lambda _peer, _reason: None),
+    )
+    async with app.router.lifespan_context(app):
+        acceptor = Acceptor(
+            listener, server.connection, limits=ConnectionLimits(), uids=uids, tls=tls, on_refused=refused
+        )
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):  # it ends in good order, also under a test that fails
+                acceptor.close()
+                await acceptor.wait_closed()
+                await server.close(0)
+
+
+@asynccontextmanager
+async def _app_served(app: Callable[..., Any], listener: socket.socket) -> AsyncIterator[None]:
+    server = _Server(app, anyio.Event())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_serve, server, listener)
         try:
             # A child that is started meanwhile holds the loop until the process that forks for it has its imports.
             with anyio.fail_after(60):
                 await server.up.wait()
-            yield f"{'https' if tls is not None else 'http'}://127.0.0.1:{name[1]}" if unix is None else f"unix:{unix}"
+            yield
         finally:
             server.should_exit = True
-    _end_watchers()
 
 
 def _unix_listener(path: Path) -> socket.socket:

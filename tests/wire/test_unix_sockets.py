@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from holdfast.access.connections import ConnectionLimits
+from holdfast.access.connections import Admission, ConnectionLimits
 from holdfast.core import NetworkFailure, NetworkFault
-from holdfast.front.acceptor import Acceptor, AdmittedProtocol
+from holdfast.front.acceptor import Acceptor
 from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool
 
@@ -28,20 +28,21 @@ NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="to become another user takes root")
 
 
-class NamesItsPeer(AdmittedProtocol):
+class NamesItsPeer(asyncio.Protocol):
     """Answers each request with the name of the peer, as the acceptor found it."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        assert self.admission is not None
         name = self.admission.peer.name.encode()
         self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(name), name))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        assert self.admission is not None
         self.admission.end()
 
 

@@ -1,11 +1,14 @@
-"""Streamable HTTP, both eras: the shell of HTTP around the exchange, for one endpoint.
+"""Streamable HTTP, both eras: who sends a request, to which endpoint, and the shell of HTTP around its exchange.
+
+``McpPaths`` admits a request: it finds the principal and the endpoint (``/mcp`` for all servers, ``/servers/{id}/mcp``
+for one; ``?tools=``, ``?profile=`` and ``?folder=`` choose). ``HttpEndpoint`` answers it.
 
 A request of the modern era stands alone: it has an exchange of its own, and ends when its client closes the connection.
 A legacy client has a session, and the session has the exchange. A legacy request goes on when its connection is gone,
 as its protocol has it, and its client can come back for the rest.
 
     POST    one message (or a batch, in one version), and the answer to it: plain JSON or an event stream
-    GET     the stream of notices, or one that broke (``resumption``)
+    GET     the stream of notices, or one that broke (``streams.StreamOpener``)
     DELETE  ends a session, or the connections of a client key
 
 What belongs here: which status an answer has, which form a client takes (JSON alone or event streams), quotas, bodies
@@ -20,9 +23,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import parse_qsl
 
 from mcp import MCPError
 from mcp.shared.inbound import (
@@ -35,15 +39,33 @@ from mcp.shared.inbound import (
 )
 from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from opentelemetry.context import Context, attach
+from opentelemetry.propagate import extract
 from pydantic import ValidationError
 
-from holdfast.access import Principal, QuotaExceeded, Quotas
+from holdfast.access import (
+    LOCAL,
+    AccessRules,
+    ClientPeer,
+    Principal,
+    QuotaExceeded,
+    Quotas,
+    Refused,
+    client_key_in,
+    is_endpoint,
+)
+from holdfast.config import Settings
 from holdfast.endpoint import (
     ROOTS_CHANGED,
+    TOOLS_MODES,
+    ClientFolders,
+    EndpointAddress,
     Exchange,
     LivesElsewhere,
     McpServer,
     Message,
+    RootFolder,
+    View,
     error_message,
     error_of,
     initialize,
@@ -52,19 +74,19 @@ from holdfast.endpoint import (
     read_message,
     result_message,
 )
-from holdfast.front.peer_requests import MOST_TRIES, UNKNOWN_QUESTION, PeerRequests, RequestOwner
-from holdfast.front.requests import BodyBudget, Reply, Request
-from holdfast.front.resumption import StreamOpener
-from holdfast.front.session_id import SessionIds
+from holdfast.front.peer_requests import MOST_TRIES, UNKNOWN_QUESTION, PeerRequests, refuse_forwarded
+from holdfast.front.requests import JSON_HEADER, BodyBudget, Reply, Request
 from holdfast.front.sessions import HttpSession, HttpSessions
-from holdfast.front.streams import CANCELLED, Backlog, MessageStream
-from holdfast.wire import Bytes, RawObject, text_of
+from holdfast.front.streams import CANCELLED, MessageStream, StreamOpener
+from holdfast.hub import AccessRefused, is_tracing
+from holdfast.wire import LEAVING_HEADER, Bytes, RawObject, dumps, text_of
 
-__all__ = ["HttpEndpoint"]
+if TYPE_CHECKING:
+    from holdfast.front.app import Front
+
+__all__ = ["HttpEndpoint", "McpPaths", "root_folder"]
 
 log = logging.getLogger("holdfast.front")
-
-JSON_HEADER: Final = b"content-type: application/json\r\n"
 
 QUOTA_EXCEEDED: Final = -32029
 """A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
@@ -76,11 +98,117 @@ NO_WAY_TO_REPLICAS: Final = (
 
 LISTEN: Final = "subscriptions/listen"
 
+LONGEST_QUERY: Final = 4_096
+"""How many bytes of the query of an address are read."""
+
+_LEAVING_HEADERS: Final = JSON_HEADER + f"retry-after: 1\r\n{LEAVING_HEADER}: 1\r\n".encode()
+_LEAVING: Final = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
+
 _ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
 """The headers by which a gateway may decide where a modern request goes."""
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
+
+
+class McpPaths:
+    """The paths of MCP: checks access, finds the sessions, and lets them answer."""
+
+    def __init__(self, front: Front, rules: AccessRules, folders: ClientFolders | None = None) -> None:
+        self._front = front
+        self._rules = rules
+        self._folders = folders
+
+    @property
+    def retiring(self) -> bool:
+        """Whether each answer is the last one of its connection."""
+        return self._front.retiring
+
+    @property
+    def bodies(self) -> BodyBudget:
+        """The room for bodies."""
+        return self._front.bodies
+
+    def certificate_refused(self, peer: ClientPeer, reason: str) -> None:
+        """A client certificate does not verify."""
+        journal = self._front.hub.registry.journal
+        journal.write(AccessRefused(kind="certificate", source=peer.name, reason=reason, at=journal.clock.now()))
+
+    def claims(self, path: str) -> bool:
+        """Whether a path is an MCP endpoint."""
+        return is_endpoint(path)
+
+    async def admit(self, request: Request, reply: Reply) -> HttpEndpoint | None:
+        """Find the principal and the endpoint of a request; None if it is refused, and has its answer."""
+        if self._front.refusing:
+            reply.plain(503, _LEAVING, _LEAVING_HEADERS)
+            return None
+        found = await self._rules.check(
+            request.headers,
+            client_verified=request.client_verified,
+            client_names=request.client_names,
+            admission=request.admission,
+            path=request.head.raw_path.decode("ascii", "replace"),
+        )
+        if isinstance(found, Refused):
+            headers = {"content-type": "application/json", **found.headers}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
+            return None
+        request.principal = found
+        server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
+        address = _address(server, request.head.query, self._front.hub.registry.config.settings)
+        if isinstance(address, EndpointAddress) and address.folder is not None:
+            address = await _in_folder(address, found, self._folders)
+        endpoint = self._front.endpoint_of(address.label) if isinstance(address, EndpointAddress) else None
+        if endpoint is not None and server is not None and not _is_there(endpoint.server.view, server, found):
+            endpoint = None
+        if endpoint is None:
+            text = f"no server named {server!r} is configured" if isinstance(address, EndpointAddress) else address
+            reply.plain(404, dumps({"error": text}))
+        elif is_tracing():
+            # The task of this connection has the context until its next request.
+            attach(extract(request.headers, Context()))
+        return endpoint
+
+
+def _is_there(view: View, server: str, principal: Principal) -> bool:
+    """Whether a server is there for a principal. One that she may not see answers as one that is not configured."""
+    seen = view.seen_by(principal)
+    return seen.grants is None or seen.covers(server)
+
+
+async def _in_folder(
+    address: EndpointAddress, principal: Principal, folders: ClientFolders | None
+) -> EndpointAddress | str:
+    """The address with the folder that it names, whose servers run from now on; or what is wrong with it.
+
+    Only programs of the hub's own user name a folder of its machine: a remote caller could start what is in it.
+    """
+    if principal.name != LOCAL.name or folders is None:
+        return "`folder=` is for local clients of a hub that serves a file"
+    named = address.folder or ""
+    folder = folders.of(named, "/") if named.startswith("/") else None
+    if folder is None:
+        return f"`folder={named}` names no folder: write its whole path"
+    if not await folders.touch(folder):
+        return "clients work in too many folders"
+    return address._replace(folder=folder)
+
+
+def _address(server: str | None, query: bytes, settings: Settings) -> EndpointAddress | str:
+    """The endpoint that an address means, or what is wrong with it. Other parameters mean nothing."""
+    if not query:
+        return EndpointAddress(server, settings.tools)
+    asked = dict(parse_qsl(query[:LONGEST_QUERY].decode("latin-1")))
+    tools, profile = asked.get("tools", settings.tools), asked.get("profile")
+    mode = next((one for one in TOOLS_MODES if one == tools), None)
+    if mode is None:
+        return f"there is no endpoint with `tools={tools}`: write {' or '.join(f'tools={one}' for one in TOOLS_MODES)}"
+    known = [name for name, _ in settings.profiles]
+    if profile is not None and profile not in known:
+        return f"there is no profile {profile!r}; known: {', '.join(known) or 'none'}"
+    return EndpointAddress(server, mode, profile, asked.get("folder") or None)
 
 
 class RequestsInFlight:
@@ -122,51 +250,41 @@ class RequestsInFlight:
 class HttpEndpoint:
     """Serves one view of the hub to HTTP clients of either era."""
 
-    def __init__(  # noqa: PLR0913 - what all endpoints share
+    def __init__(
         self,
+        front: Front,
+        address: EndpointAddress,
         server: McpServer,
         sessions: HttpSessions,
-        ids: SessionIds,
-        *,
-        backlog: Backlog,
-        bodies: BodyBudget,
-        quotas: Quotas,
-        largest: Callable[[], int],
-        forget: Callable[[Mapping[str, str], Principal], bool],
         peers: PeerRequests | None,
     ) -> None:
-        """``largest`` is the bound of a body; ``forget`` ends the connections of a client key, if it was given one.
-
-        ``peers`` is the way to other replicas; None if there are none.
-        """
+        """``peers`` is the way to other replicas; None if there are none."""
+        self._front = front
         self.server = server
+        self.label = server.view.label
         self.sessions = sessions
-        self._shared_keys = ids.keys.shared
-        self._streams = StreamOpener(server, sessions, ids, peers)
-        self._backlog = backlog
-        self._bodies = bodies
-        self.in_flight = RequestsInFlight(quotas)
-        self._largest = largest
-        self._forget = forget
-        self._peers = peers
+        self.peers = peers
+        self.roots_of = partial(root_folder, front, address)
+        """Chooses the folder of a client by its roots."""
+        self._streams = StreamOpener(self)
+        self.in_flight = RequestsInFlight(front.quotas)
 
-    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
+    async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one HTTP request."""
-        request.principal = principal
-        headers = request.headers
+        headers, principal = request.headers, request.principal
         if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
             text = "Unsupported Media Type: send the body without a Content-Encoding"
             _refuse(reply, 415, text, b"accept-encoding: identity\r\n")
             return
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._serve_modern(request, reply, principal, version)
+            await self._serve_modern(request, reply, version)
             return
         named = headers.get("mcp-session-id")
         if named is None:
-            await self._serve_without_session(request, reply, principal)
+            await self._serve_without_session(request, reply)
             return
-        session = await self.sessions.find(named, principal)
+        session = await self.sessions.find(self, named, principal)
         if isinstance(session, QuotaExceeded):
             _over_quota(reply, None, session)
         elif session is None:
@@ -178,10 +296,10 @@ class HttpEndpoint:
                     await self._serve_session(request, reply, session)
                 elif (message := await self._read_post(request, reply, session)) is not None:
                     rights = self.server.view.seen_by(principal).rights
-                    stream = MessageStream(session, reply, self._backlog, message.id, rights=rights)
+                    stream = MessageStream(session, reply, self.sessions.backlog, message.id, rights=rights)
                     reply.wait_for_result(session.header, stream.prime)
                     try:
-                        await session.exchange.handle(message, stream, request.headers, identity=request.principal)
+                        await session.exchange.handle(message, stream, headers, identity=principal)
                     except LivesElsewhere as found:
                         await self._answer_elsewhere(found, session.exchange, message, request, reply, stream)
                     finally:
@@ -192,9 +310,9 @@ class HttpEndpoint:
 
     # The legacy era.
 
-    async def _serve_without_session(self, request: Request, reply: Reply, principal: Principal) -> None:
+    async def _serve_without_session(self, request: Request, reply: Reply) -> None:
         """Only a handshake needs no session."""
-        if request.method == "DELETE" and self._forget(request.headers, principal):
+        if request.method == "DELETE" and self._forget(request):
             reply.plain(204, b"", b"")
         elif request.method in ("GET", "DELETE"):
             _refuse(reply, 400, "Bad Request: Missing session ID")
@@ -202,14 +320,13 @@ class HttpEndpoint:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         elif _takes_post(request, reply):
             try:
-                message = await read_message(await self._body(request, principal))
-                if _is_routed(request):
-                    _check_routing(message, request)
+                message = await read_message(await self._body(request))
+                _check_routing(message, request)
             except MCPError as exc:
                 reply.plain(400, error_message(None, exc.error))
                 return
             if message.is_request and message.method == "initialize":
-                self._initialize(message, reply, principal)
+                self._initialize(message, reply, request.principal)
             else:
                 _refuse(reply, 400, "Bad Request: Missing session ID")
 
@@ -225,7 +342,7 @@ class HttpEndpoint:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
-        session = self.sessions.begin(principal, settled.version, settled.capabilities, params.get("clientInfo"))
+        session = self.sessions.begin(self, principal, settled.version, settled.capabilities, params.get("clientInfo"))
         if isinstance(session, QuotaExceeded):
             _over_quota(reply, message, session)
         else:
@@ -251,11 +368,10 @@ class HttpEndpoint:
         """
         if not _takes_post(request, reply, session.header):
             return None
-        body = await self._body(request, session.principal)
+        body = await self._body(request)
         try:
             message = await read_message(body)
-            if _is_routed(request):
-                _check_routing(message, request)
+            _check_routing(message, request)
         except MCPError as exc:
             if is_batch(body, session.ticket.version) and not _is_routed(request):
                 await self._batch(body, request, reply, session)
@@ -274,12 +390,11 @@ class HttpEndpoint:
 
     async def _take(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A notification or an answer of a client: it may concern another replica."""
-        exchange, peers = session.exchange, self._peers
-        owner = self._owner(request.principal)
+        exchange, peers = session.exchange, self.peers
         if message.method is None and not exchange.questions.answered(message):
-            why: str | None = NO_WAY_TO_REPLICAS if self._shared_keys else UNKNOWN_QUESTION
+            why: str | None = NO_WAY_TO_REPLICAS if self.sessions.ids.keys.shared else UNKNOWN_QUESTION
             if peers is not None:
-                why = await peers.pass_answer(message, request, reply, owner)
+                why = await peers.pass_answer(message, request, reply)
             if why is not None:
                 _refuse(reply, 400, why, session.header)
             return
@@ -287,12 +402,12 @@ class HttpEndpoint:
         if peers is not None and message.method == "notifications/cancelled":
             key = message.cancelled_key()
             if key is not None and key not in exchange.calls:
-                self.server.broker.start(peers.cancel, session, self.server.view.label, key)
+                self.server.broker.start(peers.cancel, session, key)
         await exchange.handle(message, _KeptReply())  # an answer was settled above; that it came shows who is there
         if peers is not None and message.method == ROOTS_CHANGED and not request.forwarded:
             homes = self.server.broker.homes
             if homes is not None and (home := homes.known_elsewhere(session.client)) is not None:
-                await peers.pass_notice(home, request, owner)
+                await peers.pass_notice(home, request)
 
     async def _batch(self, body: bytes, request: Request, reply: Reply, session: HttpSession) -> None:
         """Serve the messages of a batch at the same time. The answers come together, when all are done."""
@@ -336,26 +451,26 @@ class HttpEndpoint:
 
     # The modern era.
 
-    async def _serve_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> None:
-        message = await self._read_modern(request, reply, principal, version)
+    async def _serve_modern(self, request: Request, reply: Reply, version: str) -> None:
+        message, principal = await self._read_modern(request, reply, version), request.principal
         if message is None or message.key is None:
             return
-        stream = MessageStream(None, reply, self._backlog)
+        stream = MessageStream(None, reply, self.sessions.backlog)
         reply.wait_for_result()
         exchange = Exchange(self.server, stream, era="modern", principal=principal)
         with request.ending_with_client(partial(exchange.cancel, message.key)):
             try:
-                await exchange.handle(message, stream, request.headers, identity=request.principal)
+                await exchange.handle(message, stream, request.headers, identity=principal)
             except LivesElsewhere as found:
                 await self._answer_elsewhere(found, exchange, message, request, reply, stream)
             finally:
                 self.in_flight.end(principal, counted=_counts(message, request))
 
-    async def _read_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> Message | None:
+    async def _read_modern(self, request: Request, reply: Reply, version: str) -> Message | None:
         """The request in a POST, which is in flight from now on; None if it is refused, and for a notification."""
         takes_json, reply.streams = _accepted(request.headers.get("accept"))
         if request.method != "POST":
-            if request.method == "DELETE" and self._forget(request.headers, principal):
+            if request.method == "DELETE" and self._forget(request):
                 reply.plain(204, b"", b"")
             else:
                 reply.plain(405, b"", b"allow: POST\r\n")
@@ -364,7 +479,7 @@ class HttpEndpoint:
             _refuse(reply, 406, "Not Acceptable: Client must accept application/json")
             return None
         try:
-            message = await read_message(await self._body(request, principal))
+            message = await read_message(await self._body(request))
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
@@ -377,7 +492,7 @@ class HttpEndpoint:
             reply.plain(400, error_message(message.id, error))
         elif message.method == LISTEN and not reply.streams:
             _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
-        elif (exceeded := self.in_flight.begin(principal, counted=_counts(message, request))) is not None:
+        elif (exceeded := self.in_flight.begin(request.principal, counted=_counts(message, request))) is not None:
             _over_quota(reply, message, exceeded)
         else:
             return message
@@ -385,10 +500,24 @@ class HttpEndpoint:
 
     # Both eras.
 
-    async def _body(self, request: Request, principal: Principal) -> bytes:
+    async def _body(self, request: Request) -> bytes:
         """The body of a request, with room for it."""
-        request.whole = await request.body(self._largest(), hold=partial(self._bodies.hold, request, principal.name))
+        largest = self._front.hub.registry.config.settings.limits.message_bytes
+        hold = partial(self._front.bodies.hold, request, request.principal.name)
+        request.whole = await request.body(largest, hold=hold)
         return request.whole
+
+    def _forget(self, request: Request) -> bool:
+        """A client without a session that sent a key of its own can end its connections by DELETE."""
+        try:
+            key = client_key_in(request.headers, request.principal)
+        except MCPError:
+            return False
+        if key is not None:
+            self._front.release(key)
+            if self.peers is not None:
+                self.server.broker.start(self.peers.forget_client, key)
+        return key is not None
 
     async def _answer_elsewhere(
         self,
@@ -403,11 +532,14 @@ class HttpEndpoint:
 
         A forwarded request goes no further.
         """
+        if self.peers is None:
+            raise found
         for _ in range(MOST_TRIES):
-            if self._peers is None or request.forwarded:
-                raise found
+            if request.forwarded:
+                refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
+                return
             try:
-                stream.done = await self._peers.answer(found, request, reply, self._owner(request.principal))
+                stream.done = await self.peers.answer(found, request, reply)
             except MCPError as exc:
                 stream.error(message.id or b"null", exc.error)
             if stream.done:
@@ -421,11 +553,24 @@ class HttpEndpoint:
         text = "the replica with the connections of this client was not found; try again"
         stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
 
-    def _owner(self, principal: Principal) -> RequestOwner:
-        return RequestOwner(self.server.view.label, principal)
-
     def __repr__(self) -> str:
         return f"<HttpEndpoint of {self.server.view!r} {self.in_flight}>"
+
+
+def root_folder(
+    front: Front, address: EndpointAddress, principal: Principal, variables: Mapping[str, str] | None = None
+) -> RootFolder | None:
+    """Chooses the folder of a client by its roots; None for one that named its folder, or may choose none."""
+    is_local = principal == LOCAL and principal.source == "local"  # another hub speaks for clients that are not
+    if front.folders is None or not is_local or address.server is not None or address.folder is not None:
+        return None
+
+    def server_of(folder: str | None) -> McpServer:
+        endpoint = front.endpoint_of(address._replace(folder=folder).label)
+        assert endpoint is not None  # noqa: S101 - it names no server
+        return endpoint.server
+
+    return RootFolder(front.folders, server_of, variables)
 
 
 class _KeptReply:
@@ -504,6 +649,8 @@ def _is_routed(request: Request) -> bool:
 
 def _check_routing(message: Message, request: Request) -> None:
     """Refuse a legacy request whose headers name another method or tool than its body: a gateway may decide by them."""
+    if not _is_routed(request):
+        return
     key = NAME_BEARING_METHODS.get(message.method or "")
     name = text_of(message.params.get(key)) if key is not None else None
     said = request.headers.get(MCP_METHOD_HEADER, message.method), request.headers.get(MCP_NAME_HEADER)

@@ -44,7 +44,8 @@ from holdfast.endpoint import (
     initialize,
     read_message,
 )
-from holdfast.front.app import Front, root_folder
+from holdfast.front.app import Front
+from holdfast.front.http import root_folder
 from holdfast.front.line_peek import id_in
 from holdfast.front.stdio import CHUNK, UNREAD_BYTES, PipeClient, PipeServer, Refuse
 from holdfast.wire import BadJson, dumps, loads, unix_peer_uid

@@ -8,8 +8,8 @@ Four parts make a connection, and each can be read alone:
 - ``RequestParser`` (request_parser.py) says what the bytes mean. It has no socket.
 - ``InboundRequests`` pulls requests out of it, two at most: the one that is answered, and the next one. The rest of
   what a client sends ahead stays unread, and the socket is paused.
-- ``AnswerWriter`` (answer_writer.py) writes the answers.
-- ``HttpConnection`` is the protocol of the event loop and the task that serves.
+- ``Reply`` and ``OutputBuffer`` (requests.py) write the answers.
+- ``HttpConnection`` is the protocol of the event loop and the task that serves. ``HttpConnections`` owns all of them.
 
 What must never happen:
 
@@ -27,19 +27,31 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
+import anyio
+
+from holdfast.access import Admission
 from holdfast.core import fault_line
-from holdfast.front.acceptor import AdmittedProtocol
-from holdfast.front.answer_writer import AnswerWriter, OutputBuffer
-from holdfast.front.asgi import AsgiExchange
 from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
-from holdfast.front.requests import BodyBudget, Gone, NoRoom, Reply, Request, TooLarge
+from holdfast.front.requests import (
+    BODY_SECONDS,
+    BUFFERED_BYTES,
+    BodyBudget,
+    Gone,
+    NoRoom,
+    OutputBuffer,
+    Reply,
+    Request,
+    TooLarge,
+    last_answer,
+)
+from holdfast.front.tls import ClientCertificate
 from holdfast.turns import STEP_SECONDS, Turns
 from holdfast.wire import dumps
 
-__all__ = ["HttpConnection", "MessageEndpoint"]
+__all__ = ["HttpConnection", "HttpConnections", "MessageEndpoint", "RequestHandler"]
 
 HEAD_SECONDS: Final = 10.0
 """How long a connection may take for the head of its first request, and of each later one once it has begun."""
@@ -53,13 +65,20 @@ MANY_BYTES: Final = 8 * 1024
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
 
-LAST_ANSWER_SECONDS: Final = 60.0
-"""How long the request under way may take, and a stream stay open, once the client's certificate does not count."""
+END_SECONDS: Final = 5.0
+"""How long the end of what is cut may take."""
 
-LONGEST_TIMER: Final = 24 * 3600.0
-"""Seconds; a certificate may be valid for longer than an event loop can count, and clocks are set."""
+LARGEST_APP_BODY: Final = 64 * 1024
+"""Bytes. A body for the ASGI application is read before its sender is known, and the control API takes less."""
 
 log = logging.getLogger("holdfast.front")
+
+
+class RequestHandler(Protocol):
+    """What answers a request that was admitted."""
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Answer one request."""
 
 
 class MessageEndpoint(Protocol):
@@ -76,8 +95,73 @@ class MessageEndpoint(Protocol):
     def claims(self, path: str) -> bool:
         """Whether a path is one of its own."""
 
-    async def serve(self, request: Request, reply: Reply) -> None:
-        """Answer one request."""
+    async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
+        """Find out who sends a request, and what answers it; None if it has its answer."""
+
+
+class HttpConnections:
+    """Owns the connections of one endpoint, and what is served on them.
+
+    ``app`` is the ASGI application for all paths that the endpoint does not claim. ``trusts`` tells of another hub's
+    certificate whether its key is in force (FLEET-5); None where clients are no hubs.
+    """
+
+    def __init__(
+        self,
+        endpoint: MessageEndpoint,
+        app: Callable[..., Awaitable[None]] | None = None,
+        *,
+        trusts: Callable[[ssl.SSLObject], bool] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.app = app
+        self.trusts = trusts
+        self.connections: set[HttpConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._left = asyncio.Event()
+        """Set when a connection closed, or its task ended."""
+        self.total_requests = 0
+
+    def connection(self, admission: Admission) -> HttpConnection:
+        """A connection that was accepted."""
+        return HttpConnection(self, admission)
+
+    def opened(self, connection: HttpConnection, task: asyncio.Task[None]) -> None:
+        """A connection is open, and its task runs."""
+        self.connections.add(connection)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def lost(self, connection: HttpConnection) -> None:
+        """A connection is closed."""
+        self.connections.discard(connection)
+        self._left.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._left.set()
+
+    async def disconnected(self) -> None:
+        """Wait until no client is connected, and nothing is served any more."""
+        while self.connections or self._tasks:
+            self._left.clear()
+            await self._left.wait()
+
+    async def close(self, within: float) -> None:
+        """Serve no further request. What is under way after so many seconds is cut."""
+        for one in list(self.connections):
+            one.shutdown()
+        with anyio.move_on_after(within):
+            await self.disconnected()
+        for task in list(self._tasks):
+            task.cancel()
+        for one in list(self.connections):
+            one.out.abort()
+        with anyio.move_on_after(END_SECONDS):
+            await self.disconnected()
+
+    def __repr__(self) -> str:
+        return f"<HttpConnections of {self.endpoint!r}: {len(self.connections)} connections>"
 
 
 class ConnectionTimer:
@@ -127,79 +211,21 @@ class ConnectionTimer:
         return f"<ConnectionTimer {'idle' if self._then is None else f'in {self._due - self._loop.time():.1f} s'}>"
 
 
-class ClientCertificate:
-    """The certificate that TLS verified, if there is one.
-
-    When it does not count any more, because it expired or its authority is not trusted, ``shutdown`` is called: no
-    further request, the one under way is answered. ``abort`` follows a while later.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, tls: Any, shutdown: Callable[[], None], abort: Callable[[], None]
-    ) -> None:
-        self._loop = loop
-        self._shutdown = shutdown
-        self._abort = abort
-        self._timer: asyncio.TimerHandle | None = None
-        self._forget_trust: Callable[[], object] = _nothing
-        asked = tls is not None and tls.context.verify_mode != ssl.CERT_NONE
-        found: Mapping[str, Any] = (tls.getpeercert() or {}) if asked else {}
-        self.names = _names_in(found)
-        self.verified = bool(found)
-        if found:
-            self._until_expiry(ssl.cert_time_to_seconds(found["notAfter"]))
-            trust = getattr(tls.context, "client_trust", None)
-            if trust is not None:
-                self._forget_trust = trust.add(self._distrust)
-
-    def _until_expiry(self, at: float) -> None:
-        left = at - time.time()
-        if left > 0:
-            self._timer = self._loop.call_later(min(left, LONGEST_TIMER), self._until_expiry, at)
-        else:
-            self._distrust()
-
-    def _distrust(self) -> None:
-        if self.verified:
-            self.verified = False
-            self._shutdown()
-            self._timer = self._loop.call_later(LAST_ANSWER_SECONDS, self._abort)
-
-    def end(self) -> None:
-        """The connection is gone."""
-        self._forget_trust()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def __repr__(self) -> str:
-        return f"<ClientCertificate {sorted(self.names)} {'verified' if self.verified else 'does not count'}>"
-
-
 class InboundRequests:
     """The requests of one connection that have no answer yet: two at most. The rest stays unread with the parser."""
 
-    def __init__(
-        self,
-        transport: Any,
-        writer: AnswerWriter,
-        timer: ConnectionTimer,
-        bodies: BodyBudget,
-        refuse: Callable[[int], None],
-        make: Callable[[InboundRequests, RequestHead], Request],
-    ) -> None:
+    def __init__(self, connection: HttpConnection, transport: Any) -> None:
+        self._connection = connection
         self._transport = transport
-        self._writer = writer
-        self._timer = timer
-        self._refuse = refuse
-        """Ends the connection with a status."""
-        self._make = make
-        self._bodies = bodies
+        self._timer = connection.timer
+        self._bodies = connection.server.endpoint.bodies
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser()
         self.queue: deque[Request] = deque()
         self.refused = 0
         """The status for bytes that are no request, once those before them have their answers."""
-        self.total = 0
+        self._in_head = False
+        """Whether the next request has begun, and its time runs."""
         self._counted = 0
         """Bytes of bodies that no reader asked for, as they were counted last."""
         self._paused = False
@@ -214,21 +240,20 @@ class InboundRequests:
 
     def _pull(self) -> None:
         """Pull events until a second request is complete, or a step of the event loop has taken its time."""
-        was_in_head, many = self._parser.in_head, self._parser.unread > MANY_BYTES
-        until = time.perf_counter() + STEP_SECONDS
+        parser, queue = self._parser, self.queue
+        until = time.perf_counter() + STEP_SECONDS if parser.unread > MANY_BYTES else 0.0
         try:
-            while len(self.queue) < 2 or not self.queue[-1].complete:
-                event = self._parser.next_event()
+            while len(queue) < 2 or not queue[-1].complete:
+                event = parser.next_event()
                 if event is None:
                     break
                 if isinstance(event, RequestHead):
-                    self.total += 1
-                    self.queue.append(self._make(self, event))
+                    queue.append(self._connection.begin(event))
                 elif isinstance(event, RequestEnd):
-                    self.queue[-1].complete = True
+                    queue[-1].complete = True
                 else:
-                    self.queue[-1].feed(event)
-                if many and time.perf_counter() > until and self._parser.unread:
+                    queue[-1].feed(event)
+                if until and time.perf_counter() > until and parser.unread:
                     self.pause()
                     self._loop.call_soon(self._go_on)
                     break
@@ -236,23 +261,24 @@ class InboundRequests:
             # What came before gets the answer that it would have got without these bytes: no answer depends on what
             # its sender happened to send in the same moment.
             self.refused = exc.status
-            self._parser.close()
-            if self.queue and not self.queue[-1].complete:
-                self.queue[-1].refuse(exc.status)
-            if not self.queue:
-                self._refuse(exc.status)
-        if len(self.queue) > 1:
+            parser.close()
+            if queue and not queue[-1].complete:
+                queue[-1].refuse(exc.status)
+            if not queue:
+                self._connection.refuse(exc.status)
+        if len(queue) > 1:
             self.pause()  # a client that sends ahead waits for the answer before
-        if not self.queue and not was_in_head and self._parser.in_head:
+        if not queue and parser.in_head and not self._in_head:
+            self._in_head = True
             self._timer.arm(HEAD_SECONDS, self.too_slow)
         if not self.count():
-            self._refuse(503)
+            self._connection.refuse(503)
         self._wake()
 
     def count(self) -> bool:
         """Count what came of bodies that no reader asked for; False if all connections hold too much of it."""
         now = 0 if self.lost else self._parser.unread
-        for request in self.queue if not self.lost else ():
+        for request in () if self.lost else self.queue:
             if request.lease is None:
                 now += request.waiting
         before, self._counted = self._counted, now
@@ -260,7 +286,7 @@ class InboundRequests:
 
     def too_slow(self) -> None:
         """The time for a head, or for the next piece of a body, is over."""
-        self._refuse(408)
+        self._connection.refuse(408)
 
     # What requests use.
 
@@ -284,15 +310,18 @@ class InboundRequests:
             self._resume()
 
     def continue_body(self, request: Request) -> None:
-        """Tell a client that asks first that its body is wanted."""
-        self._writer.continue_body(request)
+        """Tell a client that asks first that its body is wanted, also if it did not wait for that."""
+        asks = request.headers.get("expect", "").lower() == "100-continue"
+        if asks and request.http_version != "1.0" and not self._connection.out.lost:
+            self._connection.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def await_next(self, close: Callable[[], None]) -> None:
+    def await_next(self) -> None:
         """All requests have their answers: the next one has its time to come, else the connection is closed."""
-        if self._parser.in_head:
+        self._in_head = self._parser.in_head
+        if self._in_head:
             self._timer.arm(HEAD_SECONDS, self.too_slow)
         else:
-            self._timer.arm(IDLE_SECONDS, close)
+            self._timer.arm(IDLE_SECONDS, self._connection.out.close)
         self.want_body()
 
     def pause(self) -> None:
@@ -313,8 +342,7 @@ class InboundRequests:
     def _go_on(self) -> None:
         if not self.lost and not self.refused:
             self._pull()
-            last = self.queue[-1] if self.queue else None
-            if not self._parser.unread and (last is None or last.wants_more):
+            if not self._parser.unread and (not self.queue or self.queue[-1].waiting <= BUFFERED_BYTES):
                 self._resume()
 
     def _resume(self) -> None:
@@ -330,25 +358,20 @@ class InboundRequests:
         return f"<InboundRequests waiting={len(self.queue)} {self._parser!r}>"
 
 
-class HttpConnection(AdmittedProtocol):
-    """One connection of a client. Made by the ``Acceptor``; uvicorn's server owns the end."""
+class HttpConnection(asyncio.Protocol):
+    """One connection of a client. Made for the ``Acceptor``; ``HttpConnections`` owns the end."""
 
-    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
-        self._loop = _loop or asyncio.get_event_loop()
-        self._app = config.loaded_app
-        self._endpoint: MessageEndpoint = config.app.state.endpoint
-        self._server = server_state
-        self._app_state = app_state
-        self._timer = ConnectionTimer(self._loop)
+    out: OutputBuffer
+
+    def __init__(self, server: HttpConnections, admission: Admission) -> None:
+        self.server = server
+        self._admission = admission
+        self._loop = asyncio.get_running_loop()
+        self.timer = ConnectionTimer(self._loop)
         self._ending = False
         """Whether no further request is served."""
         self._passing_over = False
         """Whether the present request has its answer, and its body is still coming."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the client is gone."""
-        return self._out.lost
 
     # The event loop's side.
 
@@ -356,17 +379,11 @@ class HttpConnection(AdmittedProtocol):
         """A client is there."""
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
-        self._out = OutputBuffer(transport, sliced=tls is not None)
-        self._writer = AnswerWriter(self._out, lambda: self._ending or self._endpoint.retiring)
-        self._inbound = InboundRequests(
-            transport, self._writer, self._timer, self._endpoint.bodies, self.refuse, self._begin
-        )
-        self._certificate = ClientCertificate(self._loop, tls, self.shutdown, self._out.abort)
-        self._server.connections.add(self)
-        task = self._loop.create_task(self._run())
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
-        self._timer.arm(HEAD_SECONDS, self._out.close)
+        self.out = OutputBuffer(transport, sliced=tls is not None)
+        self._inbound = InboundRequests(self, transport)
+        self._certificate = ClientCertificate(self._loop, tls, self.shutdown, self.out.abort, self.server.trusts)
+        self.server.opened(self, self._loop.create_task(self._run()))
+        self.timer.arm(HEAD_SECONDS, self.out.close)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of many that were sent ahead."""
@@ -375,70 +392,73 @@ class HttpConnection(AdmittedProtocol):
                 self._inbound.receive(data)
             except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone
                 log.error("a connection failed in the hub itself: %s", fault_line(exc))  # noqa: TRY400 - as it says
-                self._out.abort()
+                self.out.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone. One that sends no more is too: that is how one leaves that gives up its call."""
-        if self.admission is not None:
-            self.admission.end()
-        self._server.connections.discard(self)
+        self._admission.end()
+        self.server.lost(self)
         self._certificate.end()
-        self._timer.end()
-        self._out.drop()
+        self.timer.end()
+        self.out.drop()
         self._inbound.end()
 
     def pause_writing(self) -> None:
         """The client reads slower than it is written to."""
-        self._out.pause()
+        self.out.pause()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._out.resume()
+        self.out.resume()
 
     def shutdown(self) -> None:
         """The server ends: no further request; the one under way is answered."""
         self._ending = True
         if not self._inbound.queue:
-            self._out.close()
+            self.out.close()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next answer ends the connection."""
+        return self._ending or self.server.endpoint.retiring
 
     # The connection's task.
 
-    def _begin(self, inbound: InboundRequests, head: RequestHead) -> Request:
-        self._server.total_requests += 1
+    def begin(self, head: RequestHead) -> Request:
+        """A request whose head is complete."""
+        self.server.total_requests += 1
         known = self._certificate
-        return Request(inbound, head, admission=self.admission, verified=known.verified, names=known.names)
+        return Request(self._inbound, head, admission=self._admission, verified=known.verified, names=known.names)
 
     def refuse(self, status: int) -> None:
         """Refuse and close, unless the client has its answer and is still sending."""
         self._ending = True
-        if not self._passing_over:
-            self._writer.refuse(status)
-        self._out.close()
+        if not self._passing_over and not self.out.lost:
+            self.out.write(last_answer(status))
+        self.out.close()
 
     async def _run(self) -> None:
-        inbound = self._inbound
+        inbound, endpoint = self._inbound, self.server.endpoint
         try:
             while not inbound.lost and (inbound.queue or not self._ending):
                 if not inbound.queue:
                     await inbound.wait()
                     continue
                 request = inbound.queue[0]
-                reply = Reply(self._writer, self._timer, request)
-                self._timer.disarm()
+                reply = Reply(self, request)
+                self.timer.disarm()
                 try:
-                    if self._endpoint.claims(request.path):
-                        await self._endpoint.serve(request, reply)
-                        await self._out.drained()
-                    else:
-                        other = AsgiExchange(self._writer, request, self._app, self.refuse)
-                        await other.run(self._transport, self._app_state)
+                    if not endpoint.claims(request.path):
+                        await AppExchange(request, reply).serve(self.server.app, self._transport)
+                    elif (handler := await endpoint.admit(request, reply)) is not None:
+                        await handler.serve(request, reply)
                 except Exception as exc:  # noqa: BLE001 - a request that fails costs no other connection
                     self._failed(exc, request, reply)
-                    await self._out.drained()
                 finally:
                     if request.lease is not None:
                         request.lease.end()
                     inbound.count()
+                await self.out.drained()
                 if not request.complete:
                     await self._pass_over(request)
                 inbound.queue.popleft()
@@ -447,7 +467,7 @@ class HttpConnection(AdmittedProtocol):
                 if inbound.queue:
                     await Turns().give()  # those that were sent ahead: other clients get their turns
         finally:
-            self._out.close()
+            self.out.close()
 
     def _goes_on(self, request: Request) -> bool:
         """Whether the connection may serve another request after this one."""
@@ -457,7 +477,7 @@ class HttpConnection(AdmittedProtocol):
         elif not inbound.queue and inbound.refused:
             self.refuse(inbound.refused)
         elif not inbound.queue:
-            inbound.await_next(self._out.close)
+            inbound.await_next()
         return not self._ending
 
     def _failed(self, exc: Exception, request: Request, reply: Reply) -> None:
@@ -494,8 +514,8 @@ class HttpConnection(AdmittedProtocol):
         self._passing_over = False
 
     def __repr__(self) -> str:
-        peer = self.admission.peer.name if self.admission is not None else "a client"
-        return f"<HttpConnection of {peer}{' ending' if self._ending else ''} {self._inbound!r} {self._out!r}>"
+        state = " ending" if self._ending else ""
+        return f"<HttpConnection of {self._admission.peer.name}{state} {self._inbound!r} {self.out!r}>"
 
 
 def _no_room(exc: NoRoom) -> tuple[int, bytes, bytes]:
@@ -507,12 +527,80 @@ def _no_room(exc: NoRoom) -> tuple[int, bytes, bytes]:
     return 503, b'{"error":"the requests under way use up the memory for them; try again in 1 s"}', headers
 
 
-def _nothing() -> None:
-    """There is nothing to end."""
+class AppExchange:
+    """One request through the ASGI application."""
+
+    def __init__(self, request: Request, reply: Reply) -> None:
+        self._request = request
+        self._reply = reply
+        self._gone = asyncio.Event()
+        self._status = 500
+        self._headers = b""
+        self._body: bytes | None = None
+        """The body of the request; None once the application has it."""
+
+    async def serve(self, app: Callable[..., Awaitable[None]] | None, transport: asyncio.BaseTransport) -> None:
+        """Give the request to the application, and its answer to the client."""
+        request, reply = self._request, self._reply
+        self._body = await request.body(LARGEST_APP_BODY, within=BODY_SECONDS)
+        if app is None:
+            reply.plain(404, b"", b"")
+            return
+        try:
+            with request.ending_with_client(self._gone.set):
+                await app(_scope(request, transport), self._receive, self._send)
+        except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
+            if not reply.started and not reply.done:
+                reply.plain(500, b"Internal Server Error", b"content-type: text/plain\r\n")
+        if not reply.done:
+            request.keep_alive = False
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body is None:
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        reply = self._reply
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            given = message.get("headers", ())
+            self._headers = b"".join(b"%b: %b\r\n" % one for one in given if one[0] != b"content-length")
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if not more and not reply.started:
+            reply.plain(self._status, body, self._headers)
+            return
+        if not reply.started:
+            reply.start(self._status, self._headers)
+        reply.piece(body)
+        if not more:
+            reply.end()
+        await reply.out.drained()
 
 
-def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:
-    """The common name, and the DNS names and URIs of the subject."""
-    subject = [value for parts in certificate.get("subject", ()) for name, value in parts if name == "commonName"]
-    other = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
-    return frozenset((*subject, *other))
+def _scope(request: Request, transport: asyncio.BaseTransport) -> dict[str, Any]:
+    info = transport.get_extra_info
+    client, server = info("peername"), info("sockname")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": request.http_version,
+        "server": tuple(server[:2]) if isinstance(server, tuple) else None,
+        "client": tuple(client[:2]) if isinstance(client, tuple) else None,
+        "scheme": "https" if info("sslcontext") else "http",
+        "method": request.method,
+        "root_path": "",
+        "path": request.path,
+        "raw_path": request.head.raw_path,
+        "query_string": request.head.query,
+        "headers": [*request.head.raw_headers],
+        "state": {},
+        "extensions": {
+            "holdfast.admission": request.admission,
+            "holdfast.client_verified": request.client_verified,
+            "holdfast.client_names": request.client_names,
+        },
+    }

@@ -1,45 +1,85 @@
-"""Requests of clients that belong to another replica: sends them there, and streams the answers back.
+"""Requests between the replicas of a fleet: what belongs to another one is sent there, and what others send is served.
 
 A request belongs to the replica that its id names: an answer to a question, the stream of an event id, a pending call,
-a client with connections of its own. It is sent on as the HTTP request that it is (``fleet.Peers``). A cancellation
-names only the client's own id, so it goes to all replicas. ``peer_listener`` is the other end.
+a client with connections of its own. ``PeerRequests`` sends it on as the HTTP request that it is (``fleet.Peers``), and
+streams the answer back. A cancellation names only the client's own id, so it goes to all replicas. A notice for a
+client whose stream is on another replica is taken there, in order, and is sent once: if the connection breaks after it
+was sent, it may have been delivered. A message that finds no stream stays in the log of its session, which a client
+reads when it comes back.
+
+``PeerListener`` is the other end: the hub's own listener once more, on the advertised address, with other rules. Only a
+replica of this fleet comes to a request (TLS with its certificate, or a Unix socket of the same user). A stranger holds
+as little here as at the other port: places, handshakes and heads have the same limits (SEC-11).
+
+A request that is sent on comes as the client sent it. Its principal and its endpoint are in headers, which mean
+something at this listener alone. It is marked as forwarded, so that it goes no further, and it is verified again: a
+session id opens only for its principal, a question is answered only in its own session, and a pending call only by the
+same request of the same principal. A replica that is shutting down refuses it before anything is done for it (503).
+
+A request without a target is one of a user's slot at another replica: this one is her home, and runs her processes. It
+is served as on the listener for hubs, for the principal that it names.
+
+    POST /replicas/cancel     a client gave up a request: the replica that serves it ends it
+    POST /replicas/listening  whether a client's stream of notices is open here, and for how long
+    POST /replicas/deliver    a message for that stream
+    POST /replicas/forget     a client with a key ended its connections
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
 import anyio
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.access import ClientKey, Principal
+from holdfast.access import ClientKey, ConnectionLimits, Principal, is_endpoint
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
 from holdfast.endpoint import LivesElsewhere, Message
 from holdfast.fleet import (
     ABOUT_HEADER,
+    OPERATIONS,
     PRINCIPAL_HEADER,
+    REFUSED_HEADER,
+    SENDER_HEADER,
+    TARGET_HEADER,
     PeerFailed,
     PeerLeaves,
     PeerRefused,
     Peers,
     PeerUnreachable,
+    said_in,
     written,
 )
-from holdfast.front.peer_notices import ASK_SECONDS, session_named
-from holdfast.front.requests import Reply, Request
+from holdfast.front.acceptor import Acceptor
+from holdfast.front.listener import HttpConnection, HttpConnections, MessageEndpoint, RequestHandler
+from holdfast.front.requests import JSON_HEADER, BodyBudget, Reply, Request
 from holdfast.front.streams import tag_of_event
+from holdfast.wire import dumps, principal_in
 
 if TYPE_CHECKING:
+    from holdfast.front.app import Front
     from holdfast.front.sessions import HttpSession
     from holdfast.wire import Response
 
-__all__ = ["PeerRequests", "RequestOwner"]
+__all__ = ["PeerListener", "PeerRequests", "refuse_forwarded"]
 
 log = logging.getLogger("holdfast.front")
+
+ASK_SECONDS: Final = 2.0
+"""How long another replica may take for a short answer."""
+
+MOST_WAITING: Final = 1_000
+"""Messages of one session that wait for their way to another replica; then the oldest are dropped."""
+
+LARGEST_MESSAGE: Final = 16 * 1024 * 1024
+"""Bytes of a message for a stream of notices."""
 
 UNREAD_BYTES: Final = 1024 * 1024
 """How much of a forwarded answer may wait for a client that reads slowly."""
@@ -66,25 +106,17 @@ _OUTCOME_UNKNOWN: Final = (
 )
 
 
-class RequestOwner(NamedTuple):
-    """The endpoint of a request, by its server, and the principal that sent it."""
-
-    endpoint: str | None
-    principal: Principal
-
-
 class PeerRequests:
-    """The way of requests between this replica and the others."""
+    """The requests of one endpoint that belong to other replicas. ``start`` runs work in the background."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, endpoint: str | None, start: Callable[..., None]) -> None:
         self._peers = peers
-
-    @property
-    def tag(self) -> str:
+        self._endpoint = endpoint
+        self.notices = NoticesElsewhere(peers, endpoint, start)
+        self.tag = replica_tag(peers.replica)
         """Names this replica in ids that clients get."""
-        return replica_tag(self._peers.replica)
 
-    async def with_tag(self, tag: str) -> list[str]:
+    async def _with_tag(self, tag: str) -> list[str]:
         """The other replicas that a tag may name; one that just joined is looked for."""
         found = replicas_with_tag(tag, self._peers.present)
         if not found and tag != self.tag:
@@ -94,13 +126,13 @@ class PeerRequests:
 
     # A whole request.
 
-    async def answer(self, elsewhere: LivesElsewhere, request: Request, reply: Reply, owner: RequestOwner) -> bool:
+    async def answer(self, elsewhere: LivesElsewhere, request: Request, reply: Reply) -> bool:
         """Let the replica answer that a request belongs to; False if the request has to look again where it belongs.
 
         That replica may be gone, or have it no more. Raises ``MCPError`` if the request is lost with it.
         """
         try:
-            await self.relay(elsewhere.replica, request, reply, owner)
+            await self._relay(elsewhere.replica, request, reply)
         except (PeerUnreachable, PeerRefused) as exc:
             if elsewhere.moves is None:
                 raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
@@ -113,66 +145,63 @@ class PeerRequests:
             raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
         return True
 
-    async def pass_answer(self, message: Message, request: Request, reply: Reply, owner: RequestOwner) -> str | None:
+    async def pass_answer(self, message: Message, request: Request, reply: Reply) -> str | None:
         """Pass a client's answer to the replica that asked; else why it could not be passed."""
         if not isinstance(message.key, int) or request.forwarded:
             return UNKNOWN_QUESTION
-        problem = await self.relay_to_one(await self.with_tag(tag_of_question(message.key)), request, reply, owner)
-        if problem is None:
-            return None
-        return (
-            f"the replica that asked this question did not take the answer: {problem}" if problem else UNKNOWN_QUESTION
-        )
+        problem = await self._relay_to_one(await self._with_tag(tag_of_question(message.key)), request, reply)
+        if not problem:
+            return problem if problem is None else UNKNOWN_QUESTION
+        return f"the replica that asked this question did not take the answer: {problem}"
 
-    async def resume(self, event_id: str, request: Request, reply: Reply, owner: RequestOwner) -> bool:
+    async def resume(self, event_id: str, request: Request, reply: Reply) -> bool:
         """Let the replica of an event go on with its stream; False if no other replica does."""
         if request.forwarded:
             return False
-        return await self.relay_to_one(await self.with_tag(tag_of_event(event_id)), request, reply, owner) is None
+        return await self._relay_to_one(await self._with_tag(tag_of_event(event_id)), request, reply) is None
 
-    async def pass_notice(self, replica: str, request: Request, owner: RequestOwner) -> None:
+    async def pass_notice(self, replica: str, request: Request) -> None:
         """Pass a client's notification to the replica with its connections; it has no answer."""
         try:
             with anyio.fail_after(ASK_SECONDS):
-                async with self._sent(replica, request, owner) as answer:
+                async with self._sent(replica, request) as answer:
                     await answer.read(LARGEST_ANSWER)
         except (PeerUnreachable, PeerRefused, PeerFailed, TimeoutError) as exc:
             log.info("a notification of a client did not reach its connections: %s", exc)
 
-    async def relay_to_one(
-        self, replicas: Iterable[str], request: Request, reply: Reply, owner: RequestOwner
-    ) -> str | None:
+    async def _relay_to_one(self, replicas: Iterable[str], request: Request, reply: Reply) -> str | None:
         """Let the first of these replicas answer that does; else why none did, which is empty for none at all."""
         problem = ""
         for replica in replicas:
             try:
-                await self.relay(replica, request, reply, owner)
+                await self._relay(replica, request, reply)
             except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
                 problem = str(exc)
             else:
                 return None
         return problem
 
-    async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner) -> None:
+    async def _relay(self, replica: str, request: Request, reply: Reply) -> None:
         """Let another replica answer. Raises ``PeerUnreachable``, ``PeerRefused`` or ``PeerFailed`` before it began."""
-        relayed = reply.hand_over()
+        waiting = reply.hand_over()
         began = False
         with anyio.CancelScope() as scope, request.ending_with_client(scope.cancel):
             try:
-                async with self._sent(replica, request, owner) as answer:
-                    began, status, headers = True, answer.status, _passed_on(answer.headers)
+                async with self._sent(replica, request) as answer:
+                    status, headers = answer.status, _passed_on(answer.headers)
                     if "text/event-stream" not in answer.headers.get("content-type", ""):
-                        began = False
                         whole = await answer.read(LARGEST_ANSWER)
                         began = True
-                        relayed.plain(status, bytes(whole or b""), headers)
+                        reply.result(bytes(whole or b""), status=status, headers=headers)
                         return
-                    relayed.head(status, headers)
+                    began = True
+                    if not reply.started:
+                        reply.start(status, headers)
                     while (piece := await answer.next_chunk()) is not None:
-                        relayed.piece(bytes(piece))
-                        if reply.unread > UNREAD_BYTES:
-                            await reply.drained()
-                    relayed.end()
+                        reply.piece(bytes(piece))
+                        if reply.out.unread > UNREAD_BYTES:
+                            await reply.out.drained()
+                    reply.end()
             except PeerFailed as exc:
                 if not began:
                     raise
@@ -180,39 +209,223 @@ class PeerRequests:
                 reply.abort()  # its client comes back with the last event that it saw
             finally:
                 if not began:
-                    relayed.take_back()
+                    reply.wait_for_result(*waiting)
 
-    def _sent(self, replica: str, request: Request, owner: RequestOwner) -> AbstractAsyncContextManager[Response]:
+    def _sent(self, replica: str, request: Request) -> AbstractAsyncContextManager[Response]:
         headers = {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED}
-        headers[PRINCIPAL_HEADER] = written(_principal(owner.principal))
-        headers[ABOUT_HEADER] = written({"endpoint": owner.endpoint, "leaving": sorted(self._peers.leaving)})
+        principal = request.principal
+        headers[PRINCIPAL_HEADER] = written(
+            {
+                "name": principal.name,
+                "groups": sorted(principal.groups),
+                "scopes": sorted(principal.scopes),
+                "source": principal.source,
+            }
+        )
+        headers[ABOUT_HEADER] = written({"endpoint": self._endpoint, "leaving": sorted(self._peers.leaving)})
         return self._peers.request(replica, request.method, request.path, headers, request.whole)
 
-    # A cancelled request.
+    # What a client says and hears beside its requests.
 
-    async def cancel(self, session: HttpSession, endpoint: str | None, request: str | int) -> None:
+    async def cancel(self, session: HttpSession, request: str | int) -> None:
         """A client gave up a request that is not served here: tell the others."""
-        await self._peers.ask_all(
-            "cancel", {**session_named(session, endpoint), "request": request}, within=ASK_SECONDS
-        )
-
-    # A client that ended its connections.
+        await self._peers.ask_all("cancel", {**_named(session, self._endpoint), "request": request}, within=ASK_SECONDS)
 
     async def forget_client(self, owner: ClientKey) -> None:
-        """Tell the others, because its connections may be there."""
+        """A client ended its connections; they may be at the others."""
         await self._peers.ask_all("forget", {"principal": owner.principal, "key": owner.key}, within=ASK_SECONDS)
 
+    def __repr__(self) -> str:
+        return f"<PeerRequests of {self._endpoint or 'all servers'}>"
 
-def _principal(principal: Principal) -> dict[str, Any]:
-    return {
-        "name": principal.name,
-        "groups": sorted(principal.groups),
-        "scopes": sorted(principal.scopes),
-        "source": principal.source,
-    }
+
+class NoticesElsewhere:
+    """The notices of an endpoint's sessions whose streams are on other replicas."""
+
+    def __init__(self, peers: Peers, endpoint: str | None, start: Callable[..., None]) -> None:
+        self._peers = peers
+        self._endpoint = endpoint
+        self._start = start
+        self._waiting: dict[HttpSession, deque[bytes]] = {}
+
+    def deliver(self, session: HttpSession, message: bytes) -> None:
+        """Take a notice to the replica that has the stream, after those that wait already."""
+        waiting = self._waiting.get(session)
+        if waiting is not None:
+            waiting.append(message)
+            return
+        self._waiting[session] = deque((message,), maxlen=MOST_WAITING)
+        self._start(self._carry, session)
+
+    async def find(self, session: HttpSession) -> bool:
+        """Look for the replica that has a session's stream of notices; the newest stream counts."""
+        found = await self._peers.ask_all("listening", _named(session, self._endpoint), within=ASK_SECONDS)
+        ages = {name: float(about["age"]) for name, about in found.items() if about.get("listening") is True}
+        session.stream_at = min(ages, key=lambda name: ages[name]) if ages else ""
+        return bool(ages)
+
+    async def _carry(self, session: HttpSession) -> None:
+        waiting = self._waiting[session]
+        try:
+            while waiting and not session.ended:
+                await self._carry_one(session, waiting.popleft())
+        finally:
+            del self._waiting[session]
+
+    async def _carry_one(self, session: HttpSession, message: bytes) -> None:
+        for known in (True, False):
+            if not (known and session.stream_at) and not await self.find(session):
+                return
+            try:
+                about = _named(session, self._endpoint)
+                said = await self._peers.ask(session.stream_at, "deliver", about, message, within=ASK_SECONDS)
+            except (PeerUnreachable, PeerRefused):
+                said = {}
+            except PeerFailed:
+                return  # it may have been delivered: a second time would be wrong
+            if said.get("delivered") is True:
+                return
+            session.stream_at = ""
+
+    def __repr__(self) -> str:
+        return f"<NoticesElsewhere of {self._endpoint or 'all servers'}, {len(self._waiting)} sessions waiting>"
+
+
+def _named(session: HttpSession, endpoint: str | None) -> dict[str, Any]:
+    """How replicas name a session to each other."""
+    return {"session": session.id, "endpoint": endpoint, "principal": session.principal.name}
 
 
 def _passed_on(headers: Mapping[str, str]) -> bytes:
     """The headers of an answer, without those of its connection."""
     lines = (f"{name}: {value}\r\n" for name, value in headers.items() if name not in _OF_CONNECTION)
     return "".join(lines).encode("latin-1")
+
+
+# The other end.
+
+
+_HEADERS: Final = frozenset({ABOUT_HEADER, SENDER_HEADER, TARGET_HEADER, PRINCIPAL_HEADER})
+
+
+class PeerListener:
+    """Serves the other replicas. It is the ``MessageEndpoint`` of their connections."""
+
+    def __init__(self, front: Front, peers: Peers, users: MessageEndpoint, is_home: Callable[[str], bool]) -> None:
+        """``users`` serves the slots of users at other replicas whose processes run here, as ``is_home`` says."""
+        self._front = front
+        self._users = users
+        self._is_home = is_home
+        self._peers = peers
+        self.retiring = False
+        """Replicas close their connections themselves."""
+        self._acceptor: Acceptor | None = None
+        self._server = HttpConnections(self, trusts=peers.identity.trusts)
+
+    @property
+    def bodies(self) -> BodyBudget:
+        """The room for bodies, that of all clients."""
+        return self._front.bodies
+
+    async def run(self) -> None:
+        """Accept until cancelled; then close what is open."""
+        listener, self._peers.listener = self._peers.listener, None
+        if listener is None:
+            return  # the others cannot reach this replica
+        tls = None if self._peers.address.startswith("unix:") else self._peers.identity.server()
+        self._acceptor = Acceptor(listener, self._server.connection, limits=ConnectionLimits(), tls=tls)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.close()
+            with anyio.CancelScope(shield=True):
+                await self._acceptor.wait_closed()
+                await self._server.close(0)
+
+    @property
+    def connections(self) -> set[HttpConnection]:
+        """The connections of other replicas that are open."""
+        return self._server.connections
+
+    def close(self) -> None:
+        """Accept nothing any more, and close what is open."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        for one in list(self.connections):
+            one.out.abort()
+
+    def claims(self, path: str) -> bool:
+        """Whether a path is served here: all that replicas send is."""
+        return True
+
+    async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
+        """The endpoint that answers a request of another replica; None if it has its answer."""
+        headers = request.headers
+        if TARGET_HEADER not in headers and is_endpoint(request.path):
+            # The slot of a user whose home this is; else two replicas would wait for each other.
+            if self._is_home(principal_in(headers)):
+                return await self._users.admit(request, reply)
+            refuse_forwarded(reply, 421, "the processes of this user are on another replica now")
+            return None
+        about = said_in(headers.get(ABOUT_HEADER, ""))
+        if unquote(headers.get(TARGET_HEADER, "")) != self._peers.replica:
+            refuse_forwarded(reply, 409, "another replica has this address now")
+            return None
+        if request.path.startswith(OPERATIONS):
+            await self._operate(request.path.removeprefix(OPERATIONS), about, request, reply)
+            return None
+        self._peers.note_leaving(map(str, about.get("leaving") or ()))
+        if self._front.refusing:
+            refuse_forwarded(reply, 503, "it is shutting down")
+            return None
+        endpoint = self._front.endpoint_of(about.get("endpoint"))
+        if endpoint is None:
+            refuse_forwarded(reply, 409, "it has no such server")
+            return None
+        request.principal = _principal(said_in(headers.get(PRINCIPAL_HEADER, "")))
+        request.headers = {name: value for name, value in headers.items() if name not in _HEADERS}
+        request.forwarded = True
+        return endpoint
+
+    async def _operate(self, operation: str, about: Mapping[str, Any], request: Request, reply: Reply) -> None:
+        body = await request.body(LARGEST_MESSAGE)
+        session = self._session(about) if "session" in about else None
+        match operation:
+            case "cancel":
+                cancelled = session is not None and session.exchange.cancel(about.get("request", ""))
+                reply.plain(200, dumps({"cancelled": cancelled}))
+            case "listening":
+                # Its age: the clocks of two machines cannot be compared.
+                age = time.monotonic() - session.listening_since if session is not None else 0.0
+                reply.plain(200, dumps({"listening": session is not None and session.listening, "age": age}))
+            case "deliver":
+                delivered = session is not None and session.listening
+                if session is not None and delivered:
+                    session.notices.send(body)
+                reply.plain(200, dumps({"delivered": delivered}))
+            case "forget":
+                self._front.release(ClientKey(str(about.get("principal")), str(about.get("key"))))
+                reply.plain(200, b"{}")
+            case _:
+                refuse_forwarded(reply, 409, f"it knows no {operation[:50]}")
+
+    def _session(self, about: Mapping[str, Any]) -> HttpSession | None:
+        endpoint = self._front.endpoint_of(about.get("endpoint"))
+        if endpoint is None:
+            return None
+        return endpoint.sessions.in_use(endpoint, str(about.get("session")), str(about.get("principal")))
+
+
+def refuse_forwarded(reply: Reply, status: int, reason: str) -> None:
+    """Refuse what another replica sent, with a reason that is for that replica."""
+    reply.plain(status, b"{}", JSON_HEADER + f"{REFUSED_HEADER}: {quote(reason, safe=' ')}\r\n".encode("latin-1"))
+
+
+def _principal(said: Mapping[str, Any]) -> Principal:
+    source = said.get("source")
+    return Principal(
+        name=str(said.get("name", "")),
+        groups=frozenset(map(str, said.get("groups", ()))),
+        scopes=frozenset(map(str, said.get("scopes", ()))),
+        source=source if source in ("local", "token", "jwt", "gateway", "hub") else "local",
+    )

@@ -1,6 +1,12 @@
 """One HTTP request of a client, the room for its body, and the answer to it: plain, or an event stream.
 
-What serves a request sees these two, and no transport: they know a connection by the three protocols below.
+What serves a request sees ``Request`` and ``Reply``, and no transport. ``OutputBuffer`` decides when bytes reach it:
+
+- Pieces of a stream that are written in one turn of the event loop go out together. A write for each costs more than
+  all else.
+- With TLS, a large answer is given to the transport in slices. It encrypts all that it gets at once, and does not say
+  how much of that waits for the client.
+- A close waits until everything is out; an abort drops it.
 
 How many bytes bodies may hold is bounded, in all and for each principal (SEC-11). A body counts from its first byte
 until its request has its answer: it is in memory for so long, and a second time on its way to a server. Room is taken
@@ -13,9 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.access import LOCAL
 from holdfast.front.request_parser import BadRequest, RequestHead
@@ -23,19 +32,19 @@ from holdfast.wire import Bytes, append_piece
 
 if TYPE_CHECKING:
     from holdfast.access import Admission
+    from holdfast.front.listener import HttpConnection, InboundRequests
 
 __all__ = [
     "ALL_BODY_BYTES",
     "BODY_BYTES",
-    "AnswerSink",
+    "JSON_HEADER",
     "BodyBudget",
     "BodyLease",
     "Gone",
     "NoRoom",
+    "OutputBuffer",
     "Reply",
     "Request",
-    "RequestSource",
-    "Timer",
     "TooLarge",
 ]
 
@@ -54,9 +63,17 @@ STREAM_AFTER_SECONDS: Final = 5.0
 COMMENT_SECONDS: Final = 15.0
 """How often a silent event stream says that it is still there; common proxies give up after 60 s."""
 
+TOGETHER_BYTES: Final = 64 * 1024
+"""Pieces of a stream that are written in one turn of the event loop go out together, up to this size."""
+
+SLICE_BYTES: Final = 128 * 1024
+"""With TLS, so much of an answer is given to the transport at a time."""
+
+JSON_HEADER: Final = b"content-type: application/json\r\n"
 _STREAM_HEADERS: Final = (
     b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 )
+_STATUS_LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 
 
 class TooLarge(Exception):
@@ -65,66 +82,6 @@ class TooLarge(Exception):
 
 class Gone(Exception):
     """The client closed the connection before its request was complete."""
-
-
-class RequestSource(Protocol):
-    """Where the bodies of requests come from: the connection of a client."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the client closed it."""
-
-    async def wait(self, within: float | None = None) -> None:
-        """Wait until bytes came or the client is gone."""
-
-    def continue_body(self, request: Request) -> None:
-        """Tell a client that asks first that its body is wanted."""
-
-    def want_body(self) -> None:
-        """A reader waits: take more of the body."""
-
-    def pause(self) -> None:
-        """Read no more for now."""
-
-
-class AnswerSink(Protocol):
-    """Where an answer goes: the connection of a client."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the client closed it."""
-
-    @property
-    def unread(self) -> int:
-        """How many bytes wait for the client to read them."""
-
-    async def drained(self) -> None:
-        """Wait until most of what was written is read."""
-
-    def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
-        """An answer that is complete."""
-
-    def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
-        """The head of an answer that comes in pieces."""
-
-    def write_chunk(self, request: Request, data: bytes) -> None:
-        """A piece of the answer."""
-
-    def write_end(self, request: Request) -> None:
-        """The answer is complete."""
-
-    def abort(self) -> None:
-        """Close now, without sending what is left."""
-
-
-class Timer(Protocol):
-    """The one timer of a connection."""
-
-    def arm(self, seconds: float, then: Callable[[], None]) -> None:
-        """Do something later, instead of what was to be done later before."""
-
-    def disarm(self) -> None:
-        """Do nothing later."""
 
 
 class Request:
@@ -154,28 +111,27 @@ class Request:
 
     def __init__(
         self,
-        source: RequestSource,
+        source: InboundRequests,
         head: RequestHead,
-        body: bytes | None = None,
         *,
-        admission: Admission | None = None,
-        verified: bool = False,
-        names: frozenset[str] = frozenset(),
+        admission: Admission,
+        verified: bool,
+        names: frozenset[str],
     ) -> None:
         self._source = source
         self.admission = admission
-        """The place of its connection; None where no ``Acceptor`` made the connection."""
+        """The place of its connection."""
         self.principal = LOCAL
         """Who sends it, by its own credential, once that is known. Its session may have begun with another one."""
         self.client_verified = verified
         """Whether TLS verified a certificate of the client."""
         self.client_names = names
         """The names in that certificate."""
-        self._parts = [body] if body else []
-        self.waiting = len(body) if body else 0
+        self._parts: list[bytes] = []
+        self.waiting = 0
         """How many bytes of the body wait for their reader."""
         self._refused = 0
-        self.complete = body is not None
+        self.complete = False
         """Whether all of its body has come."""
         self.head = head
         self.method = head.method
@@ -189,7 +145,7 @@ class Request:
         self.whole = b""
         """The body, where it may have to go to another replica."""
         self.headers: Mapping[str, str] = head.headers
-        """By lower-case name. Values of a repeated header are joined by a comma. Other requests may share them."""
+        """By lower-case name. Values of a repeated header are joined by a comma."""
         self._when_gone: Callable[[], object] | None = None
 
     async def body(
@@ -200,15 +156,13 @@ class Request:
         ``hold`` takes the room for so many bytes, before they are read.
         """
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > most:
+        if declared and int(declared) > most:
             raise TooLarge
-        if hold is not None and (declared.isdigit() or self.complete):
+        if hold is not None and (declared or self.complete):
             hold(int(declared or self.waiting))
-        until = 0.0
         if "expect" in self.headers and (declared not in ("", "0") or "transfer-encoding" in self.headers):
             self._source.continue_body(self)
-        if not self.complete:
-            until = time.monotonic() + within
+        until = 0.0 if self.complete else time.monotonic() + within
         while not self.complete:
             if self.waiting > most:
                 raise TooLarge
@@ -222,8 +176,7 @@ class Request:
                 raise Gone
         if self.waiting > most:
             raise TooLarge
-        parts, self._parts, self.waiting = self._parts, [], 0
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return self.take()
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
@@ -246,11 +199,6 @@ class Request:
         if self._when_gone is not None:
             self._when_gone()
 
-    @property
-    def wants_more(self) -> bool:
-        """Whether its reader has taken most of what came of its body."""
-        return self.waiting <= BUFFERED_BYTES
-
     def refuse(self, status: int) -> None:
         """What came of its body is none, and no more comes: who reads it refuses the request."""
         self._refused = status
@@ -258,18 +206,19 @@ class Request:
     def take(self) -> bytes:
         """Received data that was not taken yet."""
         parts, self._parts, self.waiting = self._parts, [], 0
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Reply:
     """The answer to one request: plain, or an event stream that begins when something precedes the result."""
 
-    __slots__ = ("_ended", "_extra", "_first", "_request", "_timer", "connection", "done", "started", "streams")
+    __slots__ = ("_connection", "_ended", "_extra", "_first", "_request", "_timer", "done", "out", "started", "streams")
 
-    def __init__(self, connection: AnswerSink, timer: Timer, request: Request) -> None:
-        self.connection = connection
+    def __init__(self, connection: HttpConnection, request: Request) -> None:
+        self._connection = connection
         """It carries one reply after the other."""
-        self._timer = timer
+        self.out = connection.out
+        self._timer = connection.timer
         self._request = request
         self._extra = b""
         self.streams = False
@@ -287,40 +236,73 @@ class Reply:
         if self.streams:
             self._timer.arm(STREAM_AFTER_SECONDS, self._tick)
 
-    def plain(
-        self, status: int, body: bytes | list[Bytes], headers: bytes = b"content-type: application/json\r\n"
-    ) -> None:
-        """An answer that is complete."""
+    def hand_over(self) -> tuple[bytes, Callable[[], bytes] | None]:
+        """Another replica is to answer: no stream begins here, until ``wait_for_result`` gets what this returns."""
+        waiting = self._extra, self._first
+        self._first, self._extra = None, b""
+        self._timer.disarm()
+        return waiting
+
+    # A whole answer.
+
+    def plain(self, status: int, body: bytes | list[Bytes], headers: bytes = JSON_HEADER) -> None:
+        """An answer that is complete; the pieces of a large one are not copied."""
         self.done = True
         self._first = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self._timer.disarm()
-        self.connection.write_plain(self._request, status, body, headers + self._extra)
+        if self.out.lost:
+            return
+        parts: list[Bytes] = body if isinstance(body, list) else [body]
+        size = sum(map(len, parts))
+        bare = status in (204, 304)
+        head = self._head(status, headers + self._extra, b"" if bare else b"content-length: %d\r\n" % size)
+        if bare or not size or self._request.method == "HEAD":
+            self.out.write(head)
+        elif size <= TOGETHER_BYTES:
+            self.out.write(b"".join((head, *parts)))
+        else:
+            self.out.write(head, *parts)
 
-    def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
+    def result(self, message: bytes, *, status: int = 200, headers: bytes = JSON_HEADER, event_id: bytes = b"") -> None:
         """The last message: plain if nothing went before, else the end of the stream."""
         if self.done:
             return
         if not self.started:
-            self.plain(status, message)
+            self.plain(status, message, headers)
             return
         self.event(message, event_id=event_id)
         self.end()
 
+    # An answer in pieces.
+
+    def start(self, status: int, headers: bytes) -> None:
+        """The head of an answer that comes in pieces."""
+        self.started = True
+        if self._request.http_version == "1.0":
+            self._request.keep_alive = False
+        if not self.out.lost:
+            framing = b"" if self._request.http_version == "1.0" else b"transfer-encoding: chunked\r\n"
+            self.out.put(self._head(status, headers, framing))
+
+    def piece(self, data: bytes) -> None:
+        """A piece of the answer."""
+        if not self.out.lost and data:
+            self.out.put(data if self._request.http_version == "1.0" else b"%x\r\n%b\r\n" % (len(data), data))
+
     def event(self, message: bytes, *, event_id: bytes = b"") -> None:
-        """A message on the stream, which begins now if it has not begun."""
+        """A message on the event stream, which begins now if it has not begun."""
         if self.done:
             return
         if not self.started:
             self.begin()
-        self.connection.write_chunk(self._request, event(message, event_id))
+        self.piece(event(message, event_id))
         self._timer.arm(COMMENT_SECONDS, self._tick)
 
     def begin(self) -> None:
         """Begin the event stream."""
-        self.started = True
-        self.connection.write_head(self._request, _STREAM_HEADERS + self._extra)
-        if self._first is not None and (first := self._first()):
-            self.connection.write_chunk(self._request, first)
+        self.start(200, _STREAM_HEADERS + self._extra)
+        if self._first is not None:
+            self.piece(self._first())
         self._timer.arm(COMMENT_SECONDS, self._tick)
 
     def end(self) -> None:
@@ -329,7 +311,8 @@ class Reply:
             self.done = True
             self._first = None
             self._timer.disarm()
-            self.connection.write_end(self._request)
+            if not self.out.lost and self._request.http_version != "1.0":
+                self.out.put(b"0\r\n\r\n")
             if self._ended is not None:
                 self._ended.set()
 
@@ -337,34 +320,22 @@ class Reply:
         """Wait until the stream is complete, or the client has closed the connection."""
         self._ended = asyncio.Event()
         with self._request.ending_with_client(self._ended.set):
-            if not self.done and not self.lost:
+            if not self.done and not self.out.lost:
                 await self._ended.wait()
-
-    def hand_over(self) -> RelayedAnswer:
-        """Another replica is to answer: no stream begins here meanwhile."""
-        relayed = RelayedAnswer(self, self._timer, self._request, self._extra, self._first)
-        self._first, self._extra = None, b""
-        self._timer.disarm()
-        return relayed
 
     def abort(self) -> None:
         """Close the connection now: its client does not read, or the stream cannot be completed."""
         self.done = True
-        self.connection.abort()
+        self.out.abort()
 
-    @property
-    def unread(self) -> int:
-        """How many bytes wait for the client to read, of this reply or the next one on its connection."""
-        return self.connection.unread
-
-    async def drained(self) -> None:
-        """Wait until the client has read most of what it was sent."""
-        await self.connection.drained()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the client closed the connection."""
-        return self.connection.lost
+    def _head(self, status: int, headers: bytes, framing: bytes) -> bytes:
+        request, kept = self._request, b""
+        if not request.keep_alive or self._connection.is_last:
+            request.keep_alive = False
+            kept = b"connection: close\r\n"
+        elif request.http_version == "1.0":
+            kept = b"connection: keep-alive\r\n"
+        return b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], _date(), headers, framing, kept)
 
     def _tick(self) -> None:
         if self.done:
@@ -372,65 +343,163 @@ class Reply:
         if not self.started:
             self.begin()
         else:
-            self.connection.write_chunk(self._request, b": still here\n\n")
+            self.piece(b": still here\n\n")
             self._timer.arm(COMMENT_SECONDS, self._tick)
 
-
-class RelayedAnswer:
-    """The answer to one request that another replica makes. ``take_back`` lets this one answer again."""
-
-    __slots__ = ("_extra", "_first", "_reply", "_request", "_timer")
-
-    def __init__(
-        self, reply: Reply, timer: Timer, request: Request, extra: bytes, first: Callable[[], bytes] | None
-    ) -> None:
-        self._reply = reply
-        self._timer = timer
-        self._request = request
-        self._extra = extra
-        self._first = first
-
-    def take_back(self) -> None:
-        """The other replica gave no answer."""
-        self._reply.wait_for_result(self._extra, self._first)
-
-    def plain(self, status: int, body: bytes, headers: bytes) -> None:
-        """The whole answer; the end of the stream, if one began here before."""
-        reply = self._reply
-        if reply.started:
-            reply.result(body)
-            return
-        reply.done = True
-        self._timer.disarm()
-        reply.connection.write_plain(self._request, status, body, headers)
-
-    def head(self, status: int, headers: bytes) -> None:
-        """The head of an event stream."""
-        if not self._reply.started:
-            self._reply.started = True
-            self._reply.connection.write_head(self._request, headers, status)
-
-    def piece(self, data: bytes) -> None:
-        """A piece of that stream, as it is."""
-        self._reply.connection.write_chunk(self._request, data)
-
-    def end(self) -> None:
-        """That stream is complete."""
-        self._reply.done = True
-        self._reply.connection.write_end(self._request)
-
     def __repr__(self) -> str:
-        return f"<RelayedAnswer {'done' if self._reply.done else 'coming'}>"
+        return f"<Reply {'done' if self.done else 'stream' if self.started else 'waiting'}>"
 
 
 def event(message: bytes, event_id: bytes = b"") -> bytes:
     """A message as an event. JSON that spans lines is sent as one line per piece, as the format has it."""
-    data = message if b"\n" not in message and b"\r" not in message else _in_lines(message)
+    data = message if b"\n" not in message and b"\r" not in message else b"\ndata: ".join(message.splitlines())
     return (b"id: " + event_id + b"\n" if event_id else b"") + b"event: message\ndata: " + data + b"\n\n"
 
 
-def _in_lines(message: bytes) -> bytes:
-    return b"\ndata: ".join(message.splitlines())
+def last_answer(status: int) -> bytes:
+    """The last answer of a connection, to bytes that are no request."""
+    return _STATUS_LINES[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
+
+
+_dated = 0
+_date_line = b""
+
+
+def _date() -> bytes:
+    """The Date header, made once a second."""
+    global _dated, _date_line
+    now = int(time.time())
+    if now != _dated:
+        _dated, _date_line = now, f"date: {formatdate(now, usegmt=True)}\r\n".encode()
+    return _date_line
+
+
+class OutputBuffer:
+    """The bytes on their way to one client. ``sliced`` is for a transport with TLS."""
+
+    def __init__(self, transport: Any, *, sliced: bool) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []
+        """Pieces of a stream that go out at the end of this turn of the event loop, or before anything else does."""
+        self._pieces_size = 0
+        self._slices: deque[memoryview] | None = deque() if sliced else None
+        """What waits for the client to read, where it is given to the transport in slices."""
+        self._sliced = 0
+        self._closes = False
+        """Whether the connection closes when that is out."""
+        self._paused = False
+        self._drain: asyncio.Future[None] | None = None
+        self.lost = False
+        """Whether the client is gone."""
+
+    @property
+    def unread(self) -> int:
+        """How many bytes wait for the client to read them."""
+        size: int = self._transport.get_write_buffer_size()
+        return size + self._sliced
+
+    def put(self, data: bytes) -> None:
+        """Write a piece, together with those that follow in this turn of the event loop."""
+        if not self._pieces:
+            self._loop.call_soon(self.flush)
+        self._pieces.append(data)
+        self._pieces_size += len(data)
+        if self._pieces_size >= TOGETHER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the pieces that wait."""
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces, self._pieces_size = [], 0
+            if not self.lost:
+                self._write(data)
+
+    def write(self, *parts: Bytes) -> None:
+        """Write bytes after those before them; large ones are not copied."""
+        if self._pieces:
+            self.flush()
+        if len(parts) == 1:
+            self._write(parts[0])
+        elif self._slices is None:
+            self._transport.writelines(parts)
+        else:
+            for part in parts:
+                self._write(part)
+
+    def _write(self, data: Any) -> None:
+        slices = self._slices
+        if slices is None or (not slices and len(data) <= SLICE_BYTES):
+            self._transport.write(data)
+            return
+        view = memoryview(data).cast("B")
+        slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(view), SLICE_BYTES))
+        self._sliced += len(view)
+        self._write_slices()
+
+    def _write_slices(self) -> None:
+        """Give the transport what it takes now."""
+        slices = self._slices
+        while slices and not self._paused and not self.lost:
+            one = slices.popleft()
+            self._sliced -= len(one)
+            self._transport.write(one)
+        if self._closes and not slices:
+            self._transport.close()
+
+    def pause(self) -> None:
+        """The transport's buffer is full."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self._paused = False
+        if self._slices:
+            self._write_slices()
+        if self._drain is not None and not self._drain.done() and not self._slices:
+            self._drain.set_result(None)
+
+    async def drained(self) -> None:
+        """Wait until most of what was written is read, or the client is gone."""
+        while (self._paused or self._slices) and not self.lost:
+            if self._drain is None or self._drain.done():
+                self._drain = self._loop.create_future()
+            await asyncio.shield(self._drain)
+
+    def close(self) -> None:
+        """Close when what was written is out."""
+        if not self.lost:
+            self.flush()
+            if self._slices:
+                self._closes = True
+            else:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, without sending what is left."""
+        if not self.lost:
+            self._forget()
+            self._transport.abort()
+
+    def drop(self) -> None:
+        """The client is gone: nothing waits for it any more."""
+        self.lost = True
+        self._forget()
+        if self._drain is not None and not self._drain.done():
+            self._drain.set_result(None)
+
+    def _forget(self) -> None:
+        self._pieces, self._pieces_size, self._sliced = [], 0, 0
+        if self._slices:
+            self._slices.clear()
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else "full" if self._paused else "open"
+        return f"<OutputBuffer {state} pieces={self._pieces_size} slices={self._sliced}>"
+
+
+# The room for bodies.
 
 
 ALL_BODY_BYTES: Final = 96 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""The sessions of legacy clients over HTTP, for one endpoint.
+"""The sessions of legacy clients over HTTP, of all endpoints of a hub.
 
 A session is in memory while it is used, and for five minutes after. Then it is dropped: its id is a sealed ticket, and
 what changed during it is in the store, so that it is rebuilt when its client comes back, here or on another replica.
@@ -15,16 +15,17 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.access import Principal, QuotaExceeded, Quotas
-from holdfast.core import question_number, replica_tag
-from holdfast.endpoint import CHANGES_CLIENT, Client, Exchange, McpServer, RootFolder, program_in
-from holdfast.fleet import Peers
-from holdfast.front.peer_notices import NoticesElsewhere
+from holdfast.core import question_number
+from holdfast.endpoint import CHANGES_CLIENT, Broker, Client, Exchange, program_in
 from holdfast.front.session_id import SessionIds, SessionTicket
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
+
+if TYPE_CHECKING:
+    from holdfast.front.http import HttpEndpoint
 
 __all__ = ["HttpSession", "HttpSessions"]
 
@@ -40,35 +41,33 @@ OPENING_SECONDS: Final = 5.0
 LOOKING_SECONDS: Final = 0.5
 """How often the other replicas are asked meanwhile whether it opened its stream there."""
 
+EVICTED_SHARE = 10
+"""One in so many idle sessions gives way at once where room is needed: they are not sorted for each new one."""
+
 
 class HttpSession:
     """One legacy client. It is small: thousands of them may wait for clients that do not come back."""
 
     __slots__ = (
-        "_elsewhere", "_opened", "ended", "exchange", "header", "id", "keeps_lists", "listening_since", "log",
+        "_opened", "_peers", "ended", "endpoint", "exchange", "header", "id", "keeps_lists", "listening_since", "log",
         "missed", "noted_at", "notices", "principal", "rebuilt", "serving", "stream_at", "ticket", "used_at",
     )  # fmt: skip
 
-    def __init__(  # noqa: PLR0913 - what all sessions of an endpoint share
+    def __init__(
         self,
+        sessions: HttpSessions,
+        endpoint: HttpEndpoint,
         session_id: str,
         ticket: SessionTicket,
-        server: McpServer,
-        *,
         principal: Principal,
-        bounds: LogBounds,
-        backlog: Backlog,
-        tag: str = "",
-        elsewhere: NoticesElsewhere | None = None,
-        keep: Callable[[HttpSession, str], Awaitable[None]],
-        roots_of: Callable[[Principal], RootFolder | None],
     ) -> None:
-        """``tag`` names this replica; ``keep`` writes what a request of the client changed."""
+        self.endpoint: HttpEndpoint | None = endpoint
+        """The one that it opens at, and no other; None once it ended."""
         self.id = session_id
         self.ticket = ticket
         self.header = b"mcp-session-id: " + session_id.encode("ascii") + b"\r\n"
         self.principal = principal
-        self._elsewhere = elsewhere
+        self._peers = endpoint.peers
         self.rebuilt = False
         """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
         self.missed = False
@@ -77,8 +76,9 @@ class HttpSession:
         """Whether the store has the lists of its client, because it had a stream on which a change can be told."""
         self.noted_at = float(ticket.issued)
         """The time of last use that the store has."""
-        self.log = EventLog(bounds, ticket.id, tag)
-        self.notices = MessageStream(self, None, backlog)
+        tag = self._peers.tag if self._peers is not None else ""
+        self.log = EventLog(sessions.bounds, ticket.id, tag)
+        self.notices = MessageStream(self, None, sessions.backlog)
         self.used_at = asyncio.get_running_loop().time()
         self.serving = 0
         """How many HTTP requests of it are being served."""
@@ -92,14 +92,14 @@ class HttpSession:
         # questions begin anywhere. The tag says which replica asked.
         first = question_number(tag, secrets.randbits(31)) if tag else secrets.randbits(48)
         self.exchange = Exchange(
-            server,
+            endpoint.server,
             self.notices,
             era="legacy",
             owner=ticket.id,
             principal=principal,
             first_question=first,
-            keep=partial(keep, self),
-            roots=roots_of(principal),
+            keep=partial(sessions.keep, self),
+            roots=endpoint.roots_of(principal),
         )
 
     @property
@@ -126,21 +126,21 @@ class HttpSession:
 
     def deliver_elsewhere(self, message: bytes) -> None:
         """A notice for a client whose stream is not here; a hub that is alone keeps it in the log."""
-        if self._elsewhere is not None:
-            self._elsewhere.deliver(self, message)
+        if self._peers is not None:
+            self._peers.notices.deliver(self, message)
 
     async def is_listening_soon(self) -> bool:
         """Whether the client has its stream of notices open, here or on another replica; it may take a moment."""
         loop = asyncio.get_running_loop()
         until = loop.time() + OPENING_SECONDS
         while not self.listening:
-            if self._elsewhere is not None and await self._elsewhere.find(self):
+            if self._peers is not None and await self._peers.notices.find(self):
                 return True
             if loop.time() >= until:
                 return False
             self._opened = loop.create_future()
             try:
-                async with asyncio.timeout(LOOKING_SECONDS if self._elsewhere is not None else OPENING_SECONDS):
+                async with asyncio.timeout(LOOKING_SECONDS if self._peers is not None else OPENING_SECONDS):
                     await self._opened
             except TimeoutError:
                 continue
@@ -153,7 +153,7 @@ class HttpSession:
         self.end_notices()
         self.log.close()
         # Nothing refers back to it from here on, so its memory is free at once.
-        self.notices.session, self._elsewhere = None, None
+        self.notices.session, self._peers, self.endpoint = None, None, None
 
     def end_notices(self) -> None:
         """End the stream of notices; the client may open it again."""
@@ -167,36 +167,18 @@ class HttpSession:
 
 
 class HttpSessions:
-    """The sessions of one endpoint that are in memory, and the way back of those that are not."""
+    """The sessions that are in memory, and the way back of those that are not."""
 
-    def __init__(  # noqa: PLR0913 - what all endpoints share
-        self,
-        server: McpServer,
-        ids: SessionIds,
-        *,
-        bounds: LogBounds,
-        backlog: Backlog,
-        quotas: Quotas,
-        make_room: Callable[[str], None],
-        peers: Peers | None,
-        roots_of: Callable[[Principal], RootFolder | None],
+    def __init__(
+        self, broker: Broker, ids: SessionIds, *, bounds: LogBounds, backlog: Backlog, quotas: Quotas, has_peers: bool
     ) -> None:
-        """``make_room`` drops idle sessions of a principal, of all endpoints; ``roots_of`` may choose their folder."""
-        self._server = server
-        self._ids = ids
+        """With ``has_peers`` all lists of clients are kept: another replica may have to tell that one changed."""
+        self._broker = broker
+        self.ids = ids
+        self.bounds = bounds
+        self.backlog = backlog
         self._quotas = quotas
-        self._make_room = make_room
-        endpoint, start = server.view.label, server.broker.start
-        self._new_session: Callable[..., HttpSession] = partial(
-            HttpSession,
-            bounds=bounds,
-            backlog=backlog,
-            tag=replica_tag(peers.replica) if peers is not None else "",
-            elsewhere=NoticesElsewhere(peers, endpoint, start) if peers is not None else None,
-            keep=self._keep,
-            roots_of=roots_of,
-        )
-        self._keeps_all_lists = peers is not None
+        self._keeps_all_lists = has_peers
         self._sessions: dict[str, HttpSession] = {}
         self._by_ticket: dict[bytes, HttpSession] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -204,48 +186,60 @@ class HttpSessions:
     # One comes.
 
     def begin(
-        self, principal: Principal, version: str, capabilities: Mapping[str, Any], client_info: object
+        self,
+        endpoint: HttpEndpoint,
+        principal: Principal,
+        version: str,
+        capabilities: Mapping[str, Any],
+        client_info: object,
     ) -> HttpSession | QuotaExceeded:
         """A new session, after a handshake."""
         if (exceeded := self._quotas.begin_session(principal.name, self._make_room)) is not None:
             return exceeded
         named = client_info if isinstance(client_info, Mapping) else {}
-        session_id, ticket = self._ids.issue(
-            endpoint=self._server.view.label,
+        session_id, ticket = self.ids.issue(
+            endpoint=endpoint.label,
             principal=principal.name,
             version=version,
             client={key: value for key in ("name", "version") if isinstance(value := named.get(key), str)},
             capabilities=capabilities,
         )
-        return self._add(session_id, ticket, principal)
+        return self._add(endpoint, session_id, ticket, principal)
 
-    async def find(self, session_id: str, principal: Principal) -> HttpSession | QuotaExceeded | None:
+    async def find(
+        self, endpoint: HttpEndpoint, session_id: str, principal: Principal
+    ) -> HttpSession | QuotaExceeded | None:
         """The session of an id, rebuilt if it is not in memory; None if the id is not valid for this principal here."""
         if (known := self._sessions.get(session_id)) is not None:
-            return known if known.principal == principal else None
-        opened = await self._ids.open(session_id, endpoint=self._server.view.label, principal=principal.name)
+            return known if known.principal == principal and known.endpoint is endpoint else None
+        opened = await self.ids.open(session_id, endpoint=endpoint.label, principal=principal.name)
         if opened is None:
             return None
         ticket, record = opened
-        listed = await self._ids.listed(ticket)
-        if self._ids.has_ended(ticket):
+        listed = await self.ids.listed(ticket)
+        if self.ids.has_ended(ticket):
             return None
-        if (session := self._sessions.get(session_id)) is not None:  # another request was faster
-            return session if session.principal == principal else None
+        if session_id in self._sessions:  # another request was faster
+            return await self.find(endpoint, session_id, principal)
         if (exceeded := self._quotas.begin_session(principal.name, self._make_room)) is not None:
             return exceeded
-        session = self._add(session_id, ticket, principal, rebuilt=True)
+        session = self._add(endpoint, session_id, ticket, principal, rebuilt=True)
         session.client.listed = dict(listed) if listed is not None else None
         session.keeps_lists = listed is not None
         if record is not None:
-            session.noted_at = record.seen
-            self._follow(session, record)
+            self.changed(ticket.id, record)
         return session
 
     def _add(
-        self, session_id: str, ticket: SessionTicket, principal: Principal, *, rebuilt: bool = False
+        self,
+        endpoint: HttpEndpoint,
+        session_id: str,
+        ticket: SessionTicket,
+        principal: Principal,
+        *,
+        rebuilt: bool = False,
     ) -> HttpSession:
-        session = self._new_session(session_id, ticket, self._server, principal=principal)
+        session = HttpSession(self, endpoint, session_id, ticket, principal)
         session.rebuilt = rebuilt
         program = program_in(ticket.client)
         client = session.exchange.begin(ticket.version, ticket.capabilities, program=program, rebuilt=rebuilt)
@@ -255,26 +249,29 @@ class HttpSessions:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
+    def _make_room(self, principal: str) -> None:
+        """Drop the sessions of a principal that are idle longest."""
+        idle = [one for one in self._sessions.values() if one.idle and one.principal.name == principal]
+        idle.sort(key=lambda one: one.used_at)
+        for one in idle[: len(idle) // EVICTED_SHARE + 1]:
+            self.drop(one)
+
     # What is kept of one.
 
     def changed(self, session: bytes, record: SessionRecord) -> None:
-        """Another replica changed a session; if it is in memory here too, its log level and subscriptions follow."""
+        """What is kept of a session changed; if it is in memory, its log level and subscriptions follow."""
         if (one := self._by_ticket.get(session)) is not None:
             one.noted_at = max(one.noted_at, record.seen)
-            self._follow(one, record)
+            if one.client.log_level != record.log_level:
+                self._broker.servers.set_log_level(one.client, record.log_level)
+            self._broker.servers.follow_subscriptions(one.client, record.subscribed)
 
-    def _follow(self, session: HttpSession, record: SessionRecord) -> None:
-        servers, client = self._server.broker.servers, session.client
-        if client.log_level != record.log_level:
-            servers.set_log_level(client, record.log_level)
-        servers.follow_subscriptions(client, record.subscribed)
-
-    async def _keep(self, session: HttpSession, method: str) -> None:
+    async def keep(self, session: HttpSession, method: str) -> None:
         """Write what a request changed, so that it outlives the process."""
         client = session.client
         if method in CHANGES_CLIENT:
-            session.noted_at = self._ids.wall()
-            await self._ids.keep(
+            session.noted_at = self.ids.wall()
+            await self.ids.keep(
                 session.ticket,
                 seen=session.noted_at,
                 log_level=client.log_level,
@@ -287,17 +284,19 @@ class HttpSessions:
         """Write which lists a client has, in the background."""
         if session.client.listed is not None:
             session.keeps_lists = True
-            self._server.broker.start(self._ids.keep_listed, session.ticket, dict(session.client.listed))
+            self._broker.start(self.ids.keep_listed, session.ticket, dict(session.client.listed))
 
     # One goes.
 
     async def end(self, session: HttpSession) -> None:
         """Its client ended it: no hub with this store opens its id again."""
-        await self._ids.end(session.ticket)
+        await self.ids.end(session.ticket)
         self.drop(session, released=True)
 
-    def ended_elsewhere(self, session: bytes) -> None:
+    def ended(self, session: bytes) -> None:
         """Another hub ended a session."""
+        self.ids.ended(session)
+        self._broker.hub.registry.clients.release(session)
         if (one := self._by_ticket.get(session)) is not None:
             self.drop(one, released=True)
 
@@ -308,31 +307,32 @@ class HttpSessions:
             self._quotas.end_session(session.principal.name)
         session.end(lingering=not released)
 
-    def close(self) -> None:
-        """Drop every session: its streams end, and its id stays valid."""
-        if self._sweeper is not None:
+    def close(self, endpoint: HttpEndpoint | None = None) -> None:
+        """Drop every session, or those of one endpoint: their streams end, and their ids stay valid."""
+        for session in self.all():
+            if endpoint is None or session.endpoint is endpoint:
+                self.drop(session)
+        if self._sweeper is not None and not self._sessions:
             self._sweeper.cancel()
             self._sweeper = None
-        for session in self.all():
-            self.drop(session)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        now, wall = loop.time(), self._ids.wall()
+        now, wall = loop.time(), self.ids.wall()
         to_note: list[Callable[[], Awaitable[None]]] = []
         for session in self.all():
             seen = wall if session.serving else wall - (now - session.used_at)
             if seen - session.noted_at > NOTE_SECONDS:
                 session.noted_at = seen
-                to_note.append(partial(self._ids.note, session.ticket, seen=seen))
+                to_note.append(partial(self.ids.note, session.ticket, seen=seen))
                 if session.listening and session.client.listed is not None:
-                    to_note.append(partial(self._ids.keep_listed, session.ticket, session.client.listed))
-            if self._ids.is_over(session.ticket):
+                    to_note.append(partial(self.ids.keep_listed, session.ticket, session.client.listed))
+            if self.ids.is_over(session.ticket):
                 self.drop(session, released=True)
             elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
                 self.drop(session)
         if to_note:
-            self._server.broker.start(_one_by_one, to_note)
+            self._broker.start(_one_by_one, to_note)
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._sessions else None
 
     # All of them.
@@ -341,10 +341,10 @@ class HttpSessions:
         """The sessions in memory."""
         return list(self._sessions.values())
 
-    def in_use(self, session_id: str, principal: str) -> HttpSession | None:
-        """A session in memory, if it is of this principal."""
+    def in_use(self, endpoint: HttpEndpoint, session_id: str, principal: str) -> HttpSession | None:
+        """A session of an endpoint that is in memory, if it is of this principal."""
         found = self._sessions.get(session_id)
-        return found if found is not None and found.principal.name == principal else None
+        return found if found is not None and found.endpoint is endpoint and found.principal.name == principal else None
 
 
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:

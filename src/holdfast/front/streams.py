@@ -7,6 +7,11 @@ and the request of its stream. With the last id that it saw a client comes back,
 What must never happen: an event is sent twice on one stream, something follows the result, or a client that does not
 read makes the hub hold more than its bounds (``Backlog``, ``LogBounds``). The one that reads least is cut off, and
 comes back with the last event that it saw.
+
+A client comes back by GET (``StreamOpener``). If the log here has its last event, the stream goes on from there. If
+another replica has it, that one goes on with it. If no replica does, what the replicas shared of it is sent. What is
+lost then is said: a request whose answer is lost gets an error, and for notices the client is told to list again what
+may have changed meanwhile. A stream goes on only for a caller with the rights of the one that it was made for.
 """
 
 from __future__ import annotations
@@ -15,23 +20,33 @@ import base64
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp import MCPError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
-from mcp_types import INVALID_REQUEST, ErrorData
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
 from holdfast.endpoint import error_message, notice_message, result_message, result_pieces
 from holdfast.fleet import SharedEvent, SharedEvents
-from holdfast.front.requests import Reply
+from holdfast.front.requests import OutputBuffer, Reply, Request
 from holdfast.wire import Bytes, RawObject, loads
 
 if TYPE_CHECKING:
+    from holdfast.front.http import HttpEndpoint
     from holdfast.front.sessions import HttpSession
 
-__all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event", "tag_of_event"]
+__all__ = [
+    "Backlog",
+    "EventLog",
+    "LogBounds",
+    "LostEvent",
+    "MessageStream",
+    "StreamOpener",
+    "lost_event",
+    "tag_of_event",
+]
 
 log = logging.getLogger("holdfast.front")
 
@@ -70,27 +85,27 @@ class Backlog:
         self._per_session = per_session
         self._most = most
         # By connection: what its last reply has not sent is all that the connection has not sent.
-        self._unread: dict[object, tuple[Reply, object]] = {}
+        self._unread: dict[OutputBuffer, tuple[Reply, object]] = {}
 
     def wrote(self, reply: Reply, owner: object) -> None:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
-        if reply.unread == 0:
+        if reply.out.unread == 0:
             if self._unread:
-                self._unread.pop(reply.connection, None)
+                self._unread.pop(reply.out, None)
             return
-        self._unread[reply.connection] = (reply, owner)
-        for one, _ in [*self._unread.values()]:
-            if one.lost or one.unread == 0:
-                del self._unread[one.connection]
-        own = [one.unread for one, whose in self._unread.values() if whose is owner]
+        self._unread[reply.out] = (reply, owner)
+        for out in [*self._unread]:
+            if out.lost or out.unread == 0:
+                del self._unread[out]
+        own = [out.unread for out, (_, whose) in self._unread.items() if whose is owner]
         if len(own) > 1 and sum(own) > self._per_session:
             self._cut(reply)
-        while len(self._unread) > 1 and sum(one.unread for one, _ in self._unread.values()) > self._most:
-            self._cut(max((one for one, _ in self._unread.values()), key=lambda one: one.unread))
+        while len(self._unread) > 1 and sum(out.unread for out in self._unread) > self._most:
+            self._cut(self._unread[max(self._unread, key=lambda out: out.unread)][0])
 
     def _cut(self, reply: Reply) -> None:
-        log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.unread)
-        self._unread.pop(reply.connection, None)
+        log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.out.unread)
+        self._unread.pop(reply.out, None)
         reply.abort()
 
 
@@ -265,7 +280,7 @@ class MessageStream:
     @property
     def is_open(self) -> bool:
         """Whether the client reads it now."""
-        return self.reply is not None and not self.reply.done and not self.reply.lost
+        return self.reply is not None and not self.reply.done and not self.reply.out.lost
 
     def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
         """Send a notification; a client that takes no event stream gets the result alone.
@@ -297,7 +312,7 @@ class MessageStream:
         reply = self.reply
         if self.done or (reply is not None and not reply.streams):
             return
-        if reply is not None and not reply.started and not reply.lost:
+        if reply is not None and not reply.started and not reply.out.lost:
             reply.begin()
         number = self._log(message, private=private)
         if reply is not None and not reply.done:
@@ -397,3 +412,99 @@ def _suffix(request: bytes | None) -> str:
     return "." + (
         base64.urlsafe_b64encode(request).rstrip(b"=").decode() if len(request) <= _LONGEST_REQUEST_ID else ""
     )
+
+
+# A stream that is opened, or goes on.
+
+
+ANSWER_LOST: Final = ErrorData(
+    code=INTERNAL_ERROR,
+    message="the answer to this request is lost: the hub was restarted, its events are no longer kept, or they were "
+    "for a caller with other rights. "
+    "Whether the server carried the request out is not known.",
+)
+
+
+class StreamOpener:
+    """Opens and resumes the streams of one endpoint."""
+
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        self._endpoint = endpoint
+        self._ids = endpoint.sessions.ids
+
+    async def open(self, request: Request, reply: Reply, session: HttpSession) -> bool:
+        """Serve a stream until it ends; False if the session has its stream of notices already."""
+        last, peers = request.headers.get("last-event-id"), self._endpoint.peers
+        session.client.identity = request.principal  # from now on its notices are for this credential
+        found = session.log.stream_of(last) if last is not None else None
+        if last is not None and found is None and peers is not None and await peers.resume(last, request, reply):
+            return True
+        reply.streams = True
+        reply.wait_for_result(session.header)
+        if found is not None and found[0].rights != session.client.seen.rights:
+            found = None  # what it says was for other eyes: another token of the principal, or other rules
+        lost = lost_event(last) if last is not None and found is None else None
+        if found is not None:
+            stream, number = found
+            reply.begin()
+            stream.resume(reply, number)
+            if stream is session.notices:
+                session.missed = False  # it was in what followed
+                session.opened()
+        elif last is None or (lost is not None and not lost.call):
+            if not await self._open_notices(session, lost, reply):
+                return False
+        else:
+            reply.begin()
+            if lost is not None:
+                await self._resume_lost(session, lost, reply)
+            reply.end()
+        await reply.ended()
+        return True
+
+    async def _open_notices(self, session: HttpSession, lost: LostEvent | None, reply: Reply) -> bool:
+        missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
+        if session.listening:
+            return False
+        session.notices.reply, session.notices.rights = reply, session.client.seen.rights
+        reply.begin()
+        for event_id, event in missed:
+            reply.event(event.message, event_id=event_id)
+        session.opened()
+        if session.rebuilt or session.missed or lost is not None:
+            session.rebuilt = session.missed = False
+            self._endpoint.server.broker.start(self._tell_missed, session)
+        self._endpoint.sessions.keep_lists(session)
+        return True
+
+    async def _tell_missed(self, session: HttpSession) -> None:
+        """Let a client list and read again what may have changed while it could not be told."""
+        client = session.client
+        # Another worker may have given out a list: the file has what all of them gave out.
+        listed = client.listed if self._endpoint.peers is None else await self._ids.listed(session.ticket)
+        await self._endpoint.server.of(client.principal).own.tell_missed(client, listed)
+
+    async def _resume_lost(self, session: HttpSession, lost: LostEvent, reply: Reply) -> None:
+        """Send what followed in the stream of a request on another replica; or that its answer is lost."""
+        async for event_id, event in self._shared(session, lost, reply):
+            reply.event(event.message, event_id=event_id)
+            if event.final:
+                return
+        if lost.request is not None:
+            reply.event(error_message(lost.request, ANSWER_LOST))
+
+    async def _shared(
+        self, session: HttpSession, lost: LostEvent, reply: Reply
+    ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
+        """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
+        if self._ids.events is None or session.client.seen.rights:
+            return  # whose rights these events were for is not known
+        following = self._ids.events.follow(
+            session.ticket.id,
+            lost.mark,
+            lost.suffix,
+            after=lost.number,
+            wanted=lambda: not reply.out.lost and not session.ended,
+        )
+        async for event in following:
+            yield f"{lost.mark}.{event.number}{lost.suffix}".encode(), event

@@ -7,25 +7,56 @@ that the old one verified: they connect again, and are verified again.
 With an authority, clients are asked for a certificate; a wrong one ends the handshake. One that sends none is refused
 by ``AccessRules``, with a reason, except on the paths of health checks and on the control API with its own token: a
 probe and a local command have no certificate.
+
+TLS handshakes of new connections (``Handshakes``) take turns (``HandshakeTurns``): each costs milliseconds of CPU, and
+its client is not known yet. A few begin in each turn of the event loop, so requests of known clients are served between
+them. One peer has a bound on those that are under way: else it could hold many back, and let all of them go on in the
+same moment. A new one of that peer ends the oldest: a handshake takes a moment, and one that does not go on delays no
+other. Peers take turns, so a flood from one does not delay the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
+import socket
 import ssl
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import FileStamp, NotPrivate, file_stamp, require_private
 
-__all__ = ["ClientTrust", "ServerTls", "TlsFiles"]
+__all__ = ["ClientCertificate", "ClientTrust", "HandshakeTurns", "Handshakes", "ServerTls", "TlsFiles"]
 
 log = logging.getLogger("holdfast.front")
+
+HANDSHAKE_SECONDS: Final = 10.0
+"""How long a TLS handshake may take."""
+
+LAST_ANSWER_SECONDS: Final = 60.0
+"""How long the request under way may take, and a stream stay open, once the peer's certificate does not count."""
+
+LONGEST_TIMER: Final = 24 * 3600.0
+"""Seconds; a certificate may be valid for longer than an event loop can count, and clocks are set."""
+
+LOOK_SECONDS: Final = 1.0
+"""How often the key is looked for on which the certificate of another hub stands."""
+
+_WORDS: Final = b"this port serves TLS: use https:// in the URL\n"
+_NO_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+    % (len(_WORDS), _WORDS)
+)
+_RECORD_HEAD, _HANDSHAKE, _LARGEST_RECORD = 5, 22, 1 << 14
+
+_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"DELE", b"PUT ", b"OPTI", b"PATC")
 
 
 class ClientTrust:
@@ -184,3 +215,207 @@ def _check_readable(file: Path) -> None:
     if not os.access(file, os.R_OK):
         why = "permission denied" if file.exists() else "it does not exist"
         raise UsageError(f"{file} cannot be read: {why}", hint="check the path, and who may read the file")
+
+
+# One connection: its certificate, its handshake, and whose turn it is.
+
+
+class ClientCertificate:
+    """The certificate of one connection that TLS verified, if there is one.
+
+    When it does not count any more, because it expired or its authority is not trusted, ``shutdown`` is called: no
+    further request, the one under way is answered. ``abort`` follows a while later. The certificate of another hub is
+    signed by the authority of one session key: ``trusts`` tells whether that key is in force. A key is replaced while
+    hubs work (FLEET-5).
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tls: Any,
+        shutdown: Callable[[], None],
+        abort: Callable[[], None],
+        trusts: Callable[[ssl.SSLObject], bool] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._shutdown = shutdown
+        self._abort = abort
+        self._timer: asyncio.TimerHandle | None = None
+        """Until it expires; then until the connection is aborted."""
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._forget_trust: Callable[[], object] | None = None
+        asked = tls is not None and tls.context.verify_mode != ssl.CERT_NONE
+        found: Mapping[str, Any] = (tls.getpeercert() or {}) if asked else {}
+        self.names = _names_in(found)
+        self.verified = bool(found)
+        if found:
+            self._until_expiry(ssl.cert_time_to_seconds(found["notAfter"]))
+            trust = getattr(tls.context, "client_trust", None)
+            if trust is not None:
+                self._forget_trust = trust.add(self._distrust)
+            if trusts is not None:
+                self._look(tls, trusts)
+
+    def _until_expiry(self, at: float) -> None:
+        left = at - time.time()
+        if left > 0:
+            self._timer = self._loop.call_later(min(left, LONGEST_TIMER), self._until_expiry, at)
+        else:
+            self._distrust()
+
+    def _look(self, tls: ssl.SSLObject, trusts: Callable[[ssl.SSLObject], bool]) -> None:
+        if trusts(tls):
+            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, tls, trusts)
+        else:
+            self._distrust()
+
+    def _distrust(self) -> None:
+        if self.verified:
+            self.verified = False
+            self._shutdown()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(LAST_ANSWER_SECONDS, self._abort)
+
+    def end(self) -> None:
+        """The connection is gone."""
+        if self._forget_trust is not None:
+            self._forget_trust()
+        for timer in (self._timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def __repr__(self) -> str:
+        return f"<ClientCertificate {sorted(self.names)} {'verified' if self.verified else 'does not count'}>"
+
+
+def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The common name, and the DNS names and URIs of the subject."""
+    subject = [value for parts in certificate.get("subject", ()) for name, value in parts if name == "commonName"]
+    other = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
+    return frozenset((*subject, *other))
+
+
+class Handshakes:
+    """The TLS handshakes of one listening socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext) -> None:
+        self._loop = loop
+        self._tls = tls
+        self._turns = HandshakeTurns(loop)
+
+    async def secured(
+        self, connection: socket.socket, make: Callable[[], asyncio.Protocol], peer: str
+    ) -> asyncio.Transport:
+        """The transport of a connection with TLS. Its handshake waits for the whole greeting, and for a turn."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            await self._readable(connection)
+            if _speaks_http(connection):
+                connection.recv(1 << 16)  # unread bytes would make the close a reset, and the answer is lost with it
+                connection.send(_NO_TLS)
+                raise ConnectionAbortedError
+            await self._greeted(connection)
+            turn = await self._turns.begin(peer, task.cancel)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                make, connection, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+            return transport
+        finally:
+            self._turns.end(peer, turn)
+
+    async def _greeted(self, connection: socket.socket) -> None:
+        """Wait until the first record is here. A client that sends a part of it and no more takes no turn."""
+        for _ in range(2):  # its length, then all of it
+            wanted = _record_size(connection.recv(_RECORD_HEAD, socket.MSG_PEEK))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            await self._readable(connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+    async def _readable(self, connection: socket.socket) -> None:
+        came = asyncio.Event()
+        self._loop.add_reader(connection, came.set)
+        try:
+            await came.wait()
+        finally:
+            self._loop.remove_reader(connection)
+
+    def __repr__(self) -> str:
+        return f"<Handshakes {self._turns!r}>"
+
+
+def _record_size(head: bytes) -> int:
+    """The size of the TLS record that begins so; that of its head, where this is not all of it or no such record."""
+    if len(head) < _RECORD_HEAD or head[0] != _HANDSHAKE:
+        return _RECORD_HEAD
+    return _RECORD_HEAD + min(int.from_bytes(head[3:5], "big"), _LARGEST_RECORD)
+
+
+def _speaks_http(connection: socket.socket) -> bool:
+    """Whether a client begins with a request in plain HTTP: it gets an answer that it can read."""
+    return connection.recv(4, socket.MSG_PEEK) in _METHODS
+
+
+IN_A_TURN: Final = 2
+"""How many begin in one turn of the event loop: a signature with an RSA key of 4096 bits takes 5 ms."""
+
+OF_A_PEER: Final = 256
+"""How many of one peer may be under way. A proxy has all its clients at one address, and some are slow."""
+
+
+class HandshakeTurns:
+    """Whose turn it is to begin a handshake."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By peer; the peer whose turn is next comes first."""
+        self._under_way: dict[str, dict[asyncio.Future[None], Callable[[], object]]] = {}
+        """By peer what ends each one, the oldest first."""
+        self._give_up: dict[asyncio.Future[None], Callable[[], object]] = {}
+        self._scheduled = False
+
+    async def begin(self, peer: str, give_up: Callable[[], object]) -> asyncio.Future[None]:
+        """Wait for a turn; ``end`` must follow with the result. ``give_up`` ends the handshake, if others need it."""
+        turn = self._loop.create_future()
+        self._waiting.setdefault(peer, deque()).append(turn)
+        self._give_up[turn] = give_up
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._next_turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._give_up.pop(turn, None)
+            self.end(peer, turn)
+            raise
+        return turn
+
+    def end(self, peer: str, turn: asyncio.Future[None]) -> None:
+        """A handshake is over. Idempotent."""
+        under_way = self._under_way.get(peer)
+        if under_way is not None and under_way.pop(turn, None) is not None and not under_way:
+            del self._under_way[peer]
+
+    def _next_turn(self) -> None:
+        left = IN_A_TURN
+        while left and self._waiting:
+            peer = next(iter(self._waiting))
+            waiting = self._waiting.pop(peer)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[peer] = waiting  # the others come first the next time
+            give_up = self._give_up.pop(turn, None)
+            if give_up is None or turn.done():
+                continue  # it was given up
+            under_way = self._under_way.setdefault(peer, {})
+            if len(under_way) >= OF_A_PEER:
+                under_way.pop(next(iter(under_way)))()
+            under_way[turn] = give_up
+            turn.set_result(None)
+            left -= 1
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
+            self._loop.call_soon(self._next_turn)

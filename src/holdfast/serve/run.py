@@ -165,7 +165,6 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         note, place = Announcement(serving, config), shared_place(serving)
         joined = _join_server(front, place, reloader, folders, admin)
         leaving = Leaving(serving, server, front, admin, note, joined)
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
@@ -255,7 +254,7 @@ async def _end_background(server: HubWebServer, front: Front, joined: JoinServer
         broker = front.broker
         return bool(joined.clients or server.held or broker.attribution.calls or broker.task_ids.has_open)
 
-    await end_when_idle(front.hub.registry.clock, lambda: server.server_state.total_requests, busy)
+    await end_when_idle(front.hub.registry.clock, lambda: server.total_requests, busy)
     log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
     signal.raise_signal(signal.SIGTERM)
 
