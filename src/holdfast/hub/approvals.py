@@ -25,7 +25,7 @@ from holdfast.config import ApprovalMode, Config
 from holdfast.core import ApprovalKind, CatalogEntry, ChangedTool, command_line, key_of, kind_of
 from holdfast.errors import HoldfastError, ToolHeld, UnknownTool, UsageError
 from holdfast.hub.journal import Journal, ToolApproved
-from holdfast.hub.review import ALONE, INSTRUCTIONS, ListingReview, Pins, SharedPins
+from holdfast.hub.review import ALONE, INSTRUCTIONS, ListingReview, Pins, SharedPins, beside, beside_mark
 
 __all__ = ["UNVERIFIED", "Approvals", "ApprovalsLock", "approval_mode", "shown", "write_lock"]
 
@@ -138,10 +138,12 @@ class Approvals:
         journal: Journal,
         lock: ApprovalsLock | None = None,
         shared: SharedPins = ALONE,
+        is_per_user: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.lock = lock
         """What alone may be used; None if changes can be approved here."""
         self._written_mode = mode
+        self._is_per_user = is_per_user
         file = state_file.with_suffix(".tools.json") if state_file is not None and lock is None else None
         self.pins = Pins(file, lock.servers if lock is not None else None)
         self._journal = journal
@@ -237,8 +239,11 @@ class Approvals:
                 hint="review the current change, and approve it",
             )
         for key, change in wanted.items():
-            self.pins.pin(server, key, change.now, approved=True)
-            self._shared.note_pin(server, key, change.now, True)
+            # One user's text does not take the place of another's.
+            adds = self._is_per_user(server) and key in self.pins.of(server)
+            pinned, text = (beside(key, change.now), beside_mark(key)) if adds else (key, change.now)
+            self.pins.pin(server, pinned, text, approved=True)
+            self._shared.note_pin(server, pinned, text, True)
             self._approved(server, key)
         return tuple(change.tool for change in wanted.values())
 
@@ -247,8 +252,9 @@ class Approvals:
         if self.pins.of(server).get(key) == text or self.lock is not None:
             return False
         self.pins.pin(server, key, text, approved=True)
-        if self.pins.changed.get(server, {}).get(key) == text:
-            self._approved(server, key)
+        for changed, now in list(self.pins.changed.get(server, {}).items()):
+            if key in (changed, beside(changed, now)) and self.pins.has(server, changed, now):
+                self._approved(server, changed)
         return True
 
     def follow(self) -> tuple[str, ...]:
@@ -257,7 +263,7 @@ class Approvals:
         self.pins.load()
         for server, texts in before.items():
             for key, text in texts.items():
-                if self.pins.of(server).get(key, {}) == text:
+                if self.pins.has(server, key, text):
                     self._approved(server, key)
         return tuple(self.listings.latest)
 

@@ -107,6 +107,7 @@ class SlotRegistry:
             journal=self.journal,
             lock=approvals if isinstance(approvals, ApprovalsLock) else None,
             shared=fleet.decisions if fleet is not None else ALONE,
+            is_per_user=lambda server: server in self.users.servers,
         )
         self.call_approvals = CallApprovals(
             lambda: self.config.settings.access.approvals, fleet.questions if fleet is not None else None

@@ -7,6 +7,8 @@ Each listing is compared with the pins before it is published:
   is a change.
 * What differs from its pin, or has none, is a change. It is reported once. In the mode ``hold`` it is shown as first
   seen, or not at all if it is new, until a person approves it. A tool without a recorded baseline is held too.
+* A server that is per user may describe one tool differently to two users. There an approved text does not replace the
+  pinned one: it is pinned beside it, by its hash (``beside``), and both are known from then on.
 * In a fleet the other replicas may have seen the server before this one. Until that is known (``SharedPins``), a first
   sight here is no first sight: nothing is pinned, and what is held for it is not yet reported as a change.
 
@@ -30,6 +32,7 @@ What must never happen:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -55,6 +58,8 @@ __all__ = [
     "Pins",
     "SharedPins",
     "ToolTexts",
+    "beside",
+    "beside_mark",
     "merged",
 ]
 
@@ -131,6 +136,10 @@ class Pins:
     def of(self, server: str) -> Mapping[str, Mapping[str, Any]]:
         """The pinned texts of a server, by their keys."""
         return self.seen.get(server, {})
+
+    def has(self, server: str, key: str, text: Mapping[str, Any]) -> bool:
+        """Whether a text is the pinned one, or one that was approved beside it."""
+        return _is_known(self.of(server), key, text)
 
     def pin(self, server: str, key: str, text: Mapping[str, Any], *, approved: bool) -> None:
         """Pin a text: the first version that was seen, or one that was approved and replaces another."""
@@ -277,9 +286,29 @@ def _by_server(read: object) -> dict[str, ToolTexts]:
 
 def _still_changed(seen: Mapping[str, ToolTexts], changed: Mapping[str, ToolTexts]) -> dict[str, ToolTexts]:
     return {
-        server: {tool: what for tool, what in tools.items() if server in seen and what != seen[server].get(tool)}
+        server: {
+            tool: what for tool, what in tools.items() if server in seen and not _is_known(seen[server], tool, what)
+        }
         for server, tools in changed.items()
     }
+
+
+_BESIDE = "\0beside\0"
+
+
+def beside(key: str, text: Mapping[str, Any]) -> str:
+    """The key under which a text is pinned beside the first one of its key: it has the hash of the text."""
+    written = json.dumps(text, sort_keys=True, separators=(",", ":")).encode()
+    return f"{_BESIDE}{hashlib.sha256(written).hexdigest()}\0{key}"
+
+
+def beside_mark(key: str) -> Mapping[str, Any]:
+    """What is pinned under that key. No text of a tool has this part: no server can pin it by a name that it chose."""
+    return {"beside": key}
+
+
+def _is_known(pinned: Mapping[str, Mapping[str, Any]], key: str, text: Mapping[str, Any]) -> bool:
+    return pinned.get(key) == text or (key in pinned and pinned.get(beside(key, text)) == beside_mark(key))
 
 
 HELD = "holdfast/held"
@@ -392,7 +421,9 @@ class ListingReview:
         if self._mode(listing.server) != "hold":
             return listing
         watched, pinned = _watched(listing), self._pins.of(listing.server)
-        return self._held_back(listing, {key: text for key, text in watched.items() if text != pinned.get(key)})
+        return self._held_back(
+            listing, {key: text for key, text in watched.items() if not _is_known(pinned, key, text)}
+        )
 
     def _steps(self, listing: Listing, *, of_one: bool = False) -> Generator[None, None, Listing]:
         """Compare a new listing with the pins, in steps; returns it as it may be published."""
@@ -409,11 +440,11 @@ class ListingReview:
         for start in range(0, len(keys), COMPARED_AT_ONCE):
             pinned = self._pins.of(listing.server)
             some = keys[start : start + COMPARED_AT_ONCE]
-            changed |= {key: watched[key] for key in some if watched[key] != pinned.get(key)}
+            changed |= {key: watched[key] for key in some if not _is_known(pinned, key, watched[key])}
             yield
         if of_one:  # what another user's listing changed is still changed, until it is approved
             pinned, before = self._pins.of(listing.server), self._pins.changed.get(listing.server, {})
-            changed = {key: text for key, text in before.items() if text != pinned.get(key)} | changed
+            changed = {key: text for key, text in before.items() if not _is_known(pinned, key, text)} | changed
         return self._reviewed(listing, changed)
 
     def tell_held(self) -> None:
