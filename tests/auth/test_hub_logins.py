@@ -16,7 +16,7 @@ from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ServerDenied
-from holdfast.hub import operate
+from holdfast.hub import registry
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord
 from holdfast.hub.loader import Loader, get_tools_with_resilience
@@ -245,14 +245,14 @@ async def test_a_login_that_is_noted_as_refused_is_no_new_login_and_not_tried_ag
     peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, looks = anyio.create_memory_object_stream[None](100)
-    original = operate.current_logins
+    original = registry.current_logins
 
     async def looked(hub: SlotRegistry, *, within: float | None = None) -> Mapping[str, str]:
         found = await original(hub, within=within)
         send.send_nowait(None)
         return found
 
-    monkeypatch.setattr(operate, "current_logins", looked)
+    monkeypatch.setattr(registry, "current_logins", looked)
     await logged_in(peer.spec(), store)
     await peer.behave(revoke=True)
     told: list[HubRecord] = []

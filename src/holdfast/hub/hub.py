@@ -1,7 +1,7 @@
 """The hub: many agents share one set of connections that heals itself.
 
 ``Hub`` is what programs use, in three parts: what readers see (here), what callers ask (``HubCalls``), and what
-operators do (operate.py). The slots, the catalog and the tasks behind it are in registry.py. The catalog is an
+operators do (``Operations``). The slots, the catalog and the tasks behind it are in registry.py. The catalog is an
 immutable snapshot: a reader takes one reference and keeps it. A call finds the live connection when it is made.
 """
 
@@ -17,16 +17,30 @@ from typing import Any, NamedTuple, Self
 from holdfast.access import LOCAL
 from holdfast.auth import Logins, UserTokenStore
 from holdfast.config import ApprovalMode, Config
-from holdfast.core import HUB_NAME, Catalog, Health, Kind, NameKey, Unknown, counted, is_repeatable, nearest
-from holdfast.errors import CallForbidden, UnknownTool
+from holdfast.core import (
+    HUB_NAME,
+    ApprovalKind,
+    Catalog,
+    Health,
+    Kind,
+    NameKey,
+    State,
+    Unknown,
+    counted,
+    events as on,
+    is_repeatable,
+    nearest,
+)
+from holdfast.errors import CallForbidden, HubClosed, LoadFailed, ServerDisabled, UnknownTool
 from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
 from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
+from holdfast.hub.lease import FailedDial
 from holdfast.hub.loader import read
-from holdfast.hub.operate import Operations
-from holdfast.hub.registry import SlotRegistry, access_item
+from holdfast.hub.registry import SlotRegistry, access_item, use_login
 from holdfast.hub.replica_link import Replicas
+from holdfast.hub.slot import Slot
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
@@ -249,6 +263,112 @@ def _unknown(found: Unknown, kind: Kind) -> UnknownTool:
 def denying(registry: SlotRegistry) -> frozenset[str]:
     """The servers that deny access now: what may not be called is not found."""
     return frozenset(name for name, slot in registry.slots.items() if slot.health().status == "denied")
+
+
+class Operations:
+    """The part of ``Hub`` for operators: commands for its servers."""
+
+    registry: SlotRegistry
+
+    async def reconnect(self, name: str) -> Health:
+        """Make a new connection now; of a server that is per user, those of all users.
+
+        A user who is denied access is no failure of the server.
+
+        Raises ``UnknownServer``, ``ServerDisabled``, ``HubClosed``, or ``LoadFailed`` with the reason.
+        """
+        slot, users = self._slot(name), self.registry.users
+        _require_served(slot)
+        own = [one for _, one in users.of_server(name)]
+        # Where no caller is `local`, the shared slot of a per-user server is not used.
+        common = [slot] if self.registry.has_local or name not in users.servers else []
+        dials = [(one, _dialing_again(one)) for one in (*common, *own)]
+        for one, generation in dials:
+            failure = await _failure_of(one, generation)
+            _require_served(slot)  # still
+            if failure is not None and not (one in own and failure.event.status == "denied"):
+                raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
+        return slot.health()
+
+    async def toggle(self, name: str, enabled: bool) -> Health:
+        """Enable or disable a server. Idempotent; enabling resets its health.
+
+        Enabling takes no time. Disabling waits until the server is disabled.
+
+        Raises ``UnknownServer``, or ``HubClosed`` if the server is no longer served.
+        """
+        slot = self._slot(name)
+        self.registry.writer.changed(at_once=True)
+        if self.registry.fleet is not None:
+            self.registry.fleet.decisions.note_switch(name, not enabled)
+        slot.handle(on.EnableRequested() if enabled else on.DisableRequested())
+        while not enabled and slot.state is State.DISABLING:
+            await slot.changed()
+        if slot.machine.life.stopped:
+            raise _refusal(slot)
+        return slot.health()
+
+    def logged_in(self, name: str) -> Health:
+        """Try a server again now that was denied or parked, because it has new credentials.
+
+        Raises ``UnknownServer``.
+        """
+        slot = self._slot(name)
+        use_login(self.registry, name)
+        return slot.health()
+
+    def approve(
+        self, server: str, tool: str | None = None, *, mark: str | None = None, kind: ApprovalKind = "tool"
+    ) -> tuple[str, ...]:
+        """Approve the pending changes of a server, one or all: what was held can be used again.
+
+        ``kind`` says what is named: a tool, a prompt, or the instructions, which have no name. With the ``mark`` of the
+        change that was reviewed, a newer change is not approved.
+
+        Raises ``UnknownServer``, ``UnknownTool``, or ``ToolHeld`` if it cannot be approved here.
+        """
+        self._slot(server)
+        approved = self.registry.approvals.approve(server, tool, mark=mark, kind=kind)
+        self.registry.publisher.publish_again(server)
+        self.registry.writer.changed(at_once=True)
+        return approved
+
+    async def apply(self, config: Config) -> None:
+        """Use a new configuration; only the connections of servers whose definition changed are touched.
+
+        Raises ``HubNotOpen`` or ``HubClosed``.
+        """
+        self.registry.require_use()
+        await self.registry.apply(config)
+
+    def _slot(self, name: str) -> Slot:
+        self.registry.require_use()
+        return self.registry.slot(name)
+
+
+def _require_served(slot: Slot) -> None:
+    if slot.machine.life.stopped or slot.state in (State.DISABLED, State.DISABLING):
+        raise _refusal(slot)
+
+
+def _dialing_again(slot: Slot) -> int | None:
+    """Begin a new connection; the generation that is dialed."""
+    slot.handle(on.ReconnectRequested())
+    return slot.machine.dialing
+
+
+async def _failure_of(slot: Slot, generation: int | None) -> FailedDial | None:
+    """Wait for the outcome of a dial; None if it did not fail."""
+    while slot.machine.dialing == generation and generation is not None:
+        await slot.changed()
+    return slot.leases.failed_dials.get(generation) if generation is not None else None
+
+
+def _refusal(slot: Slot) -> ServerDisabled | HubClosed:
+    state = slot.state
+    if state in (State.DISABLED, State.DISABLING):
+        return ServerDisabled(f"MCP server '{slot.id}' is {state.value}", server_id=slot.id, state=state.value)
+    return HubClosed(f"MCP server '{slot.id}' is no longer served", server_id=slot.id, state=state.value)
 
 
 class Hub(Operations, HubCalls):

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
@@ -35,6 +35,9 @@ from holdfast.hub.limits import DialLimit
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
 from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, ToolInfo, Warden, evidence_in
 
+if TYPE_CHECKING:
+    from holdfast.hub.hub import Hub
+
 __all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
 
 _MEMORY = ServerCache()
@@ -54,7 +57,7 @@ async def get_tools_with_resilience(
     max_attempts: int = 3,
     base_backoff_s: float = 0.25,
     start_timeout: float | None = None,
-    hub: SharedHub | None = None,
+    hub: Hub | None = None,
 ) -> LoadResult:
     """Load every server of ``connections``: ``(all_tools, failed_servers, failed_errors)``, and more.
 
@@ -78,7 +81,7 @@ async def load(
     on_outcome: OnOutcome | None = None,
     on_starting: OnStarting | None = None,
     start_timeout: float | None = None,
-    hub: SharedHub | None = None,
+    hub: Hub | None = None,
 ) -> LoadResult:
     """Load the servers of a configuration: a file, a mapping of the same form, or one found in the usual places.
 
@@ -119,29 +122,6 @@ def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
     return load_config(Path(config) if config is not None else None)
 
 
-class _Requests(Protocol):
-    """Sends a request on the live connection of a server."""
-
-    async def request(
-        self,
-        server: str,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        on_progress: ProgressFn | None = None,
-        within: float | None = None,
-    ) -> Mapping[str, Any]:
-        """Return the result."""
-
-
-class SharedHub(Protocol):
-    """A ``Hub``, as far as a load needs it."""
-
-    @property
-    def registry(self) -> _Requests:
-        """The inside of the hub."""
-
-
 class Loader:
     """Loads from one configuration. Tests can supply chance and sleep."""
 
@@ -153,7 +133,7 @@ class Loader:
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         logins: Logins | None = None,
-        hub: SharedHub | None = None,
+        hub: Hub | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows."""

@@ -5,27 +5,16 @@
 * ``slots``: every configured server has one, always (LIFE-1); ``clients`` and ``users`` have those of single owners.
 * ``publisher``: the catalog (publisher.py). ``approvals``: what changed and what is held (approvals.py).
 * ``journal``: all records. ``writer``: the state file (state_store.py).
-* ``apply`` changes the configuration (``apply_config``); operate.py has the commands of operators.
+* ``apply`` changes the configuration (``apply_config`` in reload.py).
 
 Opening takes a moment and starts everything in the background. Closing is the other way round and bounded: each slot is
 told, their connections close, the state is written, then the tasks end. A hub that was closed never opens again: what a
 late event would start is refused by the slots, which are stopped.
-
-A new configuration for a running hub: only what changed is touched (LIFE-20).
-
-Theory of operation. An edit may add, change and remove a thousand servers. No reader may see half of it, and no step of
-it may hold up the event loop (SEC-7). So it is done in three parts:
-
-1. What is new is made in turns: the slots of added servers, and the catalog with all names. No reader sees any of it.
-2. In one step the configuration, the slots and the catalog are put in place.
-3. The slots are told in turns: to use the new settings, to start, to change or to end. Each of them is told, also if
-   the caller no longer waits: a slot that was never told would keep its old definition for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,20 +25,20 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.access import LOCAL, AccessItem, ItemKind, Policy
-from holdfast.auth import Logins, UserTokens, UserTokenStore
-from holdfast.config import ApprovalMode, Config, ServerSpec
+from holdfast.auth import Logins, UserTokens, UserTokenStore, canonical, takes_login
+from holdfast.config import ApprovalMode, Config
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
 from holdfast.hub.call_approvals import CallApprovals
-from holdfast.hub.hub_clock import Clock
-from holdfast.hub.journal import ConfigApplied, Journal, config_applied
+from holdfast.hub.hub_clock import Clock, sleep_until_poll
+from holdfast.hub.journal import ConfigApplied, Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.hub.operate import current_logins, follow_approvals, follow_switch, watch_logins
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots
 from holdfast.hub.publisher import NAMED_CALLS, Publisher
-from holdfast.hub.replica_link import RegistryHost, Replicas
+from holdfast.hub.reload import apply_config, start_slot
+from holdfast.hub.replica_link import ReplicaHost, Replicas, follow_approvals, follow_switch
 from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.slot_call import read_result
@@ -58,10 +47,13 @@ from holdfast.hub.user_slots import UserSlots
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, SignAssertion, Warden, keep_reaping, until_cancelled
 
-__all__ = ["SlotRegistry", "apply_config", "start_slot"]
+__all__ = ["SlotRegistry", "access_item", "is_or_may_be", "use_login"]
 
 CLOSE_SECONDS = 15.0
 """Each connection's close has a bound of its own; this bound is for all of them together."""
+
+LOGIN_PERIOD = 0.5
+"""Seconds between two polls: a login takes effect that soon, and a poll costs microseconds."""
 
 START_SECONDS = 2.0
 """How long a hub's start waits for the store; a login that is read later counts as a new one."""
@@ -267,7 +259,7 @@ class SlotRegistry:
             fleet=self.fleet.evidence if self.fleet is not None else None,
         )
         if self.fleet is not None:
-            self.fleet.open(RegistryHost(self), self.clock)
+            self.fleet.open(ReplicaHost(self), self.clock)
             tasks.start_soon(self.fleet.run, name="fleet")
         self.clients.open(context)
         self.users.slots.open(context)
@@ -317,6 +309,34 @@ class SlotRegistry:
             await self._outer.__aexit__(None, None, None)
         finally:
             await self._warden.__aexit__(None, None, None)
+
+
+def use_login(registry: SlotRegistry, server: str) -> None:
+    """A server that was denied or parked has new credentials: try it again now."""
+    for slot in [*registry.slots.values(), *registry.clients.all()]:
+        if slot.id == server:
+            slot.handle(on.LoginSucceeded())
+
+
+async def current_logins(registry: SlotRegistry, *, within: float | None = None) -> Mapping[str, str]:
+    """The login of each server that has one; the last known logins if the store does not answer in time."""
+    await registry.logins.reading.up_to_date(within=within)
+    by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
+    if not by_address:
+        return {}  # many servers are not looked through at every poll
+    servers = registry.config.servers.values()
+    found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
+    return {name: login for name, login in found.items() if login is not None}
+
+
+async def watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> None:
+    """Poll the token store until cancelled, in real time. ``known`` are the logins before the first dial."""
+    while True:
+        before, known = known, await current_logins(registry)
+        for name, login in known.items():
+            if login != before.get(name) and name in registry.slots:
+                use_login(registry, name)
+        await sleep_until_poll(LOGIN_PERIOD)
 
 
 def _withdrawn(registry: SlotRegistry, server: str) -> None:
@@ -378,91 +398,3 @@ async def _own_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) 
 def _hub_closed() -> HubClosed:
     hint = "open another one with `async with Hub.from_config(…) as hub:`"
     return HubClosed("the hub is closed", server_id="", state=State.DISCONNECTED.value, hint=hint)
-
-
-SLOTS_AT_ONCE = 25
-"""So many slots are made, or told of a change, in one step of the event loop."""
-
-
-async def apply_config(registry: SlotRegistry, context: SlotContext, config: Config) -> ConfigApplied | None:
-    """Use a configuration; None if the hub closed meanwhile."""
-    before = registry.config
-    applied = config_applied(before, config, at=registry.clock.now())
-    fresh = await _made_slots(registry, replace(context, settings=config.settings), config, applied.added)
-    arranged = await registry.publisher.arranged(config)
-    policy = registry.policy
-    if config.settings.access != policy.settings:
-        policy = await anyio.to_thread.run_sync(Policy, config.settings.access)  # conditions take time to compile
-    if registry.is_closing:
-        return None
-    registry.config, registry.policy = config, policy
-    gone = [registry.slots.pop(name) for name in applied.removed]
-    registry.slots |= fresh
-    registry.publisher.replace(*arranged)  # last: a listener of its records is a reader too
-    adopting: list[Slot] = []
-    if config.settings != before.settings:
-        context.connector.adopt(config.settings)
-        context = registry.context = replace(context, settings=config.settings)
-        registry.clients.adopt(config.settings)
-        registry.users.slots.adopt(config.settings)
-        adopting = [slot for slot in registry.all_slots() if slot.id not in applied.added]
-    await _tell(registry, context, applied, adopting, gone)
-    registry.journal.write(applied)
-    registry.writer.changed(at_once=True)
-    return applied
-
-
-async def _made_slots(
-    registry: SlotRegistry, context: SlotContext, config: Config, names: Iterable[str]
-) -> dict[str, Slot]:
-    made: dict[str, Slot] = {}
-    for number, name in enumerate(names, start=1):
-        source = registry.catalog.servers.get(name)
-        made[name] = Slot(config.servers[name], context, listed=source is not None and source.listing is not None)
-        if number % SLOTS_AT_ONCE == 0:
-            await anyio.lowlevel.checkpoint()
-    return made
-
-
-async def _tell(
-    registry: SlotRegistry,
-    context: SlotContext,
-    applied: ConfigApplied,
-    adopting: Sequence[Slot],
-    gone: Sequence[Slot],
-) -> None:
-    config, slots = registry.config, registry.slots
-    steps: list[Callable[[], object]] = [
-        *(partial(slot.adopt, slot.spec, config.settings) for slot in adopting),
-        *(partial(slot.handle, on.RemoveRequested()) for slot in gone),
-        *(partial(start_slot, registry, slots[name], context.tasks) for name in applied.added),
-        *(partial(_change, registry, slots[name], config.servers[name]) for name in applied.changed),
-    ]
-    for number, step in enumerate(steps, start=1):
-        step()
-        if number % SLOTS_AT_ONCE == 0:
-            await anyio.lowlevel.cancel_shielded_checkpoint()
-
-
-def start_slot(registry: SlotRegistry, slot: Slot, tasks: anyio.abc.TaskGroup) -> None:
-    """Start a slot: connect to its server, unless the server is disabled."""
-    tasks.start_soon(slot.run, name=f"{slot.id} owner")
-    if slot.machine.life.stopped:
-        return  # the hub was closed while its slots were started
-    lock = registry.approvals.lock
-    disabled = registry.catalog.servers[slot.id].withdrawn or (lock is not None and slot.id in lock.disabled)
-    if not slot.spec.enabled or disabled:
-        slot.handle(on.DisableRequested())
-    elif slot.spec.sharing == "per-user" and not registry.has_local and not slot.spec.problems:
-        slot.handle(on.WentIdle())  # it is the slot of `local`, who is not expected here
-    else:
-        slot.handle(on.StartRequested())
-
-
-def _change(registry: SlotRegistry, slot: Slot, spec: ServerSpec) -> None:
-    if slot.machine.life.stopped:
-        return
-    was_enabled = slot.spec.enabled
-    slot.adopt(spec, registry.config.settings)
-    if spec.enabled != was_enabled:
-        slot.handle(on.EnableRequested() if spec.enabled else on.DisableRequested())
