@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError, HubClosed, UnknownTool
-from holdfast.hub import operate, registry as hubs
+from holdfast.hub import registry as hubs
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import config, reaches, running, settled, until
@@ -321,7 +321,7 @@ async def test_a_hub_whose_own_task_fails_closes_and_raises_that_failure(monkeyp
     async def fails(_: float) -> None:
         raise ZeroDivisionError("the fault itself")
 
-    monkeypatch.setattr(operate, "sleep_until_poll", fails)
+    monkeypatch.setattr(hubs, "sleep_until_poll", fails)
     with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
         async with Hub.from_config({"mcpServers": {}}):
             await anyio.sleep_forever()

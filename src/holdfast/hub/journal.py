@@ -322,54 +322,66 @@ _LEVELS: Mapping[CallOutcome, int] = {"denied": logging.WARNING, "timed_out": lo
 
 def write_to_log(record: HubRecord) -> None:
     """Write one line for each record that a person may want to see."""
-    if isinstance(record, CallEnded):
-        _write_call(record)
-    elif isinstance(record, AccessRefused):
-        _write_refusal(record)
-    elif isinstance(record, OneClientRecord):
-        _write(logging.DEBUG, record, "%s, connection of one client: %s", record.server, record.record)
-    elif isinstance(record, ConfigApplied | ConfigRefused):
+    if isinstance(record, ConfigApplied | ConfigRefused):
         _write_config(record)
-    else:
-        _write_state(record)
+        return
+    level, words, *args = _line(record)
+    log.log(level, words, *args, extra={"record": record})
 
 
-def _write_state(record: HubRecord) -> None:
+def _line(record: HubRecord) -> tuple[Any, ...]:  # noqa: PLR0912 - one line for each kind of record
+    """The line of a record: its level, its words, and what stands in them."""
     match record:
+        case CallEnded():
+            words = "%s: %s%s %s after %.3f s" + (": %s" if record.reason else "%s")
+            who = f" of {record.principal}" if record.principal not in ("", "local") else ""
+            level = _LEVELS.get(record.outcome, logging.DEBUG)
+            return level, words, record.server, record.method, who, record.outcome, record.seconds, record.reason
+        case AccessRefused(kind="left"):  # a probe of the port, or a client that did not wait for its answer
+            return logging.DEBUG, "a client closed its connection at once, from %s", record.source
+        case AccessRefused(kind="quota"):
+            return logging.WARNING, "quota used up: %s of the caller %s", record.quota, record.principal
+        case AccessRefused(kind="certificate"):
+            words = "access refused: a client certificate does not verify (%s), from %s"
+            return logging.WARNING, words, record.reason, record.source
+        case AccessRefused():
+            return logging.WARNING, _REFUSALS[record.kind], record.source
+        case OneClientRecord():
+            return logging.DEBUG, "%s, connection of one client: %s", record.server, record.record
         case Transition():
-            _write(logging.INFO, record, "%s: %s", record.server, transition_text(record))
+            return logging.INFO, "%s: %s", record.server, transition_text(record)
         case RetryPlanned():
-            _write(
-                logging.INFO, record, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
-            )
+            return logging.INFO, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
         case AccessChanged(denied=True):
             words = "%s: calls and the listing are denied; calls are refused until it is asked again: %s"
-            _write(logging.WARNING, record, words, record.server, record.reason)
+            return logging.WARNING, words, record.server, record.reason
         case AccessChanged():
-            _write(logging.INFO, record, "%s: calls are no longer denied", record.server)
-        case BreakerChanged(server=server, change=Tripped() as trip):
+            return logging.INFO, "%s: calls are no longer denied", record.server
+        case BreakerChanged(change=Tripped() as trip):
             words = "%s: breaker open for %.0f s after %s (%s refused since)"
             counts = counted(trip.failures, "failure"), counted(trip.refused, "call")
-            _write(logging.WARNING, record, words, server, trip.retry_in, *counts)
-        case BreakerChanged(server=server, change=change):
+            return logging.WARNING, words, record.server, trip.retry_in, *counts
+        case BreakerChanged(change=change):
             words = "%s: breaker closed (%s refused while it was open)"
-            _write(logging.INFO, record, words, server, counted(change.refused, "call"))
+            return logging.INFO, words, record.server, counted(change.refused, "call")
         case CloseFailed():
             words = "%s: an old connection did not close cleanly: %s"
-            _write(logging.WARNING, record, words, record.server, record.error)
+            return logging.WARNING, words, record.server, record.error
         case Published():
             kinds = ", ".join(record.kinds) or "nothing"
-            _write(logging.DEBUG, record, "catalog version %d: %s of %s changed", record.version, kinds, record.server)
+            return logging.DEBUG, "catalog version %d: %s of %s changed", record.version, kinds, record.server
         case ListFailed():
             words = "%s: its %s could not be listed: %s"
-            _write(logging.WARNING, record, words, record.server, record.kind, record.reason)
+            return logging.WARNING, words, record.server, record.kind, record.reason
         case ToolChanged():
             held = "; it is held until the change is approved" if record.held else ""
-            _write(logging.WARNING, record, "%s: %s%s", record.server, changed_text(record), held)
+            return logging.WARNING, "%s: %s%s", record.server, changed_text(record), held
         case ToolApproved():
-            _write(logging.INFO, record, "%s: %s: the change was approved", record.server, subject_of(record))
+            return logging.INFO, "%s: %s: the change was approved", record.server, subject_of(record)
         case Missed():
-            _write(logging.WARNING, record, "a listener was too slow and missed %s", counted(record.count, "record"))
+            return logging.WARNING, "a listener was too slow and missed %s", counted(record.count, "record")
+        case ConfigApplied() | ConfigRefused():
+            raise AssertionError("it has several lines")
 
 
 def subject_of(record: ToolChanged | ToolApproved) -> str:
@@ -450,30 +462,6 @@ _REFUSALS = {
     "login": "login failed: a wrong credential, from %s",
     "too_many_logins": "login failed: too many wrong credentials, further ones are answered late, from %s",
 }
-
-
-def _write_refusal(refused: AccessRefused) -> None:
-    if refused.kind == "left":  # a probe of the port, or a client that did not wait for its answer
-        _write(logging.DEBUG, refused, "a client closed its connection at once, from %s", refused.source)
-    elif refused.kind == "quota":
-        _write(logging.WARNING, refused, "quota used up: %s of the caller %s", refused.quota, refused.principal)
-    elif refused.kind == "certificate":
-        words = "access refused: a client certificate does not verify (%s), from %s"
-        _write(logging.WARNING, refused, words, refused.reason, refused.source)
-    else:
-        _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
-
-
-def _write_call(ended: CallEnded) -> None:
-    level = _LEVELS.get(ended.outcome, logging.DEBUG)
-    if log.isEnabledFor(level):
-        words = "%s: %s%s %s after %.3f s" + (": %s" if ended.reason else "%s")
-        who = f" of {ended.principal}" if ended.principal not in ("", "local") else ""
-        _write(level, ended, words, ended.server, ended.method, who, ended.outcome, ended.seconds, ended.reason)
-
-
-def _write(level: int, record: HubRecord, words: str, *args: Any) -> None:
-    log.log(level, words, *args, extra={"record": record})
 
 
 OnWarning: TypeAlias = "Callable[[str, FailureStatus, str], None]"
@@ -622,7 +610,7 @@ class Journal:
         for sink in self._sinks_of_calls:
             try:
                 sink(ended)
-            except Exception as exc:  # noqa: BLE001 - as in _tell
+            except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub
                 _report(exc)
 
     def records(self) -> AsyncIterator[HubRecord]:

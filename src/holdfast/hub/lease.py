@@ -371,10 +371,11 @@ class Leases:
         failed: FailedDial | None = None
         generation, machine = lease.generation, self._machine
 
-        def stands(listing: Listing) -> None:
-            self.latest = lease
-            self.failed_dials = {}  # a remedy for an older failure would mislead
-            self._handle(on.DialSucceeded(generation, listing))
+        def report(event: on.Event) -> None:
+            if isinstance(event, on.DialSucceeded):
+                self.latest = lease
+                self.failed_dials = {}  # a remedy for an older failure would mislead
+            self._handle(event)
 
         try:
             with lease.scope:
@@ -382,9 +383,7 @@ class Leases:
                     spec,
                     lease,
                     ever_connected=machine.life.ever_connected,
-                    stands=stands,
-                    changed=lambda: self._handle(on.ListChanged(generation)),
-                    gone=self._handle,
+                    report=report,
                     told=partial(self._told, generation),
                 )
         finally:
@@ -445,20 +444,18 @@ class Connector:
         lease: Lease,
         *,
         ever_connected: bool,
-        stands: Callable[[Listing], object],
-        changed: Callable[[], object],
-        gone: Callable[[on.Event], object],
+        report: Callable[[on.Event], object],
         told: Callable[[ServerRecord | None], object],
     ) -> FailedDial | None:
         """Dial, list, report that it stands, wait until it is lost, close. Returns the failure of the dial, if any.
 
-        ``told`` is called with what a hub on the other side says about its server.
+        ``report`` gets what happens to the connection, ``told`` what a hub on the other side says about its server.
         """
         if spec.problems:
             return _failed(lease, bad_definition(spec), ever_connected=False)
         lease.redactor = Redactor(spec.secrets)
         try:
-            await self._live(spec, lease, stands, changed, gone, told)
+            await self._live(spec, lease, report, told)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = masked(evidence_in(exc), lease.redactor)
         else:
@@ -510,12 +507,13 @@ class Connector:
         self,
         spec: ServerSpec,
         lease: Lease,
-        stands: Callable[[Listing], object],
-        changed: Callable[[], object],
-        gone: Callable[[on.Event], object],
+        report: Callable[[on.Event], object],
         told: Callable[[ServerRecord | None], object],
     ) -> None:
         known = self._memory.of(spec)
+
+        def changed() -> None:
+            report(on.ListChanged(lease.generation))
 
         def noticed(method: str) -> None:
             if method in LIST_CHANGED:
@@ -552,11 +550,11 @@ class Connector:
                     beside.start_soon(
                         until_cancelled, lease.other.run, lambda: self._legacy(spec, lease, noticed), changed
                     )
-                stands(lease.listing)
+                report(on.DialSucceeded(lease.generation, lease.listing))
                 if connection.hub is not None:
                     told(lease.told)
                 try:
-                    gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
+                    report(_end(lease, await _stay(connection, changed, lease.desired_state)))
                 finally:
                     if lease.drains:
                         await connection.drain()

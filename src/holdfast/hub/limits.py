@@ -6,6 +6,7 @@ of them. So a retry does not repeat the burst that may have caused the failure, 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,20 +46,22 @@ class Semaphore:
         self._taken += 1
         return True
 
-    async def acquire(self) -> None:
-        """Take a place as soon as one is free."""
+    async def acquire(self, clock: Clock | None = None, *, until: float | None = None) -> bool:
+        """Take a place as soon as one is free; False if the time on the clock is reached first."""
         if self.try_acquire():
-            return
+            return True
         turn = anyio.Event()
         self._waiting.append(turn)
         try:
-            await turn.wait()
+            await (clock or RealClock()).wait(turn, until)
         except BaseException:
             if turn.is_set():
                 self.release()
-            else:
-                self._waiting.remove(turn)
             raise
+        finally:
+            if not turn.is_set():
+                self._waiting.remove(turn)
+        return turn.is_set()
 
     def release(self) -> None:
         """Give a place back."""
@@ -82,7 +85,7 @@ SPREAD = 16
 """Attempts that have waited long enough begin one after the other in this many steps, not all at once."""
 
 
-class DialLimit:
+class DialLimit(Semaphore):
     """At most ``places`` new attempts at a time; ``tasks`` owns the timers that give places back.
 
     An attempt that finds no place in ``wait`` seconds begins without one: a hundred silent servers hold their places
@@ -98,77 +101,33 @@ class DialLimit:
         wait: float = WAIT_SECONDS,
         clock: Clock | None = None,
     ) -> None:
-        self._places = places
-        self._taken = 0
-        self._waiting: deque[anyio.Event] = deque()
-        self._turns = 0
+        super().__init__(places)
         self._tasks = tasks
         self._hold = hold
         self._wait = wait
         self._clock = clock or RealClock()
-
-    @property
-    def free(self) -> int:
-        """How many places are free."""
-        return max(self._places - self._taken, 0)
-
-    def resize(self, places: int) -> None:
-        """Change the number of places. No holder loses its place."""
-        self._places = places
-        self._hand_on()
+        self._turns = itertools.cycle(range(SPREAD))
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Wait for a place; it is given back at the end of the block, or earlier."""
-        if not await self._take():
+        wait = 0.0 if self.free else self._wait * (1 + next(self._turns) / SPREAD) / 2
+        if not await self.acquire(self._clock, until=self._clock.now() + wait):
             yield
             return
         held = anyio.Event()
         self._tasks.start_soon(self._release_later, held)
         try:
+            await anyio.lowlevel.checkpoint()  # the others of a burst ask for their places before the first dial
             yield
         finally:
             held.set()
-
-    async def _take(self) -> bool:
-        """Wait for a place; False if the wait took too long."""
-        if self._taken < self._places:
-            self._taken += 1
-            try:
-                await anyio.lowlevel.checkpoint()  # the others of a burst ask for their places before the first dial
-            except BaseException:
-                self._release()
-                raise
-            return True
-        turn = anyio.Event()
-        self._waiting.append(turn)
-        self._turns += 1
-        wait = self._wait * (1 + self._turns % SPREAD / SPREAD) / 2
-        try:
-            await self._clock.wait(turn, self._clock.now() + wait)
-        except BaseException:
-            if turn.is_set():
-                self._release()
-            raise
-        finally:
-            if not turn.is_set():
-                self._waiting.remove(turn)
-        return turn.is_set()
 
     async def _release_later(self, held: anyio.Event) -> None:
         try:
             await self._clock.wait(held, self._clock.now() + self._hold)
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        self._taken -= 1
-        self._hand_on()
-
-    def _hand_on(self) -> None:
-        while self._waiting and self._taken < self._places:
-            self._taken += 1
-            self._waiting.popleft().set()
+            self.release()
 
 
 class BulkheadFull(Exception):

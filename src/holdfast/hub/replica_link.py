@@ -13,12 +13,21 @@ from holdfast.config import ServerSpec
 from holdfast.core import Listing, events as on
 from holdfast.hub.call_approvals import QuestionSharing
 from holdfast.hub.hub_clock import Clock
+from holdfast.hub.review import SharedPins
 from holdfast.hub.state_store import fingerprint
 
 if TYPE_CHECKING:
     from holdfast.hub.registry import SlotRegistry
 
-__all__ = ["EvidenceSharing", "ListingSharing", "ReplicaHost", "Replicas", "UserHomes", "follow_approvals", "follow_switch"]
+__all__ = [
+    "EvidenceSharing",
+    "ListingSharing",
+    "ReplicaHost",
+    "Replicas",
+    "UserHomes",
+    "follow_approvals",
+    "follow_switch",
+]
 
 
 class EvidenceSharing(Protocol):
@@ -41,19 +50,8 @@ class ListingSharing(Protocol):
         """This hub published a listing."""
 
 
-class DecisionSharing(Protocol):
+class DecisionSharing(SharedPins, Protocol):
     """What operators decide for all replicas. Nothing here waits for the store, except ``scope``."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether a first sight is one for all replicas."""
-
-    @property
-    def not_shared_since(self) -> float | None:
-        """Since when the store does not answer, in seconds since the epoch; None while it does."""
-
-    def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
-        """A tool was seen for the first time, or its change was approved."""
 
     def note_switch(self, server: str, disabled: bool) -> None:
         """An operator enabled or disabled a server here."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -397,24 +397,16 @@ class ListingReview:
 
         ``of_one``: it is what one user of many has. What others have of the server stays as it is.
         """
-        steps = self._steps(listing, of_one=of_one)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                reviewed: Listing = done.value
-                return reviewed
+        *_, reviewed = self._steps(listing, of_one=of_one)
+        return reviewed
 
     async def review_in_turns(self, listing: Listing) -> Listing:
         """Review a listing of many items, with turns for other tasks between the steps."""
-        steps, turns = self._steps(listing), Turns()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                reviewed: Listing = done.value
-                return reviewed
+        reviewed, turns = listing, Turns()
+        for step in self._steps(listing):
+            reviewed = step
             await turns.offer()
+        return reviewed
 
     def as_shown(self, listing: Listing) -> Listing:
         """A listing that was reviewed before, as it may be shown now."""
@@ -425,8 +417,8 @@ class ListingReview:
             listing, {key: text for key, text in watched.items() if not _is_known(pinned, key, text)}
         )
 
-    def _steps(self, listing: Listing, *, of_one: bool = False) -> Generator[None, None, Listing]:
-        """Compare a new listing with the pins, in steps; returns it as it may be published."""
+    def _steps(self, listing: Listing, *, of_one: bool = False) -> Iterator[Listing]:
+        """Compare a new listing with the pins, in steps; the last step gives it as it may be published."""
         if not of_one:
             self.latest[listing.server] = listing
         if self._pins.unread:
@@ -434,18 +426,18 @@ class ListingReview:
         watched: ToolTexts = {}
         for part in _parts(listing):
             watched |= _watched(part)
-            yield
+            yield listing
         self._pin_new(listing, watched, of_one=of_one)
         changed, keys = ToolTexts(), [*watched] if self._mode(listing.server) != "off" else []
         for start in range(0, len(keys), COMPARED_AT_ONCE):
             pinned = self._pins.of(listing.server)
             some = keys[start : start + COMPARED_AT_ONCE]
             changed |= {key: watched[key] for key in some if not _is_known(pinned, key, watched[key])}
-            yield
+            yield listing
         if of_one:  # what another user's listing changed is still changed, until it is approved
             pinned, before = self._pins.of(listing.server), self._pins.changed.get(listing.server, {})
             changed = {key: text for key, text in before.items() if not _is_known(pinned, key, text)} | changed
-        return self._reviewed(listing, changed)
+        yield self._reviewed(listing, changed)
 
     def tell_held(self) -> None:
         """It will not be known soon what the fleet has seen: report what is held meanwhile."""
