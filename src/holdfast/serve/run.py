@@ -31,7 +31,16 @@ from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
 from holdfast.auth import SignInClient, UserTokenStore
 from holdfast.config import UNIX, ApprovalMode, Config
-from holdfast.control import BrowserIdentity, BrowserSessions, ConnectPage, ControlServer, HubInfo, Worker, WorkerGroup
+from holdfast.control import (
+    BrowserIdentity,
+    BrowserSessions,
+    ConnectPage,
+    ControlServer,
+    HubInfo,
+    JoinedClientView,
+    Worker,
+    WorkerGroup,
+)
 from holdfast.core import invocation, is_loopback
 from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker, LoginLinks
 from holdfast.errors import UsageError
@@ -346,7 +355,7 @@ def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts
         program=invocation().program,
         notice=notice,
         findings=findings,
-        clients=clients,
+        clients=lambda: [JoinedClientView(program=one.program, folder=one.folder, pid=one.pid) for one in clients()],
         pid=worker.supervisor if worker is not None else 0,
         started=worker.started if worker is not None else 0.0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,11 +223,11 @@ def test_a_mistake_that_is_saved_twice_is_reported_twice(writing: Written) -> No
 
 
 def test_however_many_lines_differ_what_is_remembered_is_bounded() -> None:
-    folds: RepeatedLines[str] = RepeatedLines()
+    folds = RepeatedLines()
     told = 0
     for number in range(3 * MOST_COUNTED):
         told += sum(1 for _ in folds.due(0.0))
-        assert folds.is_new(number, "line", 0.0)
-        assert not folds.is_new(number, "line", 0.0)
+        assert folds.is_new(logging.makeLogRecord({"msg": f"line {number}"}), 0.0)
+        assert not folds.is_new(logging.makeLogRecord({"msg": f"line {number}"}), 0.0)
     assert len(folds) <= MOST_COUNTED + 1
-    assert told + len(list(folds.rest())) == 3 * MOST_COUNTED
+    assert told + len(list(folds.due(math.inf))) == 3 * MOST_COUNTED

@@ -32,6 +32,7 @@ from holdfast.access import ALL_ROLES, roles_of
 from holdfast.control.models import ApiError, ApiModel, DecideCall, Session
 from holdfast.control.server.operations import (
     HEADERS,
+    LARGEST_BODY,
     OPERATIONS,
     ApiAccess,
     ApiContext,
@@ -54,8 +55,6 @@ from holdfast.errors import (
 from holdfast.hub import UnknownQuestion
 
 __all__ = ["ControlApi"]
-
-LARGEST_BODY = 16 * 1024
 
 ITEMS_IN_A_TURN = 25
 """How many items of an answer are written in one step of the event loop."""
@@ -239,16 +238,13 @@ def _status(error: HoldfastError) -> int:
 
 
 def _explained(error: HoldfastError) -> ApiError:
-    return ApiError(error=error.message, hint=error.hint or _next_step(error))
-
-
-def _next_step(error: HoldfastError) -> str:
+    hint = error.hint
     match error:
-        case LoadFailed():
-            return classify_evidence(error.evidence).hint
-        case ServerDisabled():
-            return f"switch it on first: `{command_line('enable', server=error.server_id)}`"
-    return ""
+        case LoadFailed() if not hint:
+            hint = classify_evidence(error.evidence).hint
+        case ServerDisabled() if not hint:
+            hint = f"switch it on first: `{command_line('enable', server=error.server_id)}`"
+    return ApiError(error=error.message, hint=hint)
 
 
 async def _json_in_turns(shape: ApiModel) -> Response:

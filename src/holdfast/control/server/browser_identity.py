@@ -34,7 +34,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from holdfast.access import LOCAL, AuditTrail, Principal, TokenPolicy
+from holdfast.access import LOCAL, AuditTrail, JwtVerifier, Principal, TokenPolicy
 from holdfast.auth import PendingSignIn, SignInClient
 from holdfast.control.server.page import HEADERS
 from holdfast.errors import LoginFailed
@@ -45,7 +45,6 @@ __all__ = [
     "BrowserIdentity",
     "EndedSessions",
     "Identified",
-    "PrincipalIn",
     "SealedCookies",
     "read_fields",
     "shell",
@@ -81,13 +80,6 @@ class EndedSessions(Protocol):
 
     async def is_ended(self, session: bytes) -> bool:
         """Whether a session was ended."""
-
-
-class PrincipalIn(Protocol):
-    """Reads who a person is from the claims of an ID token."""
-
-    def principal(self, claims: Mapping[str, Any]) -> Principal | None:
-        """Whom the claims name; None if they name no one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +165,7 @@ class BrowserIdentity:
         ended: EndedSessions,
         tokens: TokenPolicy | None,
         issuer: SignInClient | None = None,
-        people: PrincipalIn | None = None,
+        people: JwtVerifier | None = None,
         audit: AuditTrail | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:

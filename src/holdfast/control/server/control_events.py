@@ -20,11 +20,13 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+from starlette.types import Receive
 
 from holdfast.control.server.views import AT_ONCE, Views, change_of
 from holdfast.core import Tripped, to_milliseconds
@@ -41,7 +43,7 @@ from holdfast.hub import (
     Transition,
 )
 
-__all__ = ["EVENTS", "KEEP_ALIVE", "KEEP_ALIVE_SECONDS", "EventStream", "event_for", "frame"]
+__all__ = ["EVENTS", "KEEP_ALIVE", "KEEP_ALIVE_SECONDS", "EventStream", "end_with_reader", "event_for", "frame"]
 
 EVENTS: Mapping[str, str] = {
     "hello": "The first event: the hub itself, a HubView",
@@ -256,6 +258,14 @@ def _breaker(record: BreakerChanged, at: float) -> dict[str, Any]:
     if isinstance(change, Tripped):
         return {**data, "state": "open", "retry_in": change.retry_in, "failures": change.failures}
     return {**data, "state": "closed", "retry_in": None, "failures": 0}
+
+
+async def end_with_reader(receive: Receive, stream: anyio.CancelScope) -> None:
+    """Cancel a stream when its reader leaves."""
+    with suppress(OSError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    stream.cancel()
 
 
 def frame(name: str, data: str, number: int) -> bytes:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, TextIO, TypeVar
+from typing import Any, Literal, TextIO
 
 import anyio
 import anyio.lowlevel
@@ -65,50 +67,39 @@ LOGGED_OUTCOMES: frozenset[CallOutcome] = frozenset({"denied", "timed_out"})
 MOST_COUNTED = 500
 """How many different lines are counted at a time; over it, the oldest count is written early."""
 
-_T = TypeVar("_T")
-
 
 @dataclass
-class RepeatedLine(Generic[_T]):
+class RepeatedLine:
     """A line that was written, and the count of its repetitions."""
 
-    line: _T
+    line: logging.LogRecord
     since: float
-    times: int = field(default=0)
-
-    def seconds(self, now: float) -> float:
-        """Return for how many seconds it was counted."""
-        return min(now - self.since, WINDOW_SECONDS)
+    times: int = 0
 
 
-class RepeatedLines(Generic[_T]):
+class RepeatedLines:
     """The lines that are counted now."""
 
     def __init__(self) -> None:
-        self._counted: dict[Hashable, RepeatedLine[_T]] = {}
+        self._counted: dict[Hashable, RepeatedLine] = {}
 
-    def is_new(self, key: Hashable, line: _T, now: float) -> bool:
+    def is_new(self, line: logging.LogRecord, now: float) -> bool:
         """Whether to write a line; if not, it is counted. Take what is ``due`` first."""
-        counted = self._counted.get(key)
-        if counted is not None:
+        key = _same(line)
+        if (counted := self._counted.get(key)) is not None:
             counted.times += 1
             return False
         self._counted[key] = RepeatedLine(line, now)
         return True
 
-    def due(self, now: float) -> Iterator[RepeatedLine[_T]]:
-        """Yield the counts to write now; a line without repetition has none."""
+    def due(self, now: float) -> Iterator[RepeatedLine]:
+        """Yield the counts to write now; a line without repetition has none. All are due at the end of time."""
         for key, repeated in [*self._counted.items()]:  # oldest first
             if now - repeated.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
                 return
             del self._counted[key]
             if repeated.times:
                 yield repeated
-
-    def rest(self) -> Iterator[RepeatedLine[_T]]:
-        """Yield all remaining counts, at the end."""
-        repeated, self._counted = self._counted, {}
-        yield from (one for one in repeated.values() if one.times)
 
     def __len__(self) -> int:
         return len(self._counted)
@@ -128,7 +119,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(lines)
         self._lines = lines
         self._now = now
-        self._repeated: RepeatedLines[logging.LogRecord] = RepeatedLines()
+        self._repeated = RepeatedLines()
 
     def know(self, secrets: Iterable[str]) -> None:
         """Mask these secrets from now on, and what has the shape of a secret."""
@@ -137,33 +128,35 @@ class LogHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it. The caller holds the handler's lock."""
         now = self._now()
-        self._write_counts(self._repeated.due(now), now)
+        self._write_counts(now, due_at=now)
         once = record.levelno < logging.WARNING or record.name in ANSWERS
-        if once or self._repeated.is_new(_same(record), record, now):
+        if once or self._repeated.is_new(record, now):
             super().emit(record)
 
     def tick(self) -> None:
         """Write the due counts, also when nothing else is logged."""
-        self._locked(self._repeated.due)
+        with self._held():
+            self._write_counts(self._now(), due_at=self._now())
 
     def close(self) -> None:
         """Write the remaining counts."""
-        self._locked(lambda _: self._repeated.rest())
+        with self._held():
+            self._write_counts(self._now(), due_at=math.inf)
         super().close()
 
-    def _locked(self, counted: Callable[[float], Iterable[RepeatedLine[logging.LogRecord]]]) -> None:
+    @contextmanager
+    def _held(self) -> Iterator[None]:
         self.acquire()
         try:
-            now = self._now()
-            self._write_counts(counted(now), now)
+            yield
         finally:
             self.release()
 
-    def _write_counts(self, counted: Iterable[RepeatedLine[logging.LogRecord]], now: float) -> None:
-        for one in counted:
+    def _write_counts(self, now: float, *, due_at: float) -> None:
+        for one in self._repeated.due(due_at):
             again = logging.makeLogRecord(one.line.__dict__)
             again.created = time.time()
-            again.repeated = (one.times, one.seconds(now))
+            again.repeated = (one.times, min(now - one.since, WINDOW_SECONDS))
             super().emit(again)
 
 

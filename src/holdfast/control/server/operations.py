@@ -87,6 +87,9 @@ itself (``control``), to make sign-in codes and to read unmasked addresses; or a
 is hers.
 """
 
+LARGEST_BODY = 16 * 1024
+"""Bytes of a request that are read."""
+
 MOST_LINES = 1_000
 """How many log lines one request can ask for."""
 

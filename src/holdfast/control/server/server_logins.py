@@ -48,7 +48,7 @@ from holdfast.auth import PendingLogin, begin_login, finish_login, log_in, plan_
 from holdfast.config import ServerSpec
 from holdfast.control.models import ApiError, ApiModel, LoginPage
 from holdfast.control.server.browser_identity import NOT_KEPT, BrowserIdentity, SealedCookies, read_fields, shell
-from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, frame
+from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, end_with_reader, frame
 from holdfast.endpoint import CONNECT_PATH, LoginLinks, LoginTicket
 from holdfast.errors import HoldfastError, LoginFailed
 from holdfast.hub import Hub
@@ -319,7 +319,7 @@ class LoginResponse(Response):
         frames, news = anyio.create_memory_object_stream[bytes](math.inf)
         with frames, news:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_left, receive, tasks.cancel_scope)
+                tasks.start_soon(end_with_reader, receive, tasks.cancel_scope)
                 tasks.start_soon(self._log_in, frames)
                 await self._write(news, send)
                 tasks.cancel_scope.cancel()
@@ -353,12 +353,6 @@ class LoginResponse(Response):
             frames.send_nowait(_event("done", ApiModel()))
         finally:
             self._pending.end(self._spec.id, answers)
-
-    @staticmethod
-    async def _until_left(receive: Receive, login: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        login.cancel()
 
 
 _ENDS = (b"id: 2\n",)

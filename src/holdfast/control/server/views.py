@@ -21,14 +21,14 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.lowlevel
 
@@ -84,8 +84,6 @@ __all__ = [
     "Tally",
     "Views",
     "change_of",
-    "counts_as",
-    "shown_clients",
     "waiting_call",
 ]
 
@@ -160,15 +158,6 @@ _ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_e
 _LOST = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
 
 
-def counts_as(record: CallEnded) -> tuple[bool, float | None, str]:
-    """Whether a call counts as an error, its duration if it was answered, and the reason if it is the last error."""
-    return (
-        record.outcome in _ERRORS,
-        record.seconds if record.outcome in _ANSWERED else None,
-        record.reason if record.outcome in _SETS_LAST_ERROR else "",
-    )
-
-
 class ServerHistory:
     """The history of one server."""
 
@@ -205,13 +194,13 @@ class ServerHistory:
         if record.outcome in _ANSWERED:
             step.times.append(record.seconds)
             return
-        error, _, reason = counts_as(record)
+        error = record.outcome in _ERRORS
         step.errors += error
         self.errors += error
         self.own_errors += error
-        if reason:
-            self.own_error = reason
-            self.last_error = LastError(at=at, text=reason)
+        if record.reason and record.outcome in _SETS_LAST_ERROR:
+            self.own_error = record.reason
+            self.last_error = LastError(at=at, text=record.reason)
 
     def called_elsewhere(self, at: float, calls: int, errors: int, *, error: str) -> None:
         """Take calls of another worker."""
@@ -292,22 +281,6 @@ LONGEST_DESCRIPTION = 1_000
 """Characters; a client's list has the whole description."""
 
 
-class ShownClient(Protocol):
-    """A client that joined this hub, as far as people are shown it."""
-
-    @property
-    def program(self) -> str:
-        """What it calls itself."""
-
-    @property
-    def folder(self) -> str:
-        """Where it works."""
-
-    @property
-    def pid(self) -> int:
-        """The process that it started."""
-
-
 @dataclass(kw_only=True)
 class HubInfo:
     """What only the serving process knows about the hub."""
@@ -328,15 +301,10 @@ class HubInfo:
     """Returns what users should know about the hub itself."""
     findings: Callable[[], Mapping[str, str]] = dict
     """Returns what an operator should change, by server."""
-    clients: Callable[[], Sequence[ShownClient]] = tuple
+    clients: Callable[[], Sequence[JoinedClientView]] = tuple
     """Returns the clients that joined this process."""
     clients_elsewhere: tuple[JoinedClientView, ...] = ()
     """Those that joined another worker."""
-
-
-def shown_clients(about: HubInfo) -> list[JoinedClientView]:
-    """The clients that joined this process, as people are shown them."""
-    return [JoinedClientView(program=one.program, folder=one.folder, pid=one.pid) for one in about.clients()]
 
 
 class Views:
@@ -364,7 +332,6 @@ class Views:
     def hub(self) -> HubView:
         """Return the hub itself."""
         hub, about = self._hub, self._about
-        draining = about.draining
         return HubView(
             version=__version__,
             pid=about.pid or os.getpid(),
@@ -375,13 +342,14 @@ class Views:
             config_problem=about.config_problem,
             demo=about.demo,
             program=about.program,
-            draining=draining,
-            ready=not draining and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
+            draining=about.draining,
+            ready=not about.draining
+            and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.registry.catalog.version,
             identity=about.identity,
             notice=self._notice(),
             calls_waiting=len(hub.registry.call_approvals.waiting()),
-            clients=(*shown_clients(about), *about.clients_elsewhere),
+            clients=(*about.clients(), *about.clients_elsewhere),
             loop_lag=self._loop_lag(),
             fleet=self._fleet(),
         )
@@ -395,8 +363,7 @@ class Views:
     def _notice(self) -> str:
         fleet = self._replicas
         ours = (fleet.configs.notice, fleet.state.clock.notice) if fleet is not None else ()
-        notices = (self._about.notice(), *ours)
-        return ". ".join(filter(None, notices))
+        return ". ".join(filter(None, (self._about.notice(), *ours)))
 
     def _fleet(self) -> FleetView | None:
         fleet = self._replicas
@@ -440,17 +407,19 @@ class Views:
     def server(self, name: str) -> Server:
         """Return one server; raise ``UnknownServer`` if there is none of that name."""
         slot, history, now = self._hub.registry.slot(name), self._history.of(name), self._wall()
-        health, spec = slot.health(), slot.spec
+        health, spec, fleet = slot.health(), slot.spec, self._replicas
+        is_down = health.status in ("transient", "permanent", "denied")
         source = self._hub.registry.catalog.servers.get(name, CatalogSource())
-        listed = _counted(() if source.withdrawn else source.entries)
+        listed = Counter(entry.key.kind for entry in (() if source.withdrawn else source.entries))
+        target, subtitle = _places(slot)
         held = self._hub.approvals.held(name)[:MOST_HELD]
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
         found = finding(self._hub.registry.catalog, name) or self._about.findings().get(name, "")
         return Server(
             id=name,
             transport="" if spec.problems else "stdio" if spec.command else spec.transport,
-            target=_target(slot),
-            subtitle=_subtitle(slot),
+            target=target,
+            subtitle=subtitle,
             state=health.shown_state,
             status=health.status,
             summary=f"{text.summary} {found[0].upper()}{found[1:]}." if found else text.summary,
@@ -480,12 +449,8 @@ class Views:
             last_error=history.last_error or _current_error(health, history.since),
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
-            probed_by=self._prober(name) if health.status in ("transient", "permanent", "denied") else "",
+            probed_by=fleet.evidence.prober_of(name) if fleet is not None and is_down else "",
         )
-
-    def _prober(self, name: str) -> str:
-        fleet = self._replicas
-        return fleet.evidence.prober_of(name) if fleet is not None else ""
 
     async def catalog(self) -> CatalogView:
         """Return the published catalog; calls of tools get a turn in between."""
@@ -572,27 +537,16 @@ class Views:
         return text_for(health, facts, now=datetime.fromtimestamp(self._wall(), UTC).astimezone())
 
 
-def _counted(entries: Iterable[CatalogEntry]) -> dict[Kind, int]:
-    counts = dict.fromkeys(Kind, 0)
-    for entry in entries:
-        counts[entry.key.kind] += 1
-    return counts
-
-
-def _target(slot: Slot) -> str:
-    spec = slot.spec
+def _places(slot: Slot) -> tuple[str, str]:
+    """The command or URL of a server, and in short what the command runs, or host and path; masked."""
+    spec, mask = slot.spec, slot.redactor.mask
     if spec.problems:
-        return ""
-    text = mask_url(spec.url) if not spec.command else shlex.join([spec.command, *spec.args])
-    return _short(slot.redactor.mask(text))
-
-
-def _subtitle(slot: Slot) -> str:
-    spec = slot.spec
-    if spec.problems:
-        return ""
-    text = place_of(mask_url(spec.url)) if not spec.command else script_of([spec.command, *spec.args])
-    return _short(slot.redactor.mask(text))
+        return "", ""
+    if spec.command:
+        words = [spec.command, *spec.args]
+        return _short(mask(shlex.join(words))), _short(mask(script_of(words)))
+    url = mask_url(spec.url)
+    return _short(mask(url)), _short(mask(place_of(url)))
 
 
 def _short(text: str) -> str:

@@ -33,9 +33,9 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.control.models import JoinedClientView
-from holdfast.control.server.control_events import EventStream
-from holdfast.control.server.operations import look_up
-from holdfast.control.server.views import History, HubInfo, shown_clients
+from holdfast.control.server.control_events import EventStream, end_with_reader
+from holdfast.control.server.operations import LARGEST_BODY, look_up
+from holdfast.control.server.views import History, HubInfo
 from holdfast.errors import HoldfastError
 from holdfast.hub import Hub
 from holdfast.wire import HttpOrigin, Pool
@@ -57,7 +57,6 @@ ANSWER_SECONDS: Final = 660.0
 """How long the head of an answer may take: a login waits for a person."""
 GATHER_SECONDS: Final = 1.0
 """How long the others may take to answer a question to all of them."""
-LARGEST_BODY: Final = 16 * 1024
 LARGEST_ANSWER: Final = 64 * 1024 * 1024
 TOTALS_SECONDS: Final = 1.0
 LAST_SECONDS: Final = 0.5
@@ -177,21 +176,33 @@ class SpokenApi:
         body = await _body(receive)
         if body is None:
             return
-        begun = _Begun(send)
+        begun = False
+
+        async def answered(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
-            await _send_on(speaker, scope, body, receive, begun)
+            await _send_on(speaker, scope, body, receive, answered)
         except OSError as exc:
             log.debug("worker %d, which answers, does not: %r", speaker.number, exc)
-            if begun.yes:
+            if begun:
                 return
             # A connection that was refused sent nothing; after that, only a question may be asked again.
             if scope["method"] in ("GET", "HEAD") or isinstance(exc, ConnectionRefusedError | FileNotFoundError):
-                await self._api(scope, _Replayed(body, receive), send)
+                read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+                async def replayed() -> Message:
+                    return read.pop() if read else await receive()
+
+                await self._api(scope, replayed, send)
             else:
-                failed = {"error": "the worker that answers for all ended meanwhile"}
-                hint = {"hint": "look at the state, then try again"}
-                headers = {"cache-control": "no-store"}
-                await JSONResponse({**failed, **hint}, 502, headers)(scope, receive, send)
+                failed = {
+                    "error": "the worker that answers for all ended meanwhile",
+                    "hint": "look at the state, then try again",
+                }
+                await JSONResponse(failed, 502, {"cache-control": "no-store"})(scope, receive, send)
 
     def _is_of_stdio_log(self, scope: Scope) -> bool:
         """Whether the stderr of a stdio server is asked for: only the process that runs it has it."""
@@ -204,7 +215,7 @@ async def _send_on(worker: Worker, scope: Scope, body: bytes, receive: Receive, 
     """Send a request on, and stream the answer back until its reader leaves."""
     failure: OSError | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
+        tasks.start_soon(end_with_reader, receive, tasks.cancel_scope)
         try:
             await _relay(worker, scope, body, send)
         except OSError as exc:  # a task group would wrap it
@@ -236,32 +247,6 @@ async def _relay(worker: Worker, scope: Scope, body: bytes, send: Send) -> None:
         await pool.aclose()
 
 
-class _Begun:
-    """Passes messages on, and knows whether an answer began."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.yes = False
-
-    async def __call__(self, message: Message) -> None:
-        self.yes = True
-        await self._send(message)
-
-
-class _Replayed:
-    """Gives a body that was read already; then what comes after it."""
-
-    def __init__(self, body: bytes, rest: Receive) -> None:
-        self._body: bytes | None = body
-        self._rest = rest
-
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._rest()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
 async def _body(receive: Receive) -> bytes | None:
     """The body, up to a byte more than the API takes; None if the client left."""
     data = bytearray()
@@ -272,13 +257,6 @@ async def _body(receive: Receive) -> bytes | None:
         data += message.get("body", b"")
         if not message.get("more_body") or len(data) > LARGEST_BODY:
             return bytes(data[: LARGEST_BODY + 1])
-
-
-async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    with suppress(OSError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
-    scope.cancel()
 
 
 # What workers ask each other.
@@ -298,7 +276,7 @@ class SharedTotals:
 
     def told(self) -> dict[str, Any]:
         """What the speaker is told of this worker."""
-        return {"calls": self.own(), "clients": [one.model_dump() for one in shown_clients(self._about)]}
+        return {"calls": self.own(), "clients": [one.model_dump() for one in self._about.clients()]}
 
     def own(self) -> dict[str, tuple[int, int, int, str]]:
         """Calls, errors, calls under way and the last error of each server that was called here."""
