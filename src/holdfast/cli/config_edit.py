@@ -31,6 +31,7 @@ from holdfast.cli.output import (
     print_json,
     print_line,
     print_note,
+    print_try,
     working,
 )
 from holdfast.cli.trust import load_trusted
@@ -41,9 +42,9 @@ from holdfast.config import (
     Config,
     FileEdit,
     ServerSpec,
+    config_to_edit,
     looks_secret,
     parse_config,
-    user_folders,
 )
 from holdfast.core import Redactor, command_line, mask_url, plain
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
@@ -61,13 +62,6 @@ File: TypeAlias = Annotated[
 
 _EDITOR = "holdfast"
 """The name under which backups of these edits are stored."""
-
-
-def file_to_edit(named: Path | None) -> Path:
-    """The file to edit: the named one, $HOLDFAST_CONFIG, else the user's own."""
-    known = os.environ.get("HOLDFAST_CONFIG")
-    chosen = named or (Path(known) if known else next(user_folders(os.environ)) / "mcp.json")
-    return chosen.absolute()
 
 
 def plan_edit(
@@ -192,7 +186,7 @@ def add(
 
     Exit code 0: the server is added and works. 1: it is added and does not work yet. 2: nothing was changed.
     """
-    chosen = file_to_edit(file)
+    chosen = config_to_edit(file, os.environ)
     if undo:
         undo_last_edit(chosen, as_json=as_json)
         return
@@ -309,12 +303,8 @@ def _show_added(
         print_note("Dry run: nothing was changed.")
         return
     print_line(f"added {name} to {edit.place.file}")
-    if outcome is not None and outcome.status == "available":
-        print_line(f"It works: {counted(len(outcome.tools), 'tool')}.")
-    elif outcome is not None:
-        print_note(outcome.message)
-        if outcome.hint:
-            print_note(("hint: ", "bold cyan"), outcome.hint)
+    if outcome is not None:
+        print_try(outcome)
     if secrets.stored is not None:
         print_line(f"stored {', '.join(secrets.values)} in {secrets.stored}")
     for variable in _to_export(secrets):
@@ -371,7 +361,7 @@ def remove(
 
     Exit code 0: removed. 1: the file has no such server.
     """
-    chosen = file_to_edit(file)
+    chosen = config_to_edit(file, os.environ)
     if undo:
         undo_last_edit(chosen, as_json=as_json)
         return
@@ -407,11 +397,9 @@ def list_servers(
     if as_json:
         print_json({"file": str(found.source), "servers": rows})
     else:
-        console = data_console()
-        page = page_of(console)
-        for line in page.table([_cells(row) for row in rows]) if rows else []:
+        for line in page_of(data_console()).table([_cells(row) for row in rows]):
             print_line(line)
-        count = f"{len(rows)} {'server' if len(rows) == 1 else 'servers'} in {found.source}"
+        count = f"{counted(len(rows), 'server')} in {found.source}"
         print_note(count if rows else f"{count}; to add one: {command_line('add')}")
     raise typer.Exit(1 if any(row["state"] == "not usable" for row in rows) else 0)
 

@@ -23,10 +23,18 @@ import holdfast.doctor
 import holdfast.front
 import holdfast.serve
 from holdfast.cli.command_options import AsJson, ConfigFile
-from holdfast.cli.output import DIFF_STYLES, ServerProgress, data_console, print_json, print_line, print_note, working
+from holdfast.cli.output import (
+    ServerProgress,
+    data_console,
+    print_diff,
+    print_json,
+    print_line,
+    print_note,
+    working,
+)
 from holdfast.cli.trust import with_trust
 from holdfast.config import ConfigReading, find_config, state_folder
-from holdfast.core import Redactor, command_line, plain
+from holdfast.core import command_line, plain
 from holdfast.doctor import (
     CODES,
     Code,
@@ -193,10 +201,7 @@ def _show_diff(plan: EditPlan) -> None:
     for one in plan.edits:
         verb = "becomes the key" if one.edit.action == "rename" else "becomes"
         print_note(plain(f"{one.edit.key} {verb} {one.edit.value}"))
-    redactor = Redactor(plan.secrets)
-    for line in plan.diff():
-        shown = plain(redactor.mask(line))
-        print_note((shown[:LONGEST_DIFF_LINE], DIFF_STYLES.get(line[:1], "")))
+    print_diff(plan.diff(), plan.secrets)
 
 
 def _undo(config: Path | None) -> None:
@@ -260,9 +265,6 @@ _LABELS: dict[Health, tuple[str, str]] = {
 _ACTIONS = {"replace": "replace the value by", "insert": "insert after the {", "rename": "replace the key by"}
 MOST_ALIKE = 3
 """How many edits or commands are shown of those that differ only by the server."""
-
-LONGEST_DIFF_LINE = 160
-"""A file without line ends is one long line."""
 
 _COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
 _LABEL_WIDTH = 9

@@ -16,8 +16,8 @@ import typer
 
 from holdfast.cli.command_options import AsJson, Yes
 from holdfast.cli.output import (
-    DIFF_STYLES,
     counted,
+    print_diff,
     print_error,
     print_json,
     print_line,
@@ -35,16 +35,16 @@ from holdfast.config import (
     Scope,
     UndoPlan,
     client_named,
+    config_to_edit,
     plan_import,
     plan_pointing,
     plan_undoing,
-    user_folders,
 )
 from holdfast.core import Redactor, command_line, is_loopback, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
 from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_command, read_token
 
-__all__ = ["as_data", "destination_of", "import_", "point_clients", "print_diff"]
+__all__ = ["as_data", "import_", "point_clients"]
 
 _NAMES = ", ".join(CLIENTS)
 
@@ -82,7 +82,7 @@ def import_(
     chosen = _chosen(clients or [])
     if undo:
         raise typer.Exit(_undo(chosen or list(CLIENTS.values()), around, dry_run=dry_run, as_json=as_json))
-    destination = destination_of(config)
+    destination = config_to_edit(config, os.environ)
     scopes: tuple[Scope, ...] = ("user", "project") if project else ("user",)
     plan = plan_import(chosen or CLIENTS.values(), around, destination=destination, scopes=scopes, rename=rename)
     if not chosen:
@@ -121,12 +121,6 @@ def _chosen(names: list[str]) -> list[KnownClient]:
     return [client_named(name) for name in dict.fromkeys(names)]
 
 
-def destination_of(config: Path | None) -> Path:
-    """The file to copy to: the named one, else the user's own. A file of the project is never changed."""
-    named = config or (Path(os.environ["HOLDFAST_CONFIG"]) if os.environ.get("HOLDFAST_CONFIG") else None)
-    return (named or next(user_folders(os.environ)) / "mcp.json").absolute()
-
-
 def _overview(plan: ImportPlan, *, apply: bool, as_json: bool) -> None:
     if apply:
         raise UsageError("--apply needs a client", hint=f"name one, or `all`: {_NAMES}")
@@ -144,7 +138,7 @@ def _point(
     token = _hub_token() if url == DEFAULT_URL and not stdio else ""
     for pointing in plan_pointing(plan, url=url, command=command, stdio=stdio, token=token):
         if not quiet:
-            print_diff(pointing)
+            print_diff(pointing.diff(), pointing.secrets)
         if dry_run:
             yield pointing, None
         elif not ask or not sys.stdin.isatty() or typer.confirm(f"Write {pointing.place.file}?", err=True):
@@ -175,9 +169,6 @@ def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_
         print_undone(done, done=not dry_run)
     return 0 if done else 1
 
-
-LONGEST_LINE = 160
-"""A file without line breaks is one long line. Longer lines of a diff are cut."""
 
 _COLOURS = {"new": "green", "there": "dim", "renamed": "green", "conflict": "yellow", "unusable": "red"}
 _WORDS = {
@@ -225,15 +216,6 @@ def print_plan(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | No
         if pointing.client.tool_search:
             print_line((f"  {pointing.client.tool_search}", "dim"))
     _print_next(plan, done=done, then=then if pointed else "")
-
-
-def print_diff(pointing: PointingPlan) -> None:
-    """Print the change of a client's file, with secrets masked."""
-    redactor = Redactor(pointing.secrets)
-    for line in pointing.diff():
-        shown = redactor.mask(line)
-        cut = shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]}…"
-        print_note((cut, DIFF_STYLES.get(line[:1], "")))
 
 
 def as_data(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool) -> dict[str, Any]:

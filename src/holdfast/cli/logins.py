@@ -21,7 +21,7 @@ import holdfast.hub
 import holdfast.serve
 from holdfast.cli.browser import open_privately
 from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
-from holdfast.cli.output import counted, print_json, print_line, print_note, side_console, until, working
+from holdfast.cli.output import print_json, print_line, print_note, print_try, side_console, until, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, ServerSpec
 from holdfast.core import command_line, plain, scopes_in
@@ -29,7 +29,6 @@ from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageErro
 
 if TYPE_CHECKING:
     from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus
-    from holdfast.types import MCPServerLoadOutcome
 
 __all__ = ["auth_app", "log_in_to", "login", "logout"]
 
@@ -135,17 +134,7 @@ async def _try_out(config: Config, server: str, user: str | None = None) -> int:
         outcome = (
             await holdfast.hub.Loader(config, logins=holdfast.auth.Logins(store_of(user))).load([server])
         ).outcomes[0]
-    return _tell(outcome)
-
-
-def _tell(outcome: MCPServerLoadOutcome) -> int:
-    if outcome.status == "available":
-        print_line(f"It works: {counted(len(outcome.tools), 'tool')}.")
-        return 0
-    print_note(f"But {outcome.message}")
-    if outcome.hint:
-        print_note(("hint: ", "bold cyan"), outcome.hint)
-    return 1
+    return print_try(outcome, but="But ")
 
 
 def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:

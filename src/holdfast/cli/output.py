@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.core import INVISIBLE, counted
+from holdfast.core import INVISIBLE, Redactor, counted, plain
+
+if TYPE_CHECKING:
+    from holdfast.types import MCPServerLoadOutcome
 
 __all__ = [
     "DIFF_STYLES",
@@ -36,11 +39,13 @@ __all__ = [
     "json_text",
     "keep_quiet",
     "page_of",
+    "print_diff",
     "print_error",
     "print_json",
     "print_json_line",
     "print_line",
     "print_note",
+    "print_try",
     "side_console",
     "until",
     "working",
@@ -73,6 +78,29 @@ def print_note(*parts: Part) -> None:
 
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 """The style of a line of a diff, by its first character."""
+
+LONGEST_DIFF_LINE = 160
+"""A file without line ends is one long line."""
+
+
+def print_diff(lines: Iterable[str], secrets: Iterable[str]) -> None:
+    """Print the lines of a diff on stderr, with secrets masked."""
+    mask = Redactor(secrets).mask
+    for line in lines:
+        shown = plain(mask(line))
+        cut = shown if len(shown) <= LONGEST_DIFF_LINE else f"{shown[:LONGEST_DIFF_LINE]}…"
+        print_note((cut, DIFF_STYLES.get(line[:1], "")))
+
+
+def print_try(outcome: MCPServerLoadOutcome, *, but: str = "") -> int:
+    """Print whether a server works that was tried once. Returns the exit code."""
+    if outcome.status == "available":
+        print_line(f"It works: {counted(len(outcome.tools), 'tool')}.")
+        return 0
+    print_note(f"{but}{outcome.message}")
+    if outcome.hint:
+        print_note(("hint: ", "bold cyan"), outcome.hint)
+    return 1
 
 
 _quiet = False

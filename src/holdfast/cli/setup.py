@@ -29,10 +29,11 @@ import anyio
 import typer
 
 from holdfast.cli.command_options import Yes
-from holdfast.cli.import_ import as_data, destination_of, point_clients, print_diff
+from holdfast.cli.import_ import as_data, point_clients
 from holdfast.cli.logins import log_in_to
 from holdfast.cli.output import (
     counted,
+    print_diff,
     print_error,
     print_json,
     print_line,
@@ -49,6 +50,7 @@ from holdfast.config import (
     ClientPaths,
     ImportPlan,
     PointingPlan,
+    config_to_edit,
     load_config,
     plan_import,
     plan_pointing,
@@ -86,7 +88,7 @@ def setup(
     Exit code 0: every server works. 1: something is left to do; it says what.
     """
     around = ClientPaths(environ=os.environ, project=Path.cwd())
-    destination = destination_of(config)
+    destination = config_to_edit(config, os.environ)
     plan = plan_import(CLIENTS.values(), around, destination=destination, scopes=("user",))
     _tell_plan(plan, quiet=as_json)
     if not plan.rows and not destination.exists():
@@ -181,7 +183,7 @@ def _start_service(config: Path, *, quiet: bool) -> str:
 def _tell_clients(pointed: Sequence[tuple[PointingPlan, Path | None]]) -> None:
     print_line(("4. Your clients use the hub", "bold"))
     for pointing, _ in pointed:
-        print_diff(pointing)
+        print_diff(pointing.diff(), pointing.secrets)
         print_line(f"  {pointing.client.title}: restart it, so that it reads {pointing.place.file}")
     if not pointed:
         print_line("  nothing was to change")

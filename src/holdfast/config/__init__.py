@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PROJECT_FILES as PROJECT_FILES,
         ServerSummary as ServerSummary,
         TrustStore as TrustStore,
+        config_to_edit as config_to_edit,
         find_config as find_config,
         is_named as is_named,
         read_config as read_config,

@@ -32,6 +32,7 @@ __all__ = [
     "PROJECT_FILES",
     "ServerSummary",
     "TrustStore",
+    "config_to_edit",
     "find_config",
     "is_named",
     "project_folder",
@@ -63,6 +64,15 @@ def find_config(path: Path | None, *, environ: Mapping[str, str], cwd: Path) -> 
     if found is None:
         raise ConfigNotFound(searched)
     return found
+
+
+def config_to_edit(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """The file that a command edits: the given one, the one in ``HOLDFAST_CONFIG``, else the user's own.
+
+    A project's file is edited only by its name.
+    """
+    named = path or environ.get("HOLDFAST_CONFIG")
+    return Path(named or next(user_folders(environ)) / _NAME).absolute()
 
 
 def search_places(*, environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
