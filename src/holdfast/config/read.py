@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 from pydantic import ValidationError
 
@@ -249,19 +249,19 @@ class _DocumentReader:
     # Servers
 
     def _definitions(self, top: Mapping[str, object]) -> Iterator[Definition]:
-        named: dict[str, KeyPath] = {}
+        groups = {group: self._object(_or_nothing(top, group), (group,), f"`{group}`") for group in _SERVERS}
+        first = {name: group for group in reversed(_SERVERS) for name in groups[group]}
         for group in _SERVERS:
-            for server_id, raw in self._object(_or_nothing(top, group), (group,), f"`{group}`").items():
-                path = (group, server_id)
-                if server_id not in named:
-                    named[server_id] = path
-                    yield read_definition(server_id, raw, path, self._context, problems=self._known_of(server_id, top))
+            for name, raw in groups[group].items():
+                if first[name] == group:
+                    is_twice = all(name in names for names in groups.values())
+                    known = self._known_of(name, is_twice=is_twice)
+                    yield read_definition(name, raw, (group, name), self._context, problems=known)
 
-    def _known_of(self, server_id: str, top: Mapping[str, object]) -> Iterator[Problem]:
+    def _known_of(self, server_id: str, *, is_twice: bool) -> Iterator[Problem]:
         """Problems that do not depend on the definition: the server, or a key of it, occurs twice."""
         yield from (self._repeated(d) for d in self._duplicates if _inside_a_server(d.path) and d.path[1] == server_id)
-        groups = [group for group in _SERVERS if isinstance(top.get(group), dict) and server_id in _items(top[group])]
-        if len(groups) > 1:
+        if is_twice:
             message = f"the server {quoted(server_id)} is in `mcpServers` and in `servers`"
             yield self._source_map.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
 
@@ -284,55 +284,54 @@ class _DocumentReader:
             )
             return Settings()
         settings = meaning(Settings, model)
-        self._check_orders(settings)
-        self._check_rules(settings.access)
-        self._check_ext_authz(settings.access.ext_authz)
+        for path, message, hint in _faults(settings):
+            self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
         return settings
 
-    def _check_orders(self, settings: Settings) -> None:
-        self._check_order(
-            ("load", "attemptTimeout"), settings.load.attempt_timeout, "totalTimeout", settings.load.total_timeout
-        )
-        self._check_order(("call", "timeout"), settings.call.timeout, "hardTimeout", settings.call.hard_timeout)
-        breaker = settings.breaker
-        if breaker.growth > 1:
-            self._check_order(("breaker", "cooldown"), breaker.cooldown, "maxCooldown", breaker.max_cooldown)
 
-    def _check_rules(self, access: AccessSettings) -> None:
-        place: KeyPath = (_HOLDFAST, "access", "rules")
-        for index, rule in enumerate(access.rules):
-            for key, message, hint in _contradictions(rule):
-                problem = self._source_map.problem(
-                    (*place, index, key), f"{quoted(f'access.rules[{index}].{key}')} {message}", hint=hint
-                )
-                self._problems.append(problem)
-        if access.rules and access.default is None and all(rule.effect != "allow" for rule in access.rules):
-            message = "none of the rules allows anything, and `default` is not set"
-            hint = '"default": "allow" keeps open what no rule denies; "deny" closes everything to all but `local`'
-            self._problems.append(self._source_map.problem(place, message, hint=hint))
+_SettingsFault: TypeAlias = tuple[KeyPath, str, str]
+"""Settings that are right by themselves, and wrong together: where, what is wrong, and what to do."""
 
-    def _check_ext_authz(self, service: ExtAuthzSettings) -> None:
-        place: KeyPath = (_HOLDFAST, "access", "extAuthz")
-        if service.address is None:
-            if service != ExtAuthzSettings():
-                message = "`access.extAuthz` has no `address`"
-                self._problems.append(
-                    self._source_map.problem(place, message, hint="write the HOST:PORT of the service")
-                )
-            return
-        if find_spec("h2") is None:
-            hint = "run: pip install 'holdfast-mcp[authz]'"
-            message = "`access.extAuthz` needs the extra `authz`, which is not installed"
-            self._problems.append(self._source_map.problem(place, message, hint=hint))
-        if service.key is not None and service.certificate is None:
-            message, hint = "`access.extAuthz.key` has no certificate", "name its file with `certificate`"
-            self._problems.append(self._source_map.problem((*place, "key"), message, hint=hint))
 
-    def _check_order(self, path: KeyPath, shorter: float, other: str, longer: float) -> None:
-        if shorter > longer:
-            message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
-            hint = f"make `{other}` at least as long"
-            self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
+def _faults(settings: Settings) -> Iterator[_SettingsFault]:
+    load, call, breaker = settings.load, settings.call, settings.breaker
+    yield from _in_order(("load", "attemptTimeout"), load.attempt_timeout, "totalTimeout", load.total_timeout)
+    yield from _in_order(("call", "timeout"), call.timeout, "hardTimeout", call.hard_timeout)
+    if breaker.growth > 1:
+        yield from _in_order(("breaker", "cooldown"), breaker.cooldown, "maxCooldown", breaker.max_cooldown)
+    yield from _rule_faults(settings.access)
+    yield from _service_faults(settings.access.ext_authz)
+
+
+def _in_order(path: KeyPath, shorter: float, other: str, longer: float) -> Iterator[_SettingsFault]:
+    if shorter > longer:
+        message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
+        yield path, message, f"make `{other}` at least as long"
+
+
+def _rule_faults(access: AccessSettings) -> Iterator[_SettingsFault]:
+    place: KeyPath = ("access", "rules")
+    for index, rule in enumerate(access.rules):
+        for key, message, hint in _contradictions(rule):
+            path = (*place, index, key)
+            yield path, f"{quoted(joined(path))} {message}", hint
+    if access.rules and access.default is None and all(rule.effect != "allow" for rule in access.rules):
+        hint = '"default": "allow" keeps open what no rule denies; "deny" closes everything to all but `local`'
+        yield place, "none of the rules allows anything, and `default` is not set", hint
+
+
+def _service_faults(service: ExtAuthzSettings) -> Iterator[_SettingsFault]:
+    place: KeyPath = ("access", "extAuthz")
+    if service == ExtAuthzSettings():
+        return
+    if service.address is None:
+        yield place, "`access.extAuthz` has no `address`", "write the HOST:PORT of the service"
+        return
+    if find_spec("h2") is None:
+        message = "`access.extAuthz` needs the extra `authz`, which is not installed"
+        yield place, message, "run: pip install 'holdfast-mcp[authz]'"
+    if service.key is not None and service.certificate is None:
+        yield (*place, "key"), "`access.extAuthz.key` has no certificate", "name its file with `certificate`"
 
 
 def _contradictions(rule: AccessRule) -> Iterator[tuple[str, str, str]]:
@@ -349,10 +348,6 @@ def _contradictions(rule: AccessRule) -> Iterator[tuple[str, str, str]]:
 
 def _or_nothing(top: Mapping[str, object], key: str) -> object:
     return {} if top.get(key) is None else top[key]
-
-
-def _items(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _inside_a_server(path: KeyPath) -> bool:
