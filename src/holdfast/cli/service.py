@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 import holdfast.control
+import holdfast.serve
 from holdfast.cli.command_options import AsJson, group_of_commands
 from holdfast.cli.output import print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
@@ -32,7 +33,7 @@ from holdfast.config import find_config, is_named, read_config, read_file, user_
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError, NoHub, UsageError
 from holdfast.files import replace_file
-from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint_url, own_command, require_credentials_beyond_loopback
+from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint_url, own_command
 
 if TYPE_CHECKING:
     from holdfast.control import RunningHub
@@ -246,7 +247,7 @@ def hub_service(
         message = "--token would be in the unit file and in the list of processes, where other users can read it"
         raise UsageError(message, hint="write the token into a file that only you can read, and use --token-file FILE")
     given = not names.isdisjoint(_AUTH_OPTIONS)
-    require_credentials_beyond_loopback(host, can_verify=given)
+    holdfast.serve.require_credentials_beyond_loopback(host, can_verify=given)
     return HubService(
         command=own_command(),
         config=file,

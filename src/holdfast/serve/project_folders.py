@@ -21,14 +21,17 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
 
+import holdfast.hub  # a supervisor imports this module: only a hub needs the slots
 from holdfast.config import PROJECT_FILES, Config, ServerSpec, TrustStore, read_file
 from holdfast.errors import ConfigError, UntrustedConfig
-from holdfast.hub import Clock, SlotKey
+
+if TYPE_CHECKING:
+    from holdfast.hub import Clock
 
 __all__ = ["FolderClients", "FolderUse", "ProjectServers", "project_folder_of"]
 
@@ -105,7 +108,7 @@ class ProjectServers:
             own = {}  # the hub keeps what it has, and says why
         found = {name: own[name] for name in projects if name in own} | self._of_project_file(folder, environ)
         for name, one in found.items():
-            key = SlotKey(name, "folder", folder)
+            key = holdfast.hub.SlotKey(name, "folder", folder)
             yield replace(one, id=key.id, scope="project", folder=folder, configured_as=name)
 
     def _of_project_file(self, folder: str, environ: Mapping[str, str]) -> dict[str, ServerSpec]:
