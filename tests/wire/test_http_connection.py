@@ -14,9 +14,8 @@ import uvloop
 
 from holdfast.config import CallPolicy
 from holdfast.wire.http import connection as http1, pool as dialing
-from holdfast.wire.http.answer_parser import Disconnected, NotHttp
+from holdfast.wire.http.answer_parser import INFLATED_BYTES, BadEncoding, Disconnected, NotHttp
 from holdfast.wire.http.connection import Response
-from holdfast.wire.http.framing import INFLATED_BYTES, BadEncoding
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
 from tests.harness.waiting import came_true
 from tests.peers.tls import Certificates

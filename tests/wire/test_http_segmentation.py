@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.answer_parser import NotHttp
+from holdfast.wire.http.answer_parser import KNOWN_BYTES, MOST_KNOWN, KnownHeads, NotHttp
 from holdfast.wire.http.connection import PooledConnection
-from holdfast.wire.http.framing import KNOWN_BYTES, MOST_KNOWN, KnownHeads
 from holdfast.wire.http.pool import HttpOrigin, Pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-4", "SEC-7")]

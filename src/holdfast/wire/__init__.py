@@ -7,27 +7,36 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.wire.attempt import (
+    from holdfast.wire.dial import (
         SHORTEST_DIAL as SHORTEST_DIAL,
         Attempt as Attempt,
-        Limit as Limit,
-        Starting as Starting,
-        evidence_in as evidence_in,
-    )
-    from holdfast.wire.caller_identity import SignAssertion as SignAssertion
-    from holdfast.wire.dial import (
         Dialer as Dialer,
         DialHooks as DialHooks,
         HubTls as HubTls,
+        Limit as Limit,
+        Starting as Starting,
         descriptor_shortage as descriptor_shortage,
+        evidence_in as evidence_in,
         raise_descriptor_limit as raise_descriptor_limit,
+    )
+    from holdfast.wire.dispatcher import (
+        CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
+        CLIENT_REQUESTS as CLIENT_REQUESTS,
+        Relay as Relay,
     )
     from holdfast.wire.grpc import (
         GrpcChannel as GrpcChannel,
         GrpcFailed as GrpcFailed,
         GrpcTarget as GrpcTarget,
     )
-    from holdfast.wire.http.answer_parser import NotHttp as NotHttp
+    from holdfast.wire.http.answer_parser import (
+        BadChunk as BadChunk,
+        ChunkReader as ChunkReader,
+        HeadFrame as HeadFrame,
+        KnownHeads as KnownHeads,
+        NotHttp as NotHttp,
+        append_piece as append_piece,
+    )
     from holdfast.wire.http.client import (
         LEAVING_HEADER as LEAVING_HEADER,
         ApiClient as ApiClient,
@@ -38,13 +47,6 @@ if TYPE_CHECKING:
         ssl_context as ssl_context,
     )
     from holdfast.wire.http.connection import Response as Response, share_receive_room as share_receive_room
-    from holdfast.wire.http.framing import (
-        BadChunk as BadChunk,
-        ChunkReader as ChunkReader,
-        HeadFrame as HeadFrame,
-        KnownHeads as KnownHeads,
-        append_piece as append_piece,
-    )
     from holdfast.wire.http.http_faults import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.pool import (
         ConnectFailed as ConnectFailed,
@@ -53,15 +55,7 @@ if TYPE_CHECKING:
         Pool as Pool,
         unix_peer_uid as unix_peer_uid,
     )
-    from holdfast.wire.hub_peer import (
-        CLIENT_HEADER as CLIENT_HEADER,
-        FAILURE_KEY as FAILURE_KEY,
-        PRINCIPAL_HEADER as PRINCIPAL_HEADER,
-        VIA_HEADER as VIA_HEADER,
-        principal_in as principal_in,
-        via_in as via_in,
-    )
-    from holdfast.wire.in_flight import Caller as Caller, Era as Era
+    from holdfast.wire.in_flight import Caller as Caller, Era as Era, until_cancelled as until_cancelled
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
@@ -76,7 +70,9 @@ if TYPE_CHECKING:
         OfferKind as OfferKind,
         Offers as Offers,
         ToolInfo as ToolInfo,
+        task_support as task_support,
         tool_info as tool_info,
+        without_task_support as without_task_support,
     )
     from holdfast.wire.process import (
         INHERITED as INHERITED,
@@ -119,23 +115,23 @@ if TYPE_CHECKING:
         split as split,
         text_of as text_of,
     )
-    from holdfast.wire.relay import (
-        CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
-        CLIENT_REQUESTS as CLIENT_REQUESTS,
-        Relay as Relay,
-        until_cancelled as until_cancelled,
+    from holdfast.wire.request_headers import (
+        CLIENT_HEADER as CLIENT_HEADER,
+        FAILURE_KEY as FAILURE_KEY,
+        PRINCIPAL_HEADER as PRINCIPAL_HEADER,
+        VIA_HEADER as VIA_HEADER,
+        SignAssertion as SignAssertion,
+        principal_in as principal_in,
+        traced as traced,
+        via_in as via_in,
     )
-    from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
-    from holdfast.wire.session import Connection as Connection
-    from holdfast.wire.task_calls import (
+    from holdfast.wire.session import (
         RELATED_TASK as RELATED_TASK,
         TASK_METHODS as TASK_METHODS,
         TASKS_EXTENSION as TASKS_EXTENSION,
-        task_support as task_support,
+        Connection as Connection,
         without_task_capabilities as without_task_capabilities,
-        without_task_support as without_task_support,
     )
-    from holdfast.wire.tracing import in_meta as in_meta, traced as traced
     from holdfast.wire.warden import Warden as Warden
 
 __getattr__, __dir__ = lazy_exports(__name__)

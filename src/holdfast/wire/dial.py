@@ -1,5 +1,9 @@
 """Dial a server: a live connection, or ``ServerFailure`` with the evidence. Every connection is closed again.
 
+An ``Attempt`` brings a server up once: wait for a place, dial, list, close. The hub, one-shot loads and doctor share
+it. Nothing is decided here. An attempt says what was seen and how long each step took; ``core.classify`` says what that
+means, and the caller decides whether there is another attempt.
+
 File descriptors: a hub that runs out of them says so, and blames no server for it (LIFE-30).
 
 A connection that needs a descriptor of the last few is refused, so that clients of the hub can still connect.
@@ -9,17 +13,18 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import resource
 import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
@@ -28,26 +33,44 @@ from mcp.client.session import IncomingMessage
 
 from holdfast._version import __version__
 from holdfast.config import UNIX, Limits, ServerSpec
-from holdfast.core import BadConfig, Evidence, OutOfDescriptors, ProcessExit, Redactor, TimedOut, hub_warns, speaks_hub
+from holdfast.core import (
+    BadConfig,
+    Evidence,
+    OutOfDescriptors,
+    ProcessExit,
+    Redactor,
+    TimedOut,
+    ToldByHub,
+    Unexpected,
+    hub_warns,
+    masked,
+    quoted,
+    speaks_hub,
+)
 from holdfast.errors import ServerFailure
-from holdfast.wire.caller_identity import CallerIdentity, SignAssertion
+from holdfast.wire.dispatcher import Relay
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
-from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.in_flight import Era
+from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child, OnStderr
-from holdfast.wire.relay import Relay, RelayDispatcher
+from holdfast.wire.request_headers import CallerIdentity, HubPeer, SignAssertion
 from holdfast.wire.session import CLOSE_SECONDS, Connection, Wire, close_session, declared
 from holdfast.wire.stdio_transport import StdioDispatcher
 from holdfast.wire.warden import Warden
 
 __all__ = [
+    "SHORTEST_DIAL",
+    "Attempt",
     "DialHooks",
     "Dialer",
     "HubTls",
+    "Limit",
     "OnNotification",
+    "Starting",
     "descriptor_shortage",
+    "evidence_in",
     "raise_descriptor_limit",
     "require_descriptors",
 ]
@@ -157,7 +180,7 @@ HubTls: TypeAlias = Callable[[], ssl.SSLContext]
 class Dialer:
     """Dials servers under one set of bounds and one warden.
 
-    ``is_hub`` if a hub dials: then a hub on the other side is one behind it, with its own channel (``hub_peer``). A
+    ``is_hub`` if a hub dials: then a hub on the other side is one behind it, with its own channel. A
     program that calls a hub as its client is none. ``hub_tls`` are the certificates for other hubs of the same fleet.
     ``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows.
     ``sign`` makes the assertions for servers that are told who calls in a form that they can verify.
@@ -247,8 +270,7 @@ class Dialer:
         try:
             wire = await self._open(closers, spec, redactor, hooks, times)
             me = types.Implementation(name="holdfast", version=__version__)
-            relayed = RelayDispatcher(wire, wire.in_flight, spec.id, hooks.relay)
-            session = ClientSession(dispatcher=relayed, client_info=me, message_handler=noticed)
+            session = ClientSession(dispatcher=wire, client_info=me, message_handler=noticed)
             await session.__aenter__()
         except BaseException:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
@@ -262,7 +284,7 @@ class Dialer:
             hub: HubPeer | None = None
             if (self._is_hub or spec.hub) and speaks_hub(said):
                 hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=hub_warns(said))
-            connection = Connection(session, wire, relayed, self._limits, closers, era=era, hub=hub, identity=identity)
+            connection = Connection(session, wire, self._limits, closers, era=era, hub=hub, identity=identity)
         except BaseException:
             await close_session(session, closers)
             raise
@@ -293,7 +315,9 @@ class Dialer:
             child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=keep, on_line=lines)
             if hooks.on_start is not None:
                 hooks.on_start(child)
-            pipes = StdioDispatcher(child, self._limits, redactor, times.first_message)
+            pipes = StdioDispatcher(
+                child, self._limits, redactor, times.first_message, server=spec.id, relay=hooks.relay
+            )
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
         authorizer = self._authorize(spec) if self._authorize is not None else None
@@ -309,8 +333,8 @@ class Dialer:
         )
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
-            return SseDispatcher(peer)
-        posts = HttpDispatcher(peer)
+            return SseDispatcher(peer, spec.id, hooks.relay)
+        posts = HttpDispatcher(peer, spec.id, hooks.relay)
         stack.push_async_callback(posts.end_session)
         return posts
 
@@ -386,3 +410,179 @@ def _of_one_resource(message: types.ServerNotification) -> bool:
 def _probe_ended_it(seen: Evidence, era: Era | None) -> bool:
     """Some old servers exit when a request comes before ``initialize``: they are dialed again without a probe."""
     return era is None and isinstance(seen, ProcessExit) and seen.heard and not seen.stood
+
+
+T = TypeVar("T")
+
+
+class Limit(Protocol):
+    """Limits how many attempts begin at once."""
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """Wait for a place and hold it."""
+
+
+class Starting(NamedTuple):
+    """A process that is alive and has not answered yet."""
+
+    seconds: float
+    line: str
+    """The last line of its stderr, masked; empty if there is none."""
+
+    @property
+    def words(self) -> str:
+        """``starting for 12 s; stderr: "fetching …"``: the process's own text is quoted and labelled."""
+        said = quoted(self.line, origin="stderr")
+        return f"starting for {self.seconds:.0f} s" + (f"; {said}" if said else "")
+
+
+@dataclass(kw_only=True)
+class Attempt(Generic[T]):
+    """One attempt: what it goes by, and what it showed as far as it came."""
+
+    spec: ServerSpec
+    redactor: Redactor
+    read: Callable[[Connection, float], Awaitable[T]]
+    """Lists what the caller wants, within so many seconds."""
+    deadline: float = math.inf
+    """When all of it has ended, the wait for a place too; a time of the event loop."""
+    within: float = math.inf
+    """Seconds from the moment that the attempt has its place."""
+    total: float = math.inf
+    """The seconds that led to ``deadline``, for the reason of an attempt that it cut short."""
+    start_within: float | None = None
+    """Seconds in which a process may start, instead of its server's ``startTimeout``."""
+    listing_within: float | None = None
+    """Seconds for the listing alone; None where it must end with the rest, for a process where it gets ``within``."""
+    era: Era | None = None
+    """The era that the server spoke last time, then the one that it speaks now."""
+
+    began: float = 0.0
+    """When it got its place; a time of the event loop."""
+    child: Child | None = field(default=None, repr=False)
+    """The process that starts, or has started."""
+    version: str = ""
+    """The protocol version that both sides speak; empty where the handshake failed."""
+    handshake_seconds: float = 0.0
+    listing: T | None = None
+    listing_seconds: float = 0.0
+    noise: str = ""
+    """What a command printed on stdout that is not the protocol, masked."""
+    evidence: Evidence | None = None
+    """What went wrong, masked: in the handshake if there is no version, else in the listing or the close."""
+    error: Exception | None = field(default=None, repr=False)
+    """The exception behind the evidence. It may quote secrets, so it is for debugging alone."""
+
+    async def run(self, dialer: Dialer, limit: Limit) -> Self:
+        """Wait for a place, dial, list and close. Raises nothing but a cancellation."""
+        try:
+            async with self.connected(dialer, limit) as connection:
+                await self._ask_hub(connection)
+        except Exception as exc:  # noqa: BLE001 - a fault of a library is what this attempt showed, and fails no other
+            self.evidence = masked(self._whole(evidence_in(exc)), self.redactor)
+            self.error = exc
+        return self
+
+    async def _ask_hub(self, connection: Connection) -> None:
+        """A hub on the other side answers, also while its server is down: the outcome is what it says of the server."""
+        if connection.hub is None:
+            return
+        record = await first_status(connection, within=STATUS_SECONDS)
+        if record is not None and (failure := record.health.failure) is not None:
+            told = ToldByHub(
+                status=failure.status, reason=failure.error, hint=record.hint, retry_in=record.health.next_try
+            )
+            raise ServerFailure(told)
+
+    @property
+    def starting(self) -> Starting | None:
+        """How the start of its process goes; None where no process starts, or it has answered."""
+        if self.child is None or self.version or self.child.exit_code is not None:
+            return None
+        return Starting(seconds=anyio.current_time() - self.began, line=self.child.stderr.last_line)
+
+    def _whole(self, seen: Evidence) -> Evidence:
+        """An attempt that the deadline of all attempts cut short says how long that was, not what was left of it."""
+        cut = self.deadline < self.began + self.within and not self._is_process
+        if isinstance(seen, TimedOut) and cut and math.isfinite(self.total):
+            return replace(seen, after=self.total, setting="holdfast.load.totalTimeout")
+        return seen
+
+    @property
+    def _is_process(self) -> bool:
+        return self.spec.transport == "stdio"
+
+    @asynccontextmanager
+    async def connected(
+        self,
+        dialer: Dialer,
+        limit: Limit,
+        *,
+        on_connected: Callable[[Connection], None] | None = None,
+        on_notice: OnNotification | None = None,
+        relay: Relay | None = None,
+    ) -> AsyncIterator[Connection]:
+        """A connection whose listing is complete; it is closed when the block ends.
+
+        The place is given back after the handshake. Raises what went wrong, which ``evidence_in`` reads.
+        """
+        async with AsyncExitStack() as place:
+            await _take(place, limit, self.deadline)
+            self.began = anyio.current_time()
+            hooks = DialHooks(on_notice=on_notice, relay=relay, on_start=self._started)
+            async with dialer.connect(
+                self.spec,
+                within=self._left(self.began),
+                start_within=self.spec.start_timeout if self.start_within is None else self.start_within,
+                redactor=self.redactor,
+                era=self.era,
+                hooks=hooks,
+            ) as connection:
+                await place.aclose()
+                if on_connected is not None:
+                    on_connected(connection)
+                await self._list(connection)
+                yield connection
+
+    def _started(self, child: Child) -> None:
+        self.child = child
+
+    def _left(self, now: float) -> float:
+        """Seconds for the next step. The deadline of all attempts does not cut a process that started (LOAD-13)."""
+        if self._is_process:
+            return self.within
+        return max(min(self.deadline, self.began + self.within) - now, 0.0)
+
+    async def _list(self, connection: Connection) -> None:
+        stands = anyio.current_time()
+        self.handshake_seconds = stands - self.began
+        self.era, self.version = connection.era, connection.protocol_version or connection.era
+        left = self._left(stands) if self.listing_within is None else self.listing_within
+        self.listing = await self.read(connection, left)
+        self.listing_seconds = anyio.current_time() - stands
+        self.noise = connection.wire.noise if isinstance(connection.wire, StdioDispatcher) else ""
+
+
+SHORTEST_DIAL = 0.02
+"""Seconds. With less time left no server answers: a dial would only blame it for the wait."""
+
+
+async def _take(place: AsyncExitStack, limit: Limit, deadline: float) -> None:
+    began = anyio.current_time()
+    with anyio.move_on_at(deadline):
+        await place.enter_async_context(limit.place())
+        if anyio.current_time() < deadline - SHORTEST_DIAL:
+            return
+    after = max(round(deadline - began, 1), 0.0)
+    raise ServerFailure(TimedOut(doing="its turn", after=after, setting="holdfast.load.concurrency"))
+
+
+def evidence_in(exc: Exception) -> Evidence:
+    """What an exception shows; one that a task group wrapped is looked for inside."""
+    if (shortage := descriptor_shortage(exc)) is not None:
+        return shortage
+    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    if isinstance(exc, ServerFailure):
+        return exc.evidence
+    return Unexpected(type=type(exc).__name__, detail=str(exc))

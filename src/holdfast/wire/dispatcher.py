@@ -3,6 +3,11 @@
 ``ServerDispatcher`` is what every transport has. ``DuplexDispatcher`` is for those with one stream in each direction,
 stdio and the older HTTP+SSE: requests go out one after the other, answers come in any order, and when the peer is gone
 every waiting request fails.
+
+What a server sends by itself goes to the hub's clients through a ``Relay``. Each request is made for a caller. A
+context variable, set around the request, names that caller for everything that the server sends on the request's own
+stream. A message on a shared stream (a pipe, the legacy era's GET stream) names no caller; the relay decides where it
+goes.
 """
 
 from __future__ import annotations
@@ -11,40 +16,62 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
-from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.transport_context import TransportContext
-from mcp_types import RequestId
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, RequestId
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected, is_own_uri
 from holdfast.errors import ServerFailure
-from holdfast.wire.in_flight import InFlight, OnProgress
+from holdfast.wire.in_flight import CURRENT, Caller, InFlight, OnProgress
 from holdfast.wire.raw_json import Fields, RawObject, dump_object, dumps
-from holdfast.wire.rpc import (
-    Message,
-    RpcPeer,
-    call_message,
-    notification_message,
-    value_of,
-)
-from holdfast.wire.tracing import in_headers
+from holdfast.wire.request_headers import trace_headers
+from holdfast.wire.rpc import Message, RpcPeer, call_message, notification_message, value_of
 
-__all__ = ["DuplexDispatcher", "ServerDispatcher"]
+__all__ = ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "DuplexDispatcher", "Relay", "ServerDispatcher"]
+
+CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
+"""The requests that a server may send to a client."""
+
+CALL_NOTIFICATIONS = frozenset({"notifications/message", "notifications/elicitation/complete"})
+"""The notifications that belong to the call on whose stream they came."""
+
+_CLOSED = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+
+
+class Relay(Protocol):
+    """Receives the requests and notifications of servers."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """The client capabilities to declare before a caller is known."""
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """The answer to a server's request; ``caller`` is None where the stream does not name one."""
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """A notification that belongs to no call. Never waits."""
 
 
 class ServerDispatcher(Dispatcher[TransportContext]):
     """One server's JSON-RPC, the time limits of its requests, and whether its handshake is complete."""
 
-    def __init__(self, kind: str, limits: Limits) -> None:
+    def __init__(self, kind: str, limits: Limits, server: str = "", relay: Relay | None = None) -> None:
         self._rpc = RpcPeer(kind, self._send, limits)
         self._limits = limits
+        self._server = server
+        self._relay = relay
         self.in_flight = InFlight()
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
+        self.status_told = anyio.Event()
+        """Set, and replaced, when a hub on the other side says that its status changed."""
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from now on."""
@@ -93,10 +120,13 @@ class ServerDispatcher(Dispatcher[TransportContext]):
         The SDK's own ``timeout`` is left out: it gives its probe 10 s, and an attempt may have more.
         """
         opts = opts or {}
+        if self._relay is not None and params is not None:
+            params = _declaring(method, params, self._relay)
+        written: Fields = {key: dumps(value) for key, value in (params or {}).items()}
         answer = self.call(
             method,
-            {key: dumps(value) for key, value in (params or {}).items()},
-            headers={**self._headers(method, opts), **in_headers(params)},
+            written,
+            headers={**self._headers(method, opts), **trace_headers(written)},
             request_id=opts.get("request_id"),
             tell=opts.get("cancel_on_abandon", True),
         )
@@ -110,12 +140,85 @@ class ServerDispatcher(Dispatcher[TransportContext]):
     async def _send(self, message: Message) -> None:
         """Send a notification, or an answer to the server's own request."""
 
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the connection until the peer is gone; then every waiting request fails with the reason.
+
+        Requests of the server to a client go to the relay, others to the session. It ends without an exception, see
+        ``until_cancelled``.
+        """
+        relay = self._relay
+
+        async def asked(
+            ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+        ) -> dict[str, Any]:
+            if relay is None or method not in CLIENT_REQUESTS:
+                return await on_request(ctx, method, params)
+            with self.in_flight.paused():
+                return await relay.asked(self._server, method, params, _current_caller())
+
+        async def told(ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
+            if method not in CALL_NOTIFICATIONS:
+                self.pass_on(method, params)
+            await on_notify(ctx, method, params)
+
+        def received(method: str, params: Mapping[str, Any] | None) -> bool:
+            """Runs in the order of receipt: the result of a call must not overtake what belongs to the call."""
+            if on_notify_intercept is not None and on_notify_intercept(method, params):
+                return True
+            if method not in CALL_NOTIFICATIONS:
+                return False
+            if (caller := _current_caller()) is not None:
+                caller.tell(method, params)
+                return True
+            self.pass_on(method, params)
+            return False
+
+        gone: Evidence = _CLOSED
+        with suppress(asyncio.CancelledError):
+            try:
+                async with anyio.create_task_group() as tasks:
+                    self._rpc.start(tasks, asked, told, received)
+                    task_status.started()
+                    gone = await self._until_gone(tasks)
+                    self._rpc.pending.fail(ServerFailure(gone))
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._rpc.pending.fail(ServerFailure(gone))
+                self._closed()
+                self._rpc.release()
+
+    @abstractmethod
+    async def _until_gone(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        """Wait until the peer is gone; return the evidence."""
+
+    @abstractmethod
+    def _closed(self) -> None:
+        """The connection has ended."""
+
+    def pass_on(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Pass on a notification that belongs to no call. What concerns the status of a hub is for this hub alone."""
+        if method == "notifications/resources/updated" and is_own_uri(str((params or {}).get("uri", ""))):
+            told, self.status_told = self.status_told, anyio.Event()
+            told.set()
+        elif self._relay is not None:
+            self._relay.told(self._server, method, params)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} stood={self.stood} {self._rpc!r}>"
+
 
 class DuplexDispatcher(ServerDispatcher):
     """One stream in each direction. A subclass writes a message, and reads messages until the peer is gone."""
 
-    def __init__(self, kind: str, limits: Limits) -> None:
-        super().__init__(kind, limits)
+    def __init__(self, kind: str, limits: Limits, server: str = "", relay: Relay | None = None) -> None:
+        super().__init__(kind, limits, server, relay)
         self._over = anyio.Event()
 
     async def gone(self) -> Evidence:
@@ -136,7 +239,7 @@ class DuplexDispatcher(ServerDispatcher):
 
     async def _send(self, message: Message) -> None:
         doing = f"the receipt of {message.get('method', 'an answer')}"
-        await self._write(dump_object(message), doing=doing, headers=in_headers(message.get("params")))
+        await self._write(dump_object(message), doing=doing, headers={})
 
     async def call(
         self,
@@ -166,32 +269,31 @@ class DuplexDispatcher(ServerDispatcher):
         with suppress(ServerFailure):
             await self._send(notification_message(method, params))
 
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve the connection until the peer is gone; then every waiting request fails with the reason."""
-        gone: Evidence = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+    async def _until_gone(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         try:
-            async with anyio.create_task_group() as tasks:
-                self._rpc.start(tasks, on_request, on_notify, on_notify_intercept)
-                task_status.started()
-                try:
-                    gone = await self._read(tasks)
-                except ServerFailure as failure:
-                    gone = failure.evidence
-                except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
-                    gone = Unexpected(type=type(exc).__name__)
-                self._rpc.pending.fail(ServerFailure(gone))
-                tasks.cancel_scope.cancel()
-        finally:
-            self._rpc.pending.fail(ServerFailure(gone))
-            self._rpc.release()
-            self._over.set()
+            return await self._read(tasks)
+        except ServerFailure as failure:
+            return failure.evidence
+        except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
+            return Unexpected(type=type(exc).__name__)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} stood={self.stood} {self._rpc!r}>"
+    def _closed(self) -> None:
+        self._over.set()
+
+
+def _current_caller() -> Caller | None:
+    """The caller of the request that this task makes."""
+    request = CURRENT.get()
+    return request.caller if request is not None else None
+
+
+def _declaring(method: str, params: Mapping[str, Any], relay: Relay) -> Mapping[str, Any]:
+    """The parameters of a request of the session, with the capabilities of its caller."""
+    if method == "initialize":
+        return {**params, "capabilities": dict(relay.capabilities)}
+    meta = params.get("_meta")
+    if not isinstance(meta, Mapping) or CLIENT_CAPABILITIES_META_KEY not in meta:
+        return params
+    caller = _current_caller()
+    can = dict(caller.capabilities) if caller is not None else {}
+    return {**params, "_meta": {**meta, CLIENT_CAPABILITIES_META_KEY: can}}

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from holdfast.core import HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut, quoted_name
 from holdfast.errors import ServerFailure
-from holdfast.wire.in_flight import Era
-from holdfast.wire.relay import until_cancelled
+from holdfast.wire.in_flight import Era, until_cancelled
 from holdfast.wire.rpc import first_error
 
 __all__ = ["HasRead", "negotiate"]

@@ -9,7 +9,7 @@ A caller takes it at once, while the message is read. A callback of a program ma
 answer cannot call it: over HTTP that task reads the stream. So a task of its own gives it one notice after the other.
 
 The caller. A context variable names the request that a task makes, for everything that the server sends on the
-request's own stream (``relay``).
+request's own stream (``dispatcher``).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
 
-__all__ = ["CURRENT", "Caller", "Era", "InFlight", "OnProgress", "RequestInFlight"]
+__all__ = ["CURRENT", "Caller", "Era", "InFlight", "OnProgress", "RequestInFlight", "until_cancelled"]
 
 log = logging.getLogger("holdfast.wire")
 
@@ -234,6 +234,15 @@ class InFlight:
         finally:
             self.end(request)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock of the request that this task makes, on which the server asks; of all if that is unknown."""
+        request = CURRENT.get()
+        with ExitStack() as pauses:
+            for one in [request] if request is not None else list(self.requests):
+                pauses.enter_context(one.paused())
+            yield
+
     def cut_all(self) -> None:
         """The connection is closed: no request waits any longer."""
         for request in list(self.requests):
@@ -266,3 +275,13 @@ class InFlight:
 
     def __repr__(self) -> str:
         return f"<InFlight {len(self.requests)} requests>"
+
+
+async def until_cancelled(work: Callable[..., Awaitable[object]], *args: object) -> None:
+    """The work of a task whose group ends it by a cancellation: the task then ends without an exception.
+
+    A task that ends as cancelled is kept in a cycle with its group, by the traceback, until a collection frees it. With
+    it stays all that the group has to do with: a whole connection.
+    """
+    with suppress(asyncio.CancelledError):
+        await work(*args)

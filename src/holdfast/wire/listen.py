@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import mcp_types as types
 from mcp import ClientSession, MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, ServerCapabilities
 from pydantic import ValidationError
@@ -22,7 +23,6 @@ from holdfast.core import STATUS_URI, Evidence, HttpStatus, NetworkFailure, Serv
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.raw_json import RawObject
-from holdfast.wire.rpc import RawRequest, RawResult
 from holdfast.wire.session import Connection
 
 __all__ = [
@@ -128,13 +128,17 @@ def _not_found(seen: Evidence) -> bool:
     return isinstance(seen, HttpStatus) and seen.status == 404
 
 
+class _Listen(types.Request[dict[str, Any], str]):
+    """The request for a subscription; its result may be anything."""
+
+
 async def subscribe(session: ClientSession, wanted: Mapping[str, Any]) -> bool:
     """Hold a subscription until the server ends it; False if there is nothing to subscribe to."""
     if not wanted:
         return False
     try:
         await session.send_request(
-            RawRequest(method="subscriptions/listen", params={"notifications": dict(wanted)}), RawResult
+            _Listen(method="subscriptions/listen", params={"notifications": dict(wanted)}), types.EmptyResult
         )
     except MCPError as exc:
         return exc.code not in _NO_SUCH_THING
@@ -175,7 +179,7 @@ async def follow_hub(connection: Connection, told: Callable[[ServerRecord | None
     """
     well = False
     while True:
-        changed = connection.relayed.status_told
+        changed = connection.wire.status_told
         with suppress(ServerFailure):
             record = _of_one(await connection.hub_status(within=STATUS_SECONDS), connection)
             told(record)
@@ -243,7 +247,7 @@ class DesiredState:
 
 def _missed(connection: Connection, uri: str) -> None:
     """A watched resource may have changed while no stream was open: send its watchers a change."""
-    connection.relayed.told("notifications/resources/updated", {"uri": uri})
+    connection.wire.pass_on("notifications/resources/updated", {"uri": uri})
 
 
 async def apply_desired_state(connection: Connection, wishes: DesiredState) -> None:

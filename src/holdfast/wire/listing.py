@@ -38,7 +38,6 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
-from holdfast.wire.task_calls import without_task_support
 
 __all__ = [
     "Offer",
@@ -48,7 +47,9 @@ __all__ = [
     "list_other_offers",
     "list_tool_offers",
     "list_tools",
+    "task_support",
     "tool_info",
+    "without_task_support",
 ]
 
 log = logging.getLogger(__name__)
@@ -397,3 +398,19 @@ def _dumped(annotations: types.ToolAnnotations | None) -> Mapping[str, Any]:
     if annotations is None:
         return MappingProxyType({})
     return MappingProxyType(annotations.model_dump(by_alias=True, exclude_none=True))
+
+
+def task_support(raw: Mapping[str, Any]) -> str:
+    """Whether a listed tool runs as a task: ``required``, ``optional`` or ``forbidden``."""
+    execution = raw.get("execution")
+    support = execution.get("taskSupport") if isinstance(execution, Mapping) else None
+    return support if support in ("required", "optional") else "forbidden"
+
+
+def without_task_support(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same tool as a plain one; one that never was a task stays as it is."""
+    if task_support(raw) == "forbidden":
+        return raw
+    rest = {key: value for key, value in raw["execution"].items() if key != "taskSupport"}
+    plain = {key: value for key, value in raw.items() if key != "execution"}
+    return {**plain, "execution": rest} if rest else plain

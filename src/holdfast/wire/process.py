@@ -41,8 +41,7 @@ import anyio.to_thread
 from holdfast.config import ServerSpec
 from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor, plain
 from holdfast.errors import ServerFailure
-from holdfast.wire.spawn import OutputPipe, Spawned, spawn
-from holdfast.wire.warden import CHILD_MARK, MARK, Warden
+from holdfast.wire.warden import CHILD_MARK, MARK, OutputPipe, Spawned, Warden, spawn
 
 __all__ = [
     "LONGEST_LINE",

@@ -21,7 +21,8 @@ What must never happen:
   parsed, within the bounds of ``raw_json``.
 
 A message may name no caller: a transport with one stream for all (a pipe) does not say whose call a log message
-belongs to. Over HTTP the task of the caller reads its own stream, so a context variable names the caller (``relay``).
+belongs to. Over HTTP the task of the caller reads its own stream, so a context variable names the caller
+(``dispatcher``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.abc
-import mcp_types as types
 import msgspec
 from mcp import MCPError
 from mcp.shared.dispatcher import (
@@ -52,7 +52,7 @@ from mcp.shared.dispatcher import (
 )
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, RequestId
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from holdfast.config import Limits
 from holdfast.core import (
@@ -68,7 +68,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.wire.in_flight import OnProgress
+from holdfast.wire.in_flight import OnProgress, until_cancelled
 from holdfast.wire.raw_json import (
     SMALL_BYTES,
     BadJson,
@@ -86,16 +86,12 @@ from holdfast.wire.raw_json import (
     split_answer,
     text_of,
 )
-from holdfast.wire.relay import attributed, until_cancelled
 from holdfast.wire.results import load_params
 
 __all__ = [
     "Inbound",
     "Message",
     "PendingRequest",
-    "RawNotification",
-    "RawRequest",
-    "RawResult",
     "RpcPeer",
     "answered_id",
     "call_message",
@@ -106,25 +102,6 @@ __all__ = [
 
 Message: TypeAlias = dict[str, Any]
 """A message that the hub itself writes, as a Python value."""
-
-
-class RawRequest(types.Request[dict[str, Any], str]):
-    """Any request: a method and its parameters."""
-
-
-class RawNotification(types.Notification[dict[str, Any], str]):
-    """Any notification: a method and its parameters."""
-
-
-class RawResult(BaseModel):
-    """Any result: ``raw`` is what the server sent."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The whole result."""
-        return self.model_extra or {}
 
 
 def first_error(exc: ValidationError) -> str:
@@ -671,7 +648,7 @@ class RpcPeer:
         params = params if isinstance(params, dict) else None
         if method == "notifications/cancelled" and params:
             self._requests.cancel(params.get("requestId"))
-        if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
+        if not run_notify_intercept(self._intercept, method, params):
             self._notices.put(method, params)
 
     def _large_notice(self, method: str, params: Bytes) -> None:

@@ -5,6 +5,10 @@ modern request says it itself, in ``_meta`` and in headers; arguments that a too
 hub on the other side gets what only hubs tell each other. A result is cleaned and checked (``results``), and passes on
 as the bytes that it came in.
 
+Tools that run as tasks. At 2025-11-25 a tool says ``execution.taskSupport``: a ``required`` one refuses a plain call.
+Most clients know no tasks, so such a call is made as a task here, which waits for its result. At 2026-07-28 the server
+decides, for clients that declare the extension; nothing is needed here.
+
 Any task may use a connection; only the task that dialed it closes it. Every wait has a bound. Every failure is
 ``ServerFailure`` with evidence; a server's JSON-RPC error is an answer, and is ``RpcError`` evidence.
 """
@@ -16,8 +20,9 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
@@ -43,6 +48,9 @@ from holdfast._version import __version__
 from holdfast.config import Limits
 from holdfast.core import (
     STATUS_URI,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
     NotMcp,
     NotMcpFault,
     RpcError,
@@ -53,12 +61,18 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.types import CallResult, ProgressFn
-from holdfast.wire.caller_identity import CallerIdentity
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
-from holdfast.wire.hub_peer import HubPeer
 from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
-from holdfast.wire.listing import HeaderMap, Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
+from holdfast.wire.listing import (
+    HeaderMap,
+    Offers,
+    ToolInfo,
+    list_other_offers,
+    list_tool_offers,
+    list_tools,
+    task_support,
+)
 from holdfast.wire.raw_json import (
     BadJson,
     Fields,
@@ -71,19 +85,34 @@ from holdfast.wire.raw_json import (
     loads,
     text_of,
 )
-from holdfast.wire.relay import RelayDispatcher
+from holdfast.wire.request_headers import CallerIdentity, HubPeer, trace_headers
 from holdfast.wire.results import check_result, clean_data, clean_result
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stdio_transport import StdioDispatcher
-from holdfast.wire.task_calls import (
-    TASK_METHODS,
-    call_as_task,
-    task_support,
-    without_task_capabilities,
-)
-from holdfast.wire.tracing import trace_headers
 
-__all__ = ["Connection", "RequestForm", "Wire", "close_session", "declared", "routing_headers", "stamp"]
+__all__ = [
+    "RELATED_TASK",
+    "TASKS_EXTENSION",
+    "TASK_METHODS",
+    "Connection",
+    "RequestForm",
+    "Wire",
+    "close_session",
+    "declared",
+    "routing_headers",
+    "stamp",
+    "without_task_capabilities",
+]
+
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+"""The key of ``_meta`` that names the task of a message."""
+
+TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"})
+"""The requests about one task; ``taskId`` names it."""
+
+CANCEL_SECONDS = 2.0
+"""How long the cancellation of a task may take, once its caller has left."""
 
 STATUS_BYTES = 256 * 1024
 """How large the status of a hub may be: it is read on the event loop. One of a thousand servers is that large."""
@@ -101,11 +130,10 @@ Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
 class Connection:
     """One live connection, after its handshake."""
 
-    def __init__(  # noqa: PLR0913 - each part was made by the dial
+    def __init__(
         self,
         session: ClientSession,
         wire: Wire,
-        relayed: RelayDispatcher,
         limits: Limits,
         closers: AsyncExitStack,
         *,
@@ -115,8 +143,6 @@ class Connection:
     ) -> None:
         self.session = session
         self.wire = wire
-        self.relayed = relayed
-        """Routes what the server sends by itself to the hub's clients."""
         self._limits = limits
         self._closers = closers
         self.era: Era = era
@@ -154,7 +180,7 @@ class Connection:
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification; the server does not answer it."""
-        await self.relayed.notify(method, params)
+        await self.wire.notify(method, params)
 
     async def drain(self) -> None:
         """Wait for the requests under way to end. Bounded, and shielded from cancellation."""
@@ -334,6 +360,81 @@ def _timed_out(method: str, params: Fields, request: RequestInFlight, idle: floa
 
 def _ignore() -> None:
     """No stream is kept open."""
+
+
+class Requester(Protocol):
+    """Sends one request of the caller."""
+
+    async def __call__(self, method: str, params: Fields, *, idle: float, within: float) -> RawObject:
+        """The server's result."""
+
+
+async def call_as_task(request: Requester, params: Fields, *, idle: float, within: float) -> RawObject:
+    """Create the task, wait for its result, and cancel it if the caller leaves or the time is over."""
+    until = anyio.current_time() + within
+    created = await request("tools/call", {**params, "task": b"{}"}, idle=idle, within=within)
+    task = _created_task(created)
+    if task is None:
+        return created
+    about: Fields = {"taskId": dumps(task)} | ({"_meta": params["_meta"]} if "_meta" in params else {})
+    left = max(until - anyio.current_time(), 0.0)
+    ended = False
+    try:
+        result = await request("tasks/result", about, idle=left, within=left)
+        ended = True
+    except ServerFailure as failure:
+        ended = isinstance(failure.evidence, HttpStatus | NetworkFailure)
+        raise _after_creation(failure, text_of(params.get("name")) or "the task", within) from failure
+    finally:
+        if not ended:
+            await _cancel(request, about)
+    return _plain(result)
+
+
+def _created_task(created: RawObject) -> str | None:
+    task = created.get("task")
+    return text_of(fields(task).get("taskId")) if task is not None and is_object(task) else None
+
+
+def _after_creation(failure: ServerFailure, name: str, within: float) -> ServerFailure:
+    """The failure of a task that runs. The server did act: no evidence may say that it refused before."""
+    seen = failure.evidence
+    if isinstance(seen, TimedOut):
+        return ServerFailure(replace(seen, doing=f"the result of {name}", after=within))
+    expired = isinstance(seen, HttpStatus) and seen.status == 404
+    refused = isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
+    if expired or refused:
+        detail = "the server lost the task's session" if expired else "the server went away while the task ran"
+        return ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail=detail))
+    return failure
+
+
+async def _cancel(request: Requester, about: Fields) -> None:
+    with anyio.move_on_after(CANCEL_SECONDS, shield=True):
+        try:
+            await request("tasks/cancel", about, idle=CANCEL_SECONDS, within=CANCEL_SECONDS)
+        except ServerFailure:
+            return  # it has ended, or its server has
+
+
+def _plain(result: RawObject) -> RawObject:
+    """The result without the name of a task that its caller never saw."""
+    meta = result.get("_meta")
+    if meta is None or not is_object(meta) or RELATED_TASK not in (members := fields(meta)):
+        return result
+    rest = {key: value for key, value in members.items() if key != RELATED_TASK}
+    return result.changed({"_meta": join_fields(rest) if rest else None})
+
+
+def without_task_capabilities(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a client declares, without tasks of either era."""
+    extensions = capabilities.get("extensions")
+    known = extensions if isinstance(extensions, Mapping) else {}
+    if "tasks" not in capabilities and TASKS_EXTENSION not in known:
+        return capabilities
+    rest = {key: value for key, value in capabilities.items() if key not in ("tasks", "extensions")}
+    others = {key: value for key, value in known.items() if key != TASKS_EXTENSION}
+    return {**rest, "extensions": others} if others else rest
 
 
 _INFO: Final = types.Implementation(name="holdfast", version=__version__).model_dump(

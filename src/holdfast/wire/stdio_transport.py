@@ -26,11 +26,11 @@ from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.wire.dispatcher import DuplexDispatcher
+from holdfast.wire.dispatcher import DuplexDispatcher, Relay
 from holdfast.wire.http.event_stream import over_message_bound
+from holdfast.wire.in_flight import until_cancelled
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
 from holdfast.wire.raw_json import one_line
-from holdfast.wire.relay import until_cancelled
 from holdfast.wire.rpc import answered_id
 
 __all__ = ["StdioDispatcher"]
@@ -132,9 +132,16 @@ class StdioDispatcher(DuplexDispatcher):
     """The SDK's dispatcher over a child's stdin and stdout. ``on_first_message`` is called once, for the first one."""
 
     def __init__(
-        self, child: Child, limits: Limits, redactor: Redactor, on_first_message: Callable[[], None] | None = None
+        self,
+        child: Child,
+        limits: Limits,
+        redactor: Redactor,
+        on_first_message: Callable[[], None] | None = None,
+        *,
+        server: str = "",
+        relay: Relay | None = None,
     ) -> None:
-        super().__init__("stdio", limits)
+        super().__init__("stdio", limits, server, relay)
         self._child = child
         self._noise = OutputNoise(redactor)
         self._lines = LineBuffer()

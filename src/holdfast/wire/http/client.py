@@ -42,10 +42,9 @@ from holdfast.core import (
     stated_in,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.http.answer_parser import BrokenHttp, NotHttp
+from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, NotHttp
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
-from holdfast.wire.http.framing import BadEncoding
 from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy
 

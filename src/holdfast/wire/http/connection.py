@@ -19,8 +19,16 @@ from weakref import WeakKeyDictionary
 
 from holdfast.core import fault_line
 from holdfast.turns import Turns
-from holdfast.wire.http.answer_parser import AnswerEnd, AnswerHead, AnswerParser, BrokenHttp, Disconnected, NotHttp
-from holdfast.wire.http.framing import Inflater, append_piece
+from holdfast.wire.http.answer_parser import (
+    AnswerEnd,
+    AnswerHead,
+    AnswerParser,
+    BrokenHttp,
+    Disconnected,
+    Inflater,
+    NotHttp,
+    append_piece,
+)
 
 if TYPE_CHECKING:
     from holdfast.wire.http.pool import Pool

@@ -26,8 +26,7 @@ from holdfast.core import (
     TlsFault,
     status_class,
 )
-from holdfast.wire.http.answer_parser import BrokenHttp, Disconnected, NotHttp
-from holdfast.wire.http.framing import BadEncoding
+from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, ProxyRefused, ProxyUnreachable, ProxyUnusable
 
 __all__ = ["NOT_HTTP", "evidence_of"]

@@ -26,7 +26,7 @@ import anyio
 import anyio.abc
 import httpx2
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import CallOptions
 from mcp_types import RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
@@ -42,7 +42,7 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.dispatcher import DuplexDispatcher, ServerDispatcher
+from holdfast.wire.dispatcher import DuplexDispatcher, Relay, ServerDispatcher
 from holdfast.wire.http.client import HttpPeer, content_type, read_bounded
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
@@ -140,11 +140,10 @@ class ServerSession:
 class HttpDispatcher(ServerDispatcher):
     """The SDK's dispatcher over streamable HTTP."""
 
-    def __init__(self, peer: HttpPeer) -> None:
-        super().__init__("streamable-http", peer.limits)
+    def __init__(self, peer: HttpPeer, server: str = "", relay: Relay | None = None) -> None:
+        super().__init__("streamable-http", peer.limits, server, relay)
         self._peer = peer
         self._session = ServerSession(peer)
-        self._closed = anyio.Event()
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from now on."""
@@ -163,25 +162,13 @@ class HttpDispatcher(ServerDispatcher):
             with suppress(ServerFailure, MCPError):
                 await self._send(notification_message(method, params))
 
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve the requests that the server sends on our streams, until closed."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                self._rpc.start(tasks, on_request, on_notify, on_notify_intercept)
-                task_status.started()
-                await self._closed.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            self._rpc.pending.fail(ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)))
-            self.in_flight.cut_all()
-            self._rpc.release()
+    async def _until_gone(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        """There is no connection to lose: it lasts until the session ends it."""
+        await anyio.sleep_forever()
+        return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+
+    def _closed(self) -> None:
+        self.in_flight.cut_all()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
         """Read the legacy era's stream of notifications to its end; False if the server offers none."""
@@ -249,7 +236,7 @@ class HttpDispatcher(ServerDispatcher):
                 body = await read_bounded(response, self._peer.limits)
                 await self._take_body(body, response, pending)
             elif kind == EVENT_STREAM:
-                cursor = _Cursor()
+                cursor = _Cursor(resumes=not session.modern)
                 await self._take_stream(response, pending, cursor, method)
                 if not pending.settled:
                     await self._resume(pending, cursor, method)
@@ -304,16 +291,16 @@ class HttpDispatcher(ServerDispatcher):
             raise _unreadable(data, exc, stood=self.stood) from exc
         except Exception as exc:
             seen = exc.evidence if isinstance(exc, ServerFailure) else evidence_of(exc, doing=f"the answer to {method}")
-            if not isinstance(seen, NetworkFailure) or not self._resumes_at(cursor):
+            if not isinstance(seen, NetworkFailure) or not cursor.header:
                 raise
 
     async def _resume(self, pending: PendingRequest, cursor: _Cursor, method: str) -> None:
         """Read on a stream that was cut, where its server gave ids, until the request is settled."""
         for _ in range(RESUME_ATTEMPTS):
-            if not (last_id := self._resumes_at(cursor)):
+            if not cursor.header:
                 break
             await anyio.sleep(cursor.delay)
-            headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": last_id}
+            headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": cursor.header}
             async with self._peer.request(
                 "GET", self._peer.url, headers=headers, doing="the resumed stream"
             ) as resumed:
@@ -322,11 +309,6 @@ class HttpDispatcher(ServerDispatcher):
                 if pending.settled:
                     return
         raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
-
-    def _resumes_at(self, cursor: _Cursor) -> str:
-        """The id for a header, where one byte is a character; empty if the stream cannot be resumed."""
-        legible = not self._session.modern and cursor.last_id.isprintable()
-        return cursor.last_id.encode().decode("latin-1") if legible else ""
 
     async def _send(self, message: Message) -> None:
         content, doing = dump_object(message), "the receipt of a notification"
@@ -342,8 +324,8 @@ class HttpDispatcher(ServerDispatcher):
 class SseDispatcher(DuplexDispatcher):
     """The SDK's dispatcher over HTTP+SSE."""
 
-    def __init__(self, peer: HttpPeer) -> None:
-        super().__init__("sse", peer.limits)
+    def __init__(self, peer: HttpPeer, server: str = "", relay: Relay | None = None) -> None:
+        super().__init__("sse", peer.limits, server, relay)
         self._peer = peer
         self._endpoint: httpx2.URL | None = None
         self._known = anyio.Event()
@@ -436,10 +418,16 @@ def _was_cut(seen: Evidence) -> bool:
 
 @dataclass(slots=True)
 class _Cursor:
-    """The position in a stream, to resume it."""
+    """The position in a stream, to resume it. ``resumes``: the era has that."""
 
+    resumes: bool
     last_id: str = ""
     delay: float = RESUME_DELAY_SECONDS
+
+    @property
+    def header(self) -> str:
+        """The id for a header, where one byte is a character; empty if the stream cannot be resumed."""
+        return self.last_id.encode().decode("latin-1") if self.resumes and self.last_id.isprintable() else ""
 
 
 def _is_beginning(data: bytes | bytearray) -> bool:

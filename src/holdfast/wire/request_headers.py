@@ -1,6 +1,14 @@
-"""The other side of a connection is a hub: what goes to it beside MCP, and what of its answers is for this hub alone.
+"""What a request says beside MCP, in headers, and what of an answer is for this hub alone.
 
-A hub announces itself in the experimental capabilities of its handshake. From then on
+**Trace context.** The protocol carries it in ``_meta``; proxies and web frameworks read only headers. So it is copied.
+A value that does not have the W3C form is not: a caller cannot create headers.
+
+**Who calls** (SEC-20), for a server that is told: a name in a header, or an assertion that the hub signs. A connection
+is shared by principals, so nothing of it says who calls: the header is made for each request, from the caller of that
+request alone. A request that the hub makes by itself, such as a list, has none. The caller's own token is never sent,
+and no header of a client is passed on, so a client cannot write these headers.
+
+**A hub on the other side** announces itself in the experimental capabilities of its handshake. From then on
 
 - every request says which hubs it has passed (``Holdfast-Via``). A hub sends no request on to another hub that it has
   sent before: a loop of hubs ends where it would begin again;
@@ -18,24 +26,100 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast, get_args
+from typing import Any, Final, TypeAlias, cast, get_args
+from urllib.parse import quote, urlsplit
 
+from holdfast.config import IDENTITY_HEADERS, ServerSpec
 from holdfast.core import LOOP_HINT, LOOP_REASON, MOST_HUBS, FailureStatus, State, ToldByHub, quoted, without_invisible
 from holdfast.errors import ServerFailure
 from holdfast.wire.in_flight import Caller
-from holdfast.wire.raw_json import BadJson, RawObject, fields, is_object, loads
+from holdfast.wire.raw_json import BadJson, Fields, RawObject, dumps, fields, is_object, loads, text_of
 
 __all__ = [
     "CLIENT_HEADER",
     "FAILURE_KEY",
     "PRINCIPAL_HEADER",
     "VIA_HEADER",
+    "CallerIdentity",
     "HubPeer",
+    "SignAssertion",
     "principal_in",
+    "trace_headers",
+    "traced",
     "via_in",
 ]
+
+_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[\x21-\x7e]{0,256})?")
+_PRINTABLE = re.compile(r"[\x20-\x7e]{1,8192}")
+_KEYS = {"traceparent": _PARENT, "tracestate": _PRINTABLE, "baggage": _PRINTABLE}
+
+
+def trace_headers(params: Fields) -> dict[str, str]:
+    """The headers for a request whose parameters are passed on as they came."""
+    raw = params.get("_meta")
+    if raw is None or b"traceparent" not in bytes(raw):
+        return {}
+    try:
+        return _well_formed({key: text_of(value) for key, value in fields(raw).items() if key in _KEYS})
+    except BadJson:
+        return {}
+
+
+def _well_formed(carrier: Mapping[str, Any]) -> dict[str, str]:
+    """The valid values; nothing without a valid ``traceparent``."""
+    found = {
+        key: value
+        for key, form in _KEYS.items()
+        if isinstance(value := carrier.get(key), str) and form.fullmatch(value)
+    }
+    return found if "traceparent" in found else {}
+
+
+def traced(meta: Fields, headers: Mapping[str, str]) -> Fields:
+    """The members of ``_meta`` of a request that came with these headers; its own trace context takes precedence."""
+    if "traceparent" not in headers or "traceparent" in meta:
+        return meta
+    return {**{key: dumps(value) for key, value in _well_formed(headers).items()}, **meta}
+
+
+SignAssertion: TypeAlias = Callable[[str, str], str]
+"""A signed assertion about a principal, by its name, for an audience."""
+
+_PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+"""What stands in a header as it is: other characters are coded as in an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerIdentity:
+    """What one server is told about callers. ``sign`` of None writes the name as it is."""
+
+    audience: str
+    sign: SignAssertion | None
+
+    @classmethod
+    def of(cls, spec: ServerSpec, sign: SignAssertion | None) -> CallerIdentity | None:
+        """What a server with this definition is told; None for nothing."""
+        if spec.identity == "none":
+            return None
+        return cls(_audience(spec.url), sign if spec.identity == "signed" else None)
+
+    def headers(self, caller: Caller | None) -> dict[str, str]:
+        """The headers of a request for a caller."""
+        if caller is None or not caller.principal:
+            return {}
+        if self.sign is None:
+            return {IDENTITY_HEADERS["header"].lower(): quote(caller.principal, safe=_PLAIN)}
+        return {IDENTITY_HEADERS["signed"].lower(): self.sign(caller.principal, self.audience)}
+
+
+def _audience(url: str) -> str:
+    """The address of a server without what may be secret in it: user info and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
 
 VIA_HEADER: Final = "Holdfast-Via"
 CLIENT_HEADER: Final = "Holdfast-Client"
