@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
-from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp import MCPError
 
 from holdfast.access.audit_reader import AuditFilter, AuditReader
 from holdfast.access.audit_writer import AuditFiles, AuditTrail
-from holdfast.access.principals import TokenPolicy
 from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import TokenStore
@@ -29,82 +23,14 @@ from holdfast.errors import LoadFailed, ServerDisabled
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.slot import Slot
-from holdfast.keys import KeyRing
 from tests.access.test_audit import KEY
 from tests.auth.logins import logged_in
 from tests.harness.served_hub import PATIENT, Person, Served, over_stdio, text_of
+from tests.harness.users import client_of, hub_of, listed, logs_in, names, per_user
 from tests.harness.web import serving
-from tests.peers.guarded import Guarded, guarded
+from tests.peers.guarded import Guarded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-13", "AUTH-8")]
-
-KEYS = KeyRing([b"the key of the users' tokens, 32 bytes"])
-TOKENS = TokenPolicy(tokens={"ada": "token-of-ada", "bob": "token-of-bob"})
-
-
-@pytest.fixture
-async def peer() -> AsyncIterator[Guarded]:
-    async with guarded() as one:
-        yield one
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> UserTokens:
-    return UserTokens(tmp_path, keys=KEYS, keeps=True)
-
-
-@asynccontextmanager
-async def hub_of(
-    servers: dict[str, Any], tokens: UserTokens, *, audit: AuditTrail | None = None, **options: Any
-) -> AsyncIterator[Served]:
-    """A hub whose callers are known by their tokens; another process may keep the logins of its users."""
-    config = config_from_mapping({"mcpServers": servers, "holdfast": options})
-    own = UserTokens(tokens.folder, keys=KEYS, keeps=True)
-    hub = Hub(
-        config,
-        logins=Logins(TokenStore(tokens.folder, vault=lambda: None)),
-        has_local=False,
-        user_tokens=own,
-        chance=lambda: 0.0,
-    )
-    app = create_app(hub, tokens=TOKENS, audit=audit)
-    async with hub, serving(app) as base:
-        assert await hub.ready(30)
-        yield Served(hub, app, base)
-
-
-def per_user(peer: Guarded, **more: Any) -> dict[str, Any]:
-    return {"files": peer.defined(sharing="per-user", **more)}
-
-
-@asynccontextmanager
-async def client_of(person: Person, url: str, era: Any = "legacy") -> AsyncIterator[Client]:
-    """A client of this person, with her token for the hub."""
-    headers = {"authorization": f"Bearer token-of-{person.name}"}
-    async with (
-        create_mcp_http_client(headers=headers) as http,
-        person.client(streamable_http_client(url, http_client=http), era) as client,
-    ):
-        yield client
-
-
-async def logs_in(name: str, peer: Guarded, tokens: UserTokens) -> None:
-    """She logs in, as `holdfast login --user` does."""
-    await peer.behave(person=name)
-    await logged_in(peer.spec(sharing="per-user"), tokens.of(name))
-
-
-async def names(client: Client) -> set[str]:
-    return {tool.name for tool in (await client.list_tools()).tools}
-
-
-async def listed(client: Client, person: Person, name: str) -> set[str]:
-    """Her tools, once this one is among them; she is told of each change."""
-    with anyio.fail_after(20):
-        while name not in (found := await names(client)):
-            await person.until(lambda: "notifications/tools/list_changed" in person.notices)
-            person.notices.clear()
-    return found
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,66 +11,20 @@ import anyio
 import httpx2
 import mcp_types as types
 import pytest
-from mcp import Client, MCPError
+from mcp import MCPError
 from mcp.client import ClientRequestContext
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 
-from holdfast.access.principals import TokenPolicy
 from holdfast.auth.user_tokens import UserTokens
-from holdfast.config.read import config_from_mapping
-from holdfast.control.server.browser_identity import BrowserIdentity
-from holdfast.control.server.server_logins import CLIENT_DOCUMENT, ConnectPage
+from holdfast.control.server.server_logins import CLIENT_DOCUMENT
 from holdfast.endpoint.user_login import LINK_SECONDS, LoginLinks
-from holdfast.front.app import create_app
-from holdfast.front.session_id import SessionIds
-from holdfast.hub.hub import Hub
 from holdfast.keys import KeyRing
 from tests.harness.raw_session import Session
-from tests.harness.served_hub import Person, Served, text_of
-from tests.harness.web import serving
+from tests.harness.served_hub import Person, text_of
+from tests.harness.users import UsersHub, client_of, hub_of, names, per_user
 from tests.peers.browser import filled_form
-from tests.peers.guarded import PLANTED, Guarded, guarded
-from tests.peers.ports import free_port
+from tests.peers.guarded import PLANTED, Guarded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-7")]
-
-KEYS = KeyRing([b"the key of the users' tokens, 32 bytes"])
-TOKENS = TokenPolicy(tokens={"ada": "token-of-ada", "bob": "token-of-bob"})
-
-
-@pytest.fixture
-async def peer() -> AsyncIterator[Guarded]:
-    async with guarded() as one:
-        yield one
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> UserTokens:
-    return UserTokens(tmp_path, keys=KEYS, keeps=True)
-
-
-class Paged(Served):
-    """A served hub with its pages."""
-
-    links: LoginLinks
-
-
-@asynccontextmanager
-async def hub_of(peer: Guarded, tokens: UserTokens, base: str = "") -> AsyncIterator[Paged]:
-    """A hub with a per-user server, and the pages where its users log in."""
-    port = free_port()
-    config = config_from_mapping({"mcpServers": {"files": peer.defined(sharing="per-user")}})
-    hub = Hub(config, has_local=False, user_tokens=tokens, chance=lambda: 0.0)
-    ids, base = SessionIds(), base or f"http://127.0.0.1:{port}"
-    browsers = BrowserIdentity(base, ring=lambda: ids.keys.ring, ended=ids, tokens=TOKENS)
-    links = LoginLinks(base, lambda: ids.keys.ring, by_issuer=False)
-    beside = [*browsers.routes(), *ConnectPage(hub, links, browsers).routes()]
-    app = create_app(hub, tokens=TOKENS, beside=beside, ids=ids, links=links)
-    async with hub, serving(app, port=port) as there:
-        served = Paged(hub, app, there)
-        served.links = links
-        yield served
 
 
 class WebBrowser:
@@ -128,26 +80,12 @@ class Asked(Person):
         return types.ElicitResult(action="accept")
 
 
-@asynccontextmanager
-async def client_of(person: Person, url: str, era: Any = "legacy", **more: Any) -> AsyncIterator[Client]:
-    headers = {"authorization": f"Bearer token-of-{person.name}"}
-    async with (
-        create_mcp_http_client(headers=headers) as http,
-        person.client(streamable_http_client(url, http_client=http), era, **more) as client,
-    ):
-        yield client
-
-
-async def names(client: Client) -> set[str]:
-    return {tool.name for tool in (await client.list_tools()).tools}
-
-
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_client_that_takes_urls_logs_its_user_in_and_goes_on(
     era: str, peer: Guarded, tokens: UserTokens
 ) -> None:
     ada = Asked("ada")
-    async with hub_of(peer, tokens) as served, client_of(ada, served.all, era) as client:
+    async with hub_of(per_user(peer), tokens, pages=True) as served, client_of(ada, served.all, era) as client:
         with anyio.fail_after(40):
             assert "holdfast_login" in await names(client)
             result = await client.call_tool("holdfast_login", {"server": "files"})
@@ -166,7 +104,10 @@ async def test_a_client_that_takes_urls_logs_its_user_in_and_goes_on(
 async def test_a_client_that_takes_no_urls_gets_the_link_in_the_result(
     era: str, peer: Guarded, tokens: UserTokens, ada: Person
 ) -> None:
-    async with hub_of(peer, tokens) as served, client_of(ada, served.all, era, answers=False) as client:
+    async with (
+        hub_of(per_user(peer), tokens, pages=True) as served,
+        client_of(ada, served.all, era, answers=False) as client,
+    ):
         with anyio.fail_after(40):
             await names(client)
             told = await client.call_tool("holdfast_login", {"server": "files"})
@@ -180,7 +121,7 @@ async def test_a_client_that_takes_no_urls_gets_the_link_in_the_result(
 
 async def test_a_person_who_declines_is_not_asked_again_in_the_same_call(peer: Guarded, tokens: UserTokens) -> None:
     ada = Asked("ada", agrees=False)
-    async with hub_of(peer, tokens) as served, client_of(ada, served.all) as client:
+    async with hub_of(per_user(peer), tokens, pages=True) as served, client_of(ada, served.all) as client:
         with anyio.fail_after(40):
             await names(client)
             refused = await client.call_tool("holdfast_login", {"server": "files"})
@@ -190,7 +131,7 @@ async def test_a_person_who_declines_is_not_asked_again_in_the_same_call(peer: G
 
 
 async def test_a_link_in_another_user_s_browser_logs_no_one_in(peer: Guarded, tokens: UserTokens) -> None:
-    async with hub_of(peer, tokens) as served:
+    async with hub_of(per_user(peer), tokens, pages=True) as served:
         link = served.links.link("ada", "files", "test")
         with anyio.fail_after(40):
             answer = await WebBrowser("bob").open(link)
@@ -201,7 +142,7 @@ async def test_a_link_in_another_user_s_browser_logs_no_one_in(peer: Guarded, to
 
 
 async def test_a_browser_that_is_not_known_is_sent_to_sign_in_first(peer: Guarded, tokens: UserTokens) -> None:
-    async with hub_of(peer, tokens) as served, httpx2.AsyncClient(trust_env=False) as http:
+    async with hub_of(per_user(peer), tokens, pages=True) as served, httpx2.AsyncClient(trust_env=False) as http:
         answer = await http.get(served.links.link("ada", "files", "test"))
         assert answer.status_code == 303
         assert urlsplit(answer.headers["location"]).path == "/signin"
@@ -209,7 +150,7 @@ async def test_a_browser_that_is_not_known_is_sent_to_sign_in_first(peer: Guarde
 
 async def test_the_form_needs_its_own_page_and_its_own_token(peer: Guarded, tokens: UserTokens) -> None:
     browser = WebBrowser("ada")
-    async with hub_of(peer, tokens) as served:
+    async with hub_of(per_user(peer), tokens, pages=True) as served:
         with anyio.fail_after(40):
             page = await browser.open(served.links.link("ada", "files", "test"), until="csrf")
             form = filled_form(page, "")
@@ -230,7 +171,7 @@ async def test_the_form_needs_its_own_page_and_its_own_token(peer: Guarded, toke
 
 async def test_an_answer_that_this_browser_did_not_ask_for_is_refused(peer: Guarded, tokens: UserTokens) -> None:
     browser = WebBrowser("ada")
-    async with hub_of(peer, tokens) as served:
+    async with hub_of(per_user(peer), tokens, pages=True) as served:
         with anyio.fail_after(40):
             await peer.behave(state="forged")
             answer = await browser.open(served.links.link("ada", "files", "test"))
@@ -241,7 +182,7 @@ async def test_an_answer_that_this_browser_did_not_ask_for_is_refused(peer: Guar
 
 
 async def test_a_link_expires_and_a_forged_one_opens_nothing(peer: Guarded, tokens: UserTokens) -> None:
-    async with hub_of(peer, tokens) as served, httpx2.AsyncClient(trust_env=False) as http:
+    async with hub_of(per_user(peer), tokens, pages=True) as served, httpx2.AsyncClient(trust_env=False) as http:
         old = LoginLinks(served.base, served.links.ring, by_issuer=False, wall=lambda: 1_000.0)
         link = old.link("ada", "files", "test")
         assert LINK_SECONDS > 0
@@ -261,7 +202,7 @@ async def test_a_user_whom_no_browser_can_prove_to_be_gets_no_link() -> None:
 async def test_a_state_of_another_user_or_another_request_is_refused(peer: Guarded, tokens: UserTokens) -> None:
     """The mutant that does not check the principal, or the request, lets one of these through."""
     ada, bob = Asked("ada"), Asked("bob")
-    async with hub_of(peer, tokens) as served:
+    async with hub_of(per_user(peer), tokens, pages=True) as served:
         first = await _raw(served, ada, {"server": "files"})
         state = first["requestState"]
         assert first["resultType"] == "input_required"
@@ -271,7 +212,7 @@ async def test_a_state_of_another_user_or_another_request_is_refused(peer: Guard
                 await _raw(served, person, arguments, requestState=state)
 
 
-async def _raw(served: Paged, person: Person, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
+async def _raw(served: UsersHub, person: Person, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
     """One request of 2026-07-28, as its bytes are."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -299,7 +240,7 @@ async def _raw(served: Paged, person: Person, arguments: dict[str, Any], **more:
 async def test_a_call_that_cannot_be_used_to_ask_is_refused_with_the_link_and_told_later(
     peer: Guarded, tokens: UserTokens
 ) -> None:
-    async with hub_of(peer, tokens) as served, httpx2.AsyncClient(trust_env=False) as http:
+    async with hub_of(per_user(peer), tokens, pages=True) as served, httpx2.AsyncClient(trust_env=False) as http:
         session = Session(http, served.all)
         session.headers["authorization"] = "Bearer token-of-ada"
         await session.begin(elicitation={"url": {}})
@@ -331,11 +272,11 @@ async def _until(events: AsyncIterator[dict[str, str]], method: str) -> AsyncIte
 @pytest.mark.requirement("AUTH-10")
 async def test_a_hub_with_a_public_https_name_serves_its_own_client_metadata(peer: Guarded, tokens: UserTokens) -> None:
     async with (
-        hub_of(peer, tokens, base="https://hub.example") as public,
+        hub_of(per_user(peer), tokens, pages=True, base="https://hub.example") as public,
         httpx2.AsyncClient(trust_env=False) as http,
     ):
         about = (await http.get(f"{public.base}{CLIENT_DOCUMENT}")).json()
         assert about["client_id"] == f"https://hub.example{CLIENT_DOCUMENT}"
         assert about["redirect_uris"] == ["https://hub.example/connect/callback"]
-    async with hub_of(peer, tokens) as private, httpx2.AsyncClient(trust_env=False) as http:
+    async with hub_of(per_user(peer), tokens, pages=True) as private, httpx2.AsyncClient(trust_env=False) as http:
         assert (await http.get(f"{private.base}{CLIENT_DOCUMENT}")).status_code == 404

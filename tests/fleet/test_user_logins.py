@@ -36,9 +36,9 @@ from holdfast.keys import KeyRing
 from holdfast.serve import command_user_tokens
 from tests.auth.grants import grant
 from tests.auth.logins import logged_in
-from tests.endpoint.test_per_user import TOKENS, client_of, listed, names
 from tests.harness.open_hubs import fleet_of
 from tests.harness.served_hub import Person, Served, text_of
+from tests.harness.users import TOKENS, client_of, listed, names
 from tests.harness.waiting import asked, came_true
 from tests.harness.web import serving
 from tests.peers.guarded import PLANTED, Guarded, guarded
