@@ -36,7 +36,6 @@ from holdfast.hub.approvals import Approvals, ApprovalsLock, shown
 from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
-from holdfast.hub.lease import FailedDial
 from holdfast.hub.loader import read
 from holdfast.hub.registry import SlotRegistry, access_item, use_login
 from holdfast.hub.replica_link import Replicas
@@ -282,10 +281,14 @@ class Operations:
         own = [one for _, one in users.of_server(name)]
         # Where no caller is `local`, the shared slot of a per-user server is not used.
         common = [slot] if self.registry.has_local or name not in users.servers else []
-        dials = [(one, _dialing_again(one)) for one in (*common, *own)]
-        for one, generation in dials:
-            failure = await _failure_of(one, generation)
+        dialed = [*common, *own]
+        for one in dialed:
+            one.handle(on.ReconnectRequested())
+        for one, generation in [(one, one.machine.dialing) for one in dialed]:
+            while generation is not None and one.machine.dialing == generation:
+                await one.changed()
             _require_served(slot)  # still
+            failure = one.leases.failed_dials.get(generation) if generation is not None else None
             if failure is not None and not (one in own and failure.event.status == "denied"):
                 raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
         return slot.health()
@@ -349,19 +352,6 @@ class Operations:
 def _require_served(slot: Slot) -> None:
     if slot.machine.life.stopped or slot.state in (State.DISABLED, State.DISABLING):
         raise _refusal(slot)
-
-
-def _dialing_again(slot: Slot) -> int | None:
-    """Begin a new connection; the generation that is dialed."""
-    slot.handle(on.ReconnectRequested())
-    return slot.machine.dialing
-
-
-async def _failure_of(slot: Slot, generation: int | None) -> FailedDial | None:
-    """Wait for the outcome of a dial; None if it did not fail."""
-    while slot.machine.dialing == generation and generation is not None:
-        await slot.changed()
-    return slot.leases.failed_dials.get(generation) if generation is not None else None
 
 
 def _refusal(slot: Slot) -> ServerDisabled | HubClosed:

@@ -33,6 +33,7 @@ from holdfast.core import (
     RpcError,
     ServerRecord,
     TimedOut,
+    Verdict,
     classify_evidence,
     events as on,
     is_own_name,
@@ -478,10 +479,9 @@ class Connector:
                 return on.RefreshSucceeded(generation)
             listing = _listing(spec, lease, connection, offers)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
-            seen = evidence_in(exc)
-            if session_expired(seen) or _is_refused(seen):
-                return _end(lease, seen)
-            verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
+            verdict = _judged(lease, evidence_in(exc))
+            if isinstance(verdict, on.Event):
+                return verdict
             return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
         lease.offers = offers
         if listing == lease.listing:
@@ -495,10 +495,9 @@ class Connector:
             if lease.connection is not None:
                 await lease.connection.ping(within=PING_SECONDS)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
-            seen = evidence_in(exc)
-            if session_expired(seen) or _is_refused(seen):
-                return _end(lease, seen)
-            verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
+            verdict = _judged(lease, evidence_in(exc))
+            if isinstance(verdict, on.Event):
+                return verdict
             if verdict.status != "denied":  # a denial is an answer
                 return on.LivenessFailed(lease.generation, verdict.reason)
         return on.LivenessConfirmed(lease.generation)
@@ -594,9 +593,12 @@ def _end(lease: Lease, seen: Evidence) -> on.Event:
     return on.TransportLost(lease.generation, reason)
 
 
-def _is_refused(seen: Evidence) -> bool:
-    """Whether the connection was refused, so that none can still stand."""
-    return isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
+def _judged(lease: Lease, seen: Evidence) -> on.Event | Verdict:
+    """What a failed listing or ping means: the end of the connection, or a failure of this one request."""
+    refused = isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED  # so none can still stand
+    if refused or session_expired(seen):
+        return _end(lease, seen)
+    return classify_evidence(masked(seen, lease.redactor), connected_before=True)
 
 
 def session_expired(seen: Evidence) -> bool:

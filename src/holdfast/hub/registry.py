@@ -111,14 +111,6 @@ class SlotRegistry:
         """The shared slots, by the names of their servers."""
         store = Store(state_file) if state_file is not None else None
         self.writer = StateWriter(store, self.approvals.pins, lambda: _state(self))
-        self.publisher = Publisher(
-            self.approvals,
-            self.journal,
-            listings=fleet.listings if fleet is not None else None,
-            on_change=self.writer.changed,
-            on_withdraw=partial(_withdrawn, self),
-            on_review=partial(_reviewed, self),
-        )
         self.users = UserSlots(
             config=lambda: self.config,
             catalog=lambda: self.publisher.catalog,
@@ -129,6 +121,14 @@ class SlotRegistry:
             homes=fleet.presence if fleet is not None else None,
         )
         """The slots that belong to one user each."""
+        self.publisher = Publisher(
+            self.approvals,
+            self.journal,
+            listings=fleet.listings if fleet is not None else None,
+            on_change=self.writer.changed,
+            on_withdraw=partial(_withdrawn, self),
+            on_review=self.users.catalogs.publish_again,
+        )
         self.relay: Relay | None = None
         """Gets the requests of servers that belong to no call."""
         self.context: SlotContext | None = None
@@ -342,10 +342,6 @@ async def watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> None
 def _withdrawn(registry: SlotRegistry, server: str) -> None:
     registry.clients.end(server)
     registry.users.withdrawn(server)
-
-
-def _reviewed(registry: SlotRegistry, server: str) -> None:
-    registry.users.catalogs.publish_again(server)
 
 
 async def _finish(registry: SlotRegistry, last: HubState) -> None:
