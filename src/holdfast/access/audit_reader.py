@@ -119,7 +119,6 @@ class _ChainCheck:
         self._key = key
         self._found = found
         self._wanted = frozenset(wanted)
-        self.first: Line | None = None
         self.last: Line | None = None
         self.links: dict[int, str] = {}
         """The links of the records that others refer to."""
@@ -172,7 +171,6 @@ class _ChainCheck:
 
     def _start(self, line: Line, *, manifest: bool) -> bytes | None:
         """The link before the first line; None if it is not known."""
-        self.first = line
         if manifest:
             return START
         with suppress(msgspec.DecodeError):

@@ -84,7 +84,7 @@ __all__ = [
     "Line",
     "ManifestEntry",
     "audit_places",
-    "last_line",
+    "end_of",
     "link_of",
     "read_key",
     "read_line",
@@ -237,13 +237,13 @@ def read_line(line: bytes) -> Line | None:
     return Line(int(found["n"]), found["body"] + b"}", found["link"]) if found is not None else None
 
 
-def last_line(file: Path) -> Line | None:
-    """The last whole line of a file; None if it has none."""
+def end_of(file: Path) -> tuple[Line | None, int]:
+    """The last whole line of a file, None if it has none; and how many bytes its whole lines have."""
     with file.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - 2 * LONGEST_LINE))
-        whole = stream.read().rpartition(b"\n")[0]
-    return read_line(whole.rpartition(b"\n")[2])
+        start = stream.seek(max(0, size - 2 * LONGEST_LINE))
+        whole, newline, _ = stream.read().rpartition(b"\n")
+    return read_line(whole.rpartition(b"\n")[2]), start + len(whole + newline)
 
 
 @dataclass(frozen=True)
@@ -394,7 +394,8 @@ class AuditFiles:
         if name is None:
             return None
         with suppress(OSError):
-            if (end := last_line(self.folder / name)) is not None:
+            end, _ = end_of(self.folder / name)
+            if end is not None:
                 return Checkpoint(name, end.n, end.link.decode())
         return None  # it is gone, or empty: the manifest names it, so that is found
 
@@ -464,9 +465,8 @@ class _Manifest:
         """Add an entry, and make it safe from a crash."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
-            end = last_line(self._file)
+            end, whole = end_of(self._file)
             chain = _Chain(self._key, end.n, end.link) if end is not None else _Chain(self._key)
-            whole = _whole_lines(self._file)
             if whole != os.fstat(descriptor).st_size:
                 os.ftruncate(descriptor, whole)  # a crash left a part of an entry
             line = chain.added(entry)
@@ -489,14 +489,6 @@ class _Manifest:
 
 
 _entry: Final = msgspec.json.Decoder(ManifestEntry).decode
-
-
-def _whole_lines(file: Path) -> int:
-    """The bytes of the whole lines of a file."""
-    with file.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        start = stream.seek(max(0, size - LONGEST_LINE))
-        return start + stream.read().rfind(b"\n") + 1
 
 
 def _host() -> str:

@@ -97,10 +97,6 @@ Report: TypeAlias = Callable[[RefusalKind, str, str, str], None]
 """Called for a refusal with its kind, the source, the principal, and the quota."""
 
 
-def _no_report(kind: RefusalKind, source: str, principal: str, quota: str) -> None:
-    """Do nothing."""
-
-
 class AccessRules:
     """Who may send requests: which users of this machine, by which host names, from which origins, with which tokens.
 
@@ -118,7 +114,7 @@ class AccessRules:
         client_certificates: bool = False,
         quotas: Quotas | None = None,
         resource: ProtectedResource | None = None,
-        report: Report = _no_report,
+        report: Report = lambda *_: None,
     ) -> None:
         self._tokens = tokens
         self._resource = resource

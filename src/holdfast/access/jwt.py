@@ -96,7 +96,8 @@ class JwtVerifier:
         self._audience = audience
         self._resource = resource
         self._claims = (user_claim, groups_claim, scopes_claim)
-        self._find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
+        is_address = keys.startswith(("https://", "http://"))
+        self._find: _PublishedKeys | _KeyFromFile = _PublishedKeys(keys) if is_address else _KeyFromFile(Path(keys))
         self._checking = anyio.CapacityLimiter(CHECKS_AT_ONCE)
 
     def __repr__(self) -> str:
@@ -176,20 +177,16 @@ def _texts(claim: object) -> frozenset[str]:
     return frozenset(one for one in claim if isinstance(one, str)) if isinstance(claim, list) else frozenset()
 
 
-def _published(url: str) -> _PublishedKeys:
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-        raise UsageError(
-            f"the issuer's keys would travel unencrypted from {parts.hostname}: an attacker could replace them",
-            hint="give an https:// address, or a file with the issuer's public key",
-        )
-    return _PublishedKeys(url)
-
-
 class _PublishedKeys:
     """The keys that the issuer publishes, by their ids."""
 
     def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise UsageError(
+                f"the issuer's keys would travel unencrypted from {parts.hostname}: an attacker could replace them",
+                hint="give an https:// address, or a file with the issuer's public key",
+            )
         self._url = url
         self._keys: dict[str, jwt.PyJWK] = {}
         self._fetched_at = -math.inf
@@ -266,21 +263,16 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 class _KeyFromFile:
     """One key from a file, for every token."""
 
-    def __init__(self, pem: str) -> None:
-        self._pem = pem
+    def __init__(self, file: Path) -> None:
+        try:
+            self._pem = file.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise UsageError(f"the public key {file} cannot be read", hint="give a PEM file, or a JWKS URL") from exc
+        if "PRIVATE KEY" in self._pem or "PUBLIC KEY" not in self._pem:
+            raise UsageError(f"{file} contains no public key", hint="give the issuer's public key, in PEM form")
 
     async def __call__(self, kid: object) -> _Key | None:
         return self._pem
-
-
-def _from_file(file: Path) -> _KeyFromFile:
-    try:
-        pem = file.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError(f"the public key {file} cannot be read", hint="give a PEM file, or a JWKS URL") from exc
-    if "PRIVATE KEY" in pem or "PUBLIC KEY" not in pem:
-        raise UsageError(f"{file} contains no public key", hint="give the issuer's public key, in PEM form")
-    return _KeyFromFile(pem)
 
 
 KEY_SET_PATH: Final = "/.well-known/jwks.json"

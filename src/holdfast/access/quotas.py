@@ -68,15 +68,14 @@ class _Use:
 
     __slots__ = ("calls", "calls_elsewhere", "filled_at", "left", "sessions", "sessions_elsewhere", "spent")
 
-    def __init__(self) -> None:
-        self.sessions = 0
-        self.calls = 0
-        self.sessions_elsewhere = 0
-        self.calls_elsewhere = 0
+    def __init__(self, now: float) -> None:
+        self.sessions = self.sessions_elsewhere = 0
+        self.calls = self.calls_elsewhere = 0
         self.spent = 0
         """Calls that were admitted here, ever."""
         self.left = math.inf
-        self.filled_at = 0.0
+        """What is in the bucket; a new one is full, at any rate."""
+        self.filled_at = now
 
     def fill(self, rate: int, now: float) -> None:
         """Give the bucket what has come since it was filled."""
@@ -187,7 +186,7 @@ class Quotas:
         rate = self.limits.calls_per_minute
         spents: dict[str, int] = {}
         for label, sessions, calls, spent in told:
-            use = self._labelled.get(label) or self._unknown(label, rate)
+            use = self._labelled.get(label) or self._unknown(label)
             use.sessions_elsewhere += sessions
             use.calls_elsewhere += calls
             known = (before or {}).get(label, 0)
@@ -199,11 +198,10 @@ class Quotas:
         old = [(label, spent) for label, spent in (before or {}).items() if label not in spents]
         return dict(old[: max(0, MOST_REMEMBERED - len(spents))]) | spents
 
-    def _unknown(self, label: str, rate: int) -> _Use:
+    def _unknown(self, label: str) -> _Use:
         if len(self._labelled) >= MOST_PRINCIPALS:
             self._forget_idle()
-        use = self._labelled[label] = _Use()
-        use.left, use.filled_at = float(rate), self._clock()
+        use = self._labelled[label] = _Use(self._clock())
         return use
 
     def _refused(self, principal: str, exceeded: QuotaExceeded) -> QuotaExceeded:
@@ -217,8 +215,7 @@ class Quotas:
         label = self._label(principal) if self._label is not None else None
         use = self._labelled.get(label) if label is not None else None
         if use is None:
-            use = _Use()
-            use.filled_at = self._clock()
+            use = _Use(self._clock())
             if label is not None:
                 self._labelled[label] = use
         self._used[principal] = use
