@@ -22,7 +22,7 @@ from holdfast.hub import remedy_for
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import CallEnded
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, over_stdio, text_of
-from tests.harness.waiting import came_true
+from tests.harness.waiting import came_true, gone
 from tests.peers.peer_server import running
 from tests.peers.ports import free_port
 
@@ -222,6 +222,21 @@ async def test_a_server_with_a_connection_for_each_client_keeps_its_clients_apar
         assert [text_of(await hers.call_tool("bump", {})) for _ in range(3)] == ["1", "2", "3"]
         assert text_of(await his.call_tool("bump", {})) == "1"
         assert text_of(await hers.call_tool("bump", {})) == "4"
+
+
+@pytest.mark.requirement("FLEET-6", "LIFE-27")
+async def test_the_connection_of_a_client_behind_both_hubs_ends_with_its_session(ada: Person, bob: Person) -> None:
+    async with (
+        front({"db": over_stdio("legacy", sharing="per-client")}, call=PATIENT) as inner,
+        front(behind(inner), call=PATIENT) as outer,
+        bob.client(outer.one("db"), "legacy") as his,
+    ):
+        await listed(outer, "db__bump")
+        async with ada.client(outer.one("db"), "legacy") as hers:
+            pid = int(text_of(await hers.call_tool("pid", {})))
+            other = int(text_of(await his.call_tool("pid", {})))
+        await gone(pid)
+        assert int(text_of(await his.call_tool("pid", {}))) == other, "that of another client goes on"
 
 
 @pytest.mark.requirement("FLEET-6")

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -46,7 +47,7 @@ from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy
 from holdfast.hub import Hub, OwnedSlots, Slot
 from holdfast.keys import KeyRing
-from holdfast.wire import RawObject, Relay
+from holdfast.wire import Connection, RawObject, Relay, forget_client
 
 __all__ = ["LONGEST_WAIT", "PATIENCE", "Broker", "ClientServers", "era_of", "first_list_seconds"]
 
@@ -152,6 +153,18 @@ class Broker:
         """Close the client's own connections, unless its owner goes on."""
         if not client.persistent:
             self.hub.registry.clients.release(client.owner)
+            if client.key is not None:
+                self._release_behind(client.key, client.principal)
+
+    def _release_behind(self, key: str, principal: str) -> None:
+        """Tell each hub behind this one that a client left."""
+        hubs: dict[str, Connection] = {}
+        for slot in self.hub.registry.slots.values():
+            connection = slot.lease.connection if slot.lease is not None else None
+            if connection is not None and connection.hub is not None:
+                hubs[slot.spec.hub or urlsplit(slot.spec.url).netloc] = connection
+        for connection in hubs.values():
+            self.start(forget_client, connection, key, principal)
 
     def begin(self, call: Call, slot: Slot) -> Callable[[], None] | None:
         """The call is at its server, until ``end`` gets what this returns: it ends the use of a slot of its own."""

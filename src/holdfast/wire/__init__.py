@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         TASK_METHODS as TASK_METHODS,
         TASKS_EXTENSION as TASKS_EXTENSION,
         Connection as Connection,
+        forget_client as forget_client,
         without_task_capabilities as without_task_capabilities,
     )
     from holdfast.wire.warden import Warden as Warden

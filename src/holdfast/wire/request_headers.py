@@ -173,10 +173,13 @@ class HubPeer:
         if self.own_id in caller.via or len(caller.via) >= MOST_HUBS:
             raise ServerFailure(_LOOP)
         headers = {VIA_HEADER.lower(): ",".join((*caller.via, self.own_id))}
-        if caller.client_key is not None:
-            headers[CLIENT_HEADER.lower()] = caller.client_key
-        if self.proven and caller.principal:
-            headers[PRINCIPAL_HEADER.lower()] = json.dumps(caller.principal)
+        return headers | self.about(caller.client_key, caller.principal)
+
+    def about(self, client_key: str | None, principal: str) -> dict[str, str]:
+        """The headers that name a client to it."""
+        headers = {CLIENT_HEADER.lower(): client_key} if client_key is not None else {}
+        if self.proven and principal:
+            headers[PRINCIPAL_HEADER.lower()] = json.dumps(principal)
         return headers
 
     def failure_in(self, result: RawObject) -> ToldByHub | None:

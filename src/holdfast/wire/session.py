@@ -99,6 +99,7 @@ __all__ = [
     "Wire",
     "close_session",
     "declared",
+    "forget_client",
     "routing_headers",
     "stamp",
     "without_task_capabilities",
@@ -331,6 +332,12 @@ def declared(session: ClientSession) -> Mapping[str, Any]:
     """The capabilities that a server declared in its handshake."""
     can = session.server_capabilities
     return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
+
+async def forget_client(connection: Connection, key: str, principal: str) -> None:
+    """Tell the hub on the other side that a client left: what it has for that client alone ends."""
+    if connection.hub is not None and isinstance(connection.wire, HttpDispatcher):
+        await connection.wire.end_session(connection.hub.about(key, principal))
 
 
 async def close_session(session: ClientSession, closers: AsyncExitStack) -> None:

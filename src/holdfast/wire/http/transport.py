@@ -189,14 +189,17 @@ class HttpDispatcher(ServerDispatcher):
                     await self._rpc.take_shared(event.data)
         return True
 
-    async def end_session(self) -> None:
-        """End the session at the server; best effort, bounded."""
-        if self._session.id is not None:
-            with anyio.move_on_after(GOODBYE_SECONDS, shield=True), suppress(ServerFailure):
-                async with self._peer.request(
-                    "DELETE", self._peer.url, headers=self._session.headers, doing="the end of the session"
-                ):
-                    pass
+    async def end_session(self, client: Mapping[str, str] | None = None) -> None:
+        """End the session at the server, or what a hub has for the client that these headers name.
+
+        Best effort, bounded.
+        """
+        if client is None and self._session.id is None:
+            return
+        headers = client if client is not None else self._session.headers
+        with anyio.move_on_after(GOODBYE_SECONDS, shield=True), suppress(ServerFailure):
+            async with self._peer.request("DELETE", self._peer.url, headers=headers, doing="the end of the session"):
+                pass
 
     def _headers(self, method: str, opts: CallOptions) -> Mapping[str, str]:
         if method == "initialize":
