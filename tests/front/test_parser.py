@@ -27,7 +27,7 @@ class Taken:
 
     def __init__(self) -> None:
         self.requests: list[tuple[object, ...]] = []
-        self.head = RequestHead()
+        self.head = RequestHead("", b"", "")
         self._body = b""
 
     def pull(self, parser: RequestParser) -> None:
@@ -244,7 +244,7 @@ def _feed(one: RequestParser, taken: Taken, data: bytes, size: int) -> None:
 
 @pytest.mark.requirement("SEC-21")
 @pytest.mark.parametrize("header", ["authorization: Bearer s", "cookie: a=s", "x-plain: s"])
-def test_what_a_head_meant_is_kept_only_where_it_holds_no_credential(header: str) -> None:
+def test_nothing_of_a_head_is_kept_for_the_next_request(header: str) -> None:
     raw = f"GET /kept-{header[:6]} HTTP/1.1\r\nhost: h\r\n{header}\r\n\r\n".encode()
 
     def read() -> RequestHead:
@@ -254,4 +254,31 @@ def test_what_a_head_meant_is_kept_only_where_it_holds_no_credential(header: str
         assert isinstance(head, RequestHead)
         return head
 
-    assert (read() is read()) == header.startswith("x-")
+    assert read() is not read()
+
+
+@pytest.mark.parametrize("length", [b"9" * 21, b"9" * 5_000, b"+1", b"1_0", b"0x1", "\u0661".encode(), b"1 1", b""])
+def test_a_length_that_is_no_plain_number_is_refused(length: bytes) -> None:
+    parser = RequestParser()
+    parser.receive(b"POST /mcp HTTP/1.1\r\nhost: a\r\ncontent-length: " + length + b"\r\n\r\n")
+    with pytest.raises(BadRequest) as refused:
+        parser.next_event()
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", 400),
+        (b"get / HTTP/1.1", 400),
+        (b"GET / HTTP/1.1\nhost: a", 400),
+        (b"POSTPOSTPOSTPOSTX", 400),
+        (b"GET /" + b"a" * (1 << 16), 431),
+    ],
+)
+def test_what_can_be_no_request_is_refused_before_its_end_comes(sent: bytes, status: int) -> None:
+    parser = RequestParser()
+    parser.receive(sent)
+    with pytest.raises(BadRequest) as refused:
+        parser.next_event()
+    assert refused.value.status == status

@@ -42,7 +42,6 @@ STRICTER = {
 
 LOOSER = {
     "empty lines before a request are passed over (RFC 9112, 2.2)": rb"\A\s",
-    "several blanks may part the words of a request line": rb"\A[^\r\n]*  ",
 }
 """What h11 refuses and the listener does not: it cannot be read in two ways."""
 

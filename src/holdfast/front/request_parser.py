@@ -8,12 +8,12 @@ states; at once.
 
 What must never happen (request smuggling): a proxy before us and this reader disagree where a request ends.
 
-- httptools reads heads and nothing else, each head by a parser of its own that gets exactly the bytes of that head
-  (``framing.HeadFrame``). Nothing in one request changes how the next one is read. The same bytes mean the same head,
-  and are not read again (``KnownHeads``).
+- A head is read when all of it is here, by two patterns that allow what RFC 9112 allows and nothing else. Nothing in
+  one request changes how the next one is read.
 - The events depend on the bytes alone, not on how they were cut on their way.
-- What two readers may read apart is refused, not repaired: ``content-length`` beside ``transfer-encoding``, a length
-  that is no plain number, a coding other than ``chunked``, a chunk whose size line is odd, two ``Host`` headers.
+- What two readers may read apart is refused, not repaired: a line that does not end with CR LF, a header on two lines,
+  ``content-length`` beside ``transfer-encoding``, a length that is no plain number, a coding other than ``chunked``, a
+  chunk whose size line is odd, two ``Host`` headers.
 
 Each head has bounds on its size and on the number of its headers, and so have the trailers of a body (SEC-11).
 tests/front/test_request_oracle.py compares it with h11, and names each rule in which it is stricter on purpose.
@@ -21,13 +21,12 @@ tests/front/test_request_oracle.py compares it with h11, and names each rule in 
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
-import httptools
-
-from holdfast.wire import BadChunk, ChunkReader, HeadFrame, KnownHeads
+from holdfast.wire import BadChunk, ChunkReader
 
 __all__ = ["BadRequest", "RequestEnd", "RequestEvent", "RequestHead", "RequestParser"]
 
@@ -36,8 +35,21 @@ MOST_HEADERS: Final = 500
 """A head over either bound is refused, and so are the trailers of a body. Each header costs a step of Python, and a
 repeated one a copy of its values."""
 
+LENGTH_DIGITS: Final = 20
+"""How many digits the length of a body may have: Python refuses to read thousands of them, and h11 draws this line."""
+
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 """Others are refused here. After a CONNECT the bytes would be no requests, and the rest are of other protocols."""
+
+_BEGIN: Final = re.compile(rb"[A-Z]{1,16}(?: |\Z)")
+"""How a head begins, also where its first word is not all here: a client of another protocol is refused at once."""
+_BARE_NEWLINE: Final = re.compile(rb"(?<!\r)\n")
+_LINE: Final = re.compile(rb"([A-Z]{1,16}) ([\x21-\x7e]+) HTTP/(\d\.\d)\r\n")
+_FIELDS: Final = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
+_ADDRESS: Final = re.compile(
+    rb"(?i:https?)://(?P<host>(?:[^/?@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?)(?P<path>[/?].*)?"
+)
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 class BadRequest(Exception):
@@ -51,22 +63,26 @@ class BadRequest(Exception):
 class RequestHead:
     """The request line and the headers."""
 
-    __slots__ = (
-        "headers", "http_version", "keep_alive", "method", "path", "query", "raw_headers", "raw_path", "repeated",
-    )  # fmt: skip
+    __slots__ = ("fields", "headers", "http_version", "keep_alive", "method", "path", "query", "raw_path", "repeated")
 
-    def __init__(self) -> None:
-        self.method = ""
-        self.raw_path = b""
-        self.path = ""
-        self.query = b""
-        self.http_version = "1.1"
+    def __init__(self, method: str, raw_path: bytes, http_version: str) -> None:
+        self.method = method
+        self.http_version = http_version
         self.keep_alive = True
-        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.raw_path, _, self.query = raw_path.partition(b"?")
+        path = self.raw_path.decode("ascii")
+        self.path = _unquoted(path) if "%" in path else path
+        self.fields: list[tuple[str, str]] = []
+        """Names in lower case, and values, in their order."""
         self.headers: dict[str, str] = {}
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.repeated: tuple[str, ...] = ()
         """The names that occur more than once."""
+
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """The fields as bytes."""
+        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.fields]
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path!r} HTTP/{self.http_version}>"
@@ -88,9 +104,10 @@ class RequestParser:
         self._data = b""
         self._at = 0
         """Where the bytes begin that were not read."""
-        self._frame = HeadFrame(HEAD_BYTES)
-        self._reader: _RequestHeadReader | None = None
-        """What reads the head that has begun."""
+        self._seen = 0
+        """How many of them are the beginning of a head whose end is not here."""
+        self._blank = 0
+        """Bytes of the empty lines before a head (RFC 9112, 2.2)."""
         self._in_body = False
         self._left = 0
         """How much is left of the body, where its head states a length."""
@@ -100,12 +117,12 @@ class RequestParser:
     @property
     def in_head(self) -> bool:
         """Whether a head has begun and is not complete."""
-        return self._frame.begun
+        return self._seen > 0
 
     @property
     def unread(self) -> int:
         """How many bytes came and were not pulled."""
-        return len(self._data) - self._at
+        return len(self._data) - self._at - self._seen
 
     def receive(self, data: bytes) -> None:
         """Bytes came."""
@@ -132,29 +149,32 @@ class RequestParser:
 
     def close(self) -> None:
         """No more bytes come, or none is wanted."""
-        self._data, self._at = b"", 0
-        self._forget_reader()
+        self._data, self._at, self._seen = b"", 0, 0
 
     def _read_head(self) -> RequestHead | None:
-        frame = self._frame
-        start, stop, ends = frame.find(self._data, self._at)
-        raw, self._at = self._data[start:stop], stop
-        whole = ends and self._reader is None
-        head = _known.get(raw) if whole else None
-        if head is None and raw:
-            if self._reader is None:
-                self._reader = _RequestHeadReader()
-            head = self._reader.feed(raw)
-            if whole and head is not None:
-                _known.keep(raw, head, head.headers)
-        if frame.size > HEAD_BYTES:
-            raise BadRequest(431)
-        if ends != (head is not None):
+        """The head that begins or goes on here; None if its end is not here.
+
+        A head that comes byte by byte is copied with each byte: it is small, and has its time.
+        """
+        data = self._data
+        if not self._seen and data[self._at] in b"\r\n":
+            at = len(data) - len(data[self._at :].lstrip(b"\r\n"))
+            self._blank += at - self._at
+            self._at = at
+        start, room = self._at, HEAD_BYTES - self._blank
+        if _BEGIN.match(data, start) is None and start < len(data):
             raise BadRequest(400)
-        if head is None:
+        end = data.find(_HEAD_END, max(start + self._seen - 3, start))
+        size = (end + len(_HEAD_END) if end >= 0 else len(data)) - start
+        if end < 0 or size > room:
+            if _BARE_NEWLINE.search(data, start, start + max(room, 0)):
+                raise BadRequest(400)
+            if size > room:
+                raise BadRequest(431)
+            self._seen = size
             return None
-        self._forget_reader()
-        frame.restart()
+        head = _read(data, start, end)
+        self._at, self._seen, self._blank = start + size, 0, 0
         self._in_body = True
         if "transfer-encoding" in head.headers:
             self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
@@ -169,124 +189,64 @@ class RequestParser:
             raise BadRequest(431 if exc.too_large else 400) from None
         return piece, chunks.done
 
-    def _forget_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
     def __repr__(self) -> str:
         state = "in a body" if self._in_body else "in a head" if self.in_head else "between requests"
         return f"<RequestParser {state} unread={self.unread}>"
 
 
-_known: Final = KnownHeads[RequestHead]()
-
-
-class _RequestHeadReader:
-    """Reads one head: httptools tells it what it finds."""
-
-    __slots__ = ("_complete", "_head", "_parser")
-
-    def __init__(self) -> None:
-        self._head = RequestHead()
-        self._complete = False
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-
-    def feed(self, data: bytes) -> RequestHead | None:
-        """The next bytes; the head if it is complete with them."""
-        parser = self._parser
-        assert parser is not None  # noqa: S101 - the head is not complete
-        try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # another protocol is offered, not demanded: the request is answered in this one
-        except httptools.HttpParserError as exc:
-            refused = exc.__context__  # what a callback raised
-            raise BadRequest(refused.status if isinstance(refused, BadRequest) else 400) from None
-        return self._head if self._complete else None
-
-    def close(self) -> None:
-        """Let the parser go, which leads back here: a cycle for each request would be the collector's."""
-        self._parser = None
-
-    def on_message_begin(self) -> None:
-        """A request begins; a second one cannot, in the bytes of one head."""
-        if self._complete:
-            raise BadRequest(400)
-
-    def on_body(self, data: bytes) -> None:
-        """No byte of a body comes here."""
+def _read(data: bytes, start: int, end: int) -> RequestHead:
+    """The head from ``start`` to the empty line at ``end``; raises ``BadRequest``."""
+    line = _LINE.match(data, start, end + 2)
+    if line is None or _FIELDS.fullmatch(data, line.end(), end + 2) is None:
         raise BadRequest(400)
-
-    def on_url(self, url: bytes) -> None:
-        """The request's target, whole or in pieces."""
-        self._head.raw_path += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        head = self._head
-        if len(head.raw_headers) >= MOST_HEADERS:
-            raise BadRequest(431)  # at once: a piece of a connection may have thousands more
-        name, value = name.lower(), value.rstrip(b" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
-        head.raw_headers.append((name, value))
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        if key in head.headers:
-            text = f"{head.headers[key]}, {text}"
-            head.repeated = (*head.repeated, key)
-        head.headers[key] = text
-
-    def on_headers_complete(self) -> None:
-        """The head is complete."""
-        head, parser = self._head, self._parser
-        assert parser is not None  # noqa: S101 - it calls
-        head.method = parser.get_method().decode("ascii")
-        head.http_version = parser.get_http_version()
-        head.keep_alive = parser.should_keep_alive()
-        _check(head)
-        if parser.should_upgrade():
-            if "transfer-encoding" in head.headers:
-                raise BadRequest(400)
-            head.keep_alive = "close" not in head.headers.get("connection", "").lower()
-        target = httptools.parse_url(head.raw_path)
-        if target.schema or target.host:
-            _take_host(head, target)
-        head.raw_path = target.path or b"/"
-        path = head.raw_path.decode("ascii", "replace")
-        head.path = _unquoted(path) if "%" in path else path
-        head.query = target.query or b""
-        self._complete = True
+    method, target, version = line[1].decode("ascii"), line[2], line[3].decode("ascii")
+    if version not in ("1.0", "1.1"):
+        raise BadRequest(505)
+    if method not in METHODS:
+        raise BadRequest(501)
+    host = ""
+    if not target.startswith(b"/"):
+        address = _ADDRESS.fullmatch(target)
+        if address is None:
+            raise BadRequest(400)
+        host, target = address["host"].decode("ascii"), address["path"] or b"/"
+        target = target if target.startswith(b"/") else b"/" + target
+    head = RequestHead(method, target.partition(b"#")[0], version)
+    lines = data[line.end() : end].decode("latin-1").split("\r\n") if line.end() < end else ()
+    if len(lines) > MOST_HEADERS:
+        raise BadRequest(431)
+    headers = head.headers
+    for field in lines:
+        name, _, value = field.partition(":")
+        name, value = name.lower(), value.strip(" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
+        head.fields.append((name, value))
+        if name in headers:
+            value = f"{headers[name]}, {value}"
+            head.repeated = (*head.repeated, name)
+        headers[name] = value
+    _check(head)
+    if host:  # the host of an absolute target counts, not the header's: for each reader of them (RFC 9112, 3.2.2)
+        headers["host"] = host
+        head.fields = [("host", host), *(field for field in head.fields if field[0] != "host")]
+    return head
 
 
 def _check(head: RequestHead) -> None:
-    """Refuse a head without one Host, of another protocol, or whose body another reader may end elsewhere."""
+    """Refuse a head without one Host, or whose body another reader may end elsewhere; settle what follows it."""
     headers = head.headers
-    if head.http_version not in ("1.0", "1.1"):
-        raise BadRequest(505)
-    if head.method not in METHODS:
-        raise BadRequest(501)
     if ("host" not in headers and head.http_version == "1.1") or "host" in head.repeated:
         raise BadRequest(400)
     length = headers.get("content-length", "0")
-    if not (length.isascii() and length.isdigit()):
+    if not (length.isascii() and length.isdigit() and len(length) <= LENGTH_DIGITS):
         raise BadRequest(400)
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower().strip(", \t") != "chunked":
             raise BadRequest(501)
-        if head.http_version == "1.0" or "content-length" in headers:
+        if head.http_version == "1.0" or "content-length" in headers or "upgrade" in headers:
             raise BadRequest(400)
-
-
-def _take_host(head: RequestHead, target: httptools.parser.url_parser.URL) -> None:
-    """The host of an absolute target counts, not the header's: for each reader of the headers (RFC 9112, 3.2.2)."""
-    if target.schema.lower() not in (b"http", b"https") or not target.host or target.userinfo:
-        raise BadRequest(400)
-    name = target.host.decode("ascii", "replace")
-    name = f"[{name}]" if ":" in name else name
-    host = f"{name}:{target.port}" if target.port else name
-    head.headers["host"] = host
-    others = [(name, value) for name, value in head.raw_headers if name != b"host"]
-    head.raw_headers = [(b"host", host.encode("latin-1", "replace")), *others]
+    options = {one.strip() for one in headers.get("connection", "").lower().split(",")}
+    head.keep_alive = "close" not in options and (head.http_version == "1.1" or "keep-alive" in options)
 
 
 def _unquoted(path: str) -> str:
