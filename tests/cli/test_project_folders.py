@@ -179,7 +179,7 @@ async def test_over_http_a_local_client_names_its_folder_and_a_remote_one_cannot
             assert (await tools("?folder=/no/such/folder"))[0] == 404
             assert (await tools("?folder=relative"))[0] == 404
             stranger = Principal(name="ada")
-            monkeypatch.setattr("holdfast.front.app.LOCAL", stranger)
+            monkeypatch.setattr("holdfast.front.http.LOCAL", stranger)
             refused, why = await tools(f"?folder={project}")
         assert refused == 404
         assert "local clients" in why["error"]
