@@ -339,7 +339,7 @@ def _show_users(*, as_json: bool) -> None:
     """Show all users' logins, as an operator may see them."""
     logins, now = holdfast.serve.command_user_tokens(os.environ).all(), time.time()
     if as_json:
-        print_json({"version": 1, "logins": [asdict(one) for one in logins]})
+        print_json({"logins": [asdict(one) for one in logins]})
         return
     for one in logins:
         words = "no key opens it: the user has to log in again"

@@ -98,23 +98,14 @@ def check(
     hub = serving_hub(url, config)
     servers = load_servers(config) if hub is None else None
     with working(f"waiting for {', '.join(wanted[:3]) or 'the servers'}") as update:
-        result = anyio.run(check_servers, hub, servers, wanted, seconds, lambda rows: update(_waiting(rows)))
+        rows, url = anyio.run(check_servers, hub, servers, wanted, seconds, lambda rows: update(_waiting(rows)))
+    code = exit_code(rows)
     if as_json:
-        print_json(result.as_data())
+        told = [{**asdict(row), "reason": row.reason or None, "hint": row.hint or None} for row in rows]
+        print_json({"ok": code == 0, "code": code, "hub": url or None, "requirements": told})
     else:
-        _show(result)
-    raise typer.Exit(exit_code(result.rows))
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """A server, or one tool of it."""
-
-    server: str
-    tool: str | None = None
-
-    def __str__(self) -> str:
-        return self.server if self.tool is None else f"{self.server}/{self.tool}"
+        _show(rows, url)
+    raise typer.Exit(code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +122,6 @@ class Row:
     tools: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadinessResult:
-    """The verdicts, and the hub that gave them."""
-
-    rows: Sequence[Row]
-    hub: str = ""
-    """The address of the running hub; empty if there was none."""
-
-    def as_data(self) -> dict[str, object]:
-        """The result as JSON data."""
-        rows = [{**asdict(row), "reason": row.reason or None, "hint": row.hint or None} for row in self.rows]
-        code = exit_code(self.rows)
-        return {"ok": code == 0, "code": code, "hub": self.hub or None, "requirements": rows}
-
-
 def exit_code(rows: Iterable[Row]) -> int:
     """The exit code of the worst verdict."""
     codes = {_CODES[row.verdict] for row in rows}
@@ -160,26 +136,27 @@ def judge(wanted: Sequence[str], servers: Sequence[Server], tools: Sequence[Cata
     for item in tools:
         listed.setdefault(item.server, {})[item.original] = item.held
     requirements = (_requirement(name, by_name) for name in dict.fromkeys(names))
-    return [_row(one, by_name, listed.get(one.server, {})) for one in requirements]
+    return [_row(server, tool, by_name.get(server), listed.get(server, {}), by_name) for server, tool in requirements]
 
 
-def _requirement(text: str, servers: Mapping[str, Server]) -> Requirement:
-    """``SERVER`` or ``SERVER/TOOL``; both names may have a slash in them."""
+def _requirement(text: str, servers: Mapping[str, Server]) -> tuple[str, str | None]:
+    """The server and the tool of ``SERVER`` or ``SERVER/TOOL``; both names may have a slash in them."""
     if text in servers or "/" not in text:
-        return Requirement(text)
+        return text, None
     parts = text.split("/")
     splits = [("/".join(parts[:at]), "/".join(parts[at:])) for at in range(1, len(parts))]
     server, tool = next((split for split in splits if split[0] in servers), splits[0])
-    return Requirement(server, tool or None)
+    return server, tool or None
 
 
-def _row(one: Requirement, servers: Mapping[str, Server], tools: Mapping[str, bool]) -> Row:
-    verdict, reason, hint = _verdict(one, servers, tools)
-    server = servers.get(one.server)
+def _row(
+    name: str, tool: str | None, server: Server | None, tools: Mapping[str, bool], known: Mapping[str, Server]
+) -> Row:
+    verdict, reason, hint = _verdict(name, tool, server, tools, known)
     return Row(
-        require=str(one),
-        server=one.server,
-        tool=one.tool,
+        require=name if tool is None else f"{name}/{tool}",
+        server=name,
+        tool=tool,
         verdict=verdict,
         reason=reason,
         hint=hint,
@@ -188,31 +165,28 @@ def _row(one: Requirement, servers: Mapping[str, Server], tools: Mapping[str, bo
     )
 
 
-def _verdict(one: Requirement, servers: Mapping[str, Server], tools: Mapping[str, bool]) -> tuple[Verdict, str, str]:
-    server = servers.get(one.server)
+def _verdict(
+    name: str, tool: str | None, server: Server | None, tools: Mapping[str, bool], known: Mapping[str, Server]
+) -> tuple[Verdict, str, str]:
     if server is None:
-        return "missing", "no such server is configured", near(one.server, list(servers), "no server is configured")
-    said = _said(server)
+        return "missing", "no such server is configured", near(name, list(known), "no server is configured")
+    # Why a server is not ready, and what to do, in the words of `holdfast status`.
+    said = server.reason or server.summary, what_to_do(server)
     if server.status == "disabled":
         return "missing", "it is disabled, and lists no tools", said[1] or command_line("enable", server=server.id)
     if server.status == "denied":
         return "denied", *said
-    held = [name for name in ([one.tool] if one.tool else tools) if tools.get(name)]
+    held = [one for one in ([tool] if tool else tools) if tools.get(one)]
     if held:
         review = f"`{command_line('approve', server=server.id)}` shows the change and approves it"
         return "held", f"{', '.join(map(plain, held))}: changed since first seen, and held", review
     is_up = server.status in ("available", "idle")
-    if one.tool and one.tool not in tools and is_up:
+    if tool and tool not in tools and is_up:
         lists = f"`{command_line('tools', server=server.id)}` lists its tools"
-        return "missing", "the server has no such tool", near(one.tool, list(tools), lists)
+        return "missing", "the server has no such tool", near(tool, list(tools), lists)
     if is_up:
         return "ready", "", ""
     return ("permanent" if server.status == "permanent" else "not_ready"), *said
-
-
-def _said(server: Server) -> tuple[str, str]:
-    """Why a server is not ready, and what to do, in the words of `holdfast status`."""
-    return server.reason or server.summary, what_to_do(server)
 
 
 # Where the states come from
@@ -262,8 +236,10 @@ async def check_servers(
     seconds: float,
     on_rows: OnRows,
     at_once: bool = True,
-) -> ReadinessResult:
-    """Wait until all is ready, until waiting cannot help, or until the time is over.
+) -> tuple[list[Row], str]:
+    """The verdicts, and the address of the hub that gave them; it is empty if no hub runs.
+
+    It waits until all is ready, until waiting cannot help, or until the time is over.
 
     Without ``at_once`` it waits for an outcome of every server, also where one failed for good.
 
@@ -274,13 +250,13 @@ async def check_servers(
         try:
             async with _states(hub, config) as states:
                 rows = await _Watch(states, wanted, on_rows, at_once=at_once).until(deadline)
-            return ReadinessResult(rows=rows, hub=hub.url if hub is not None else "")
         except NoHub as gone:
-            if hub is None or anyio.current_time() + RETRY_SECONDS >= deadline:
-                rows = [_unknown(name, gone) for name in wanted or ["all servers"]]
-                return ReadinessResult(rows=rows, hub=hub.url if hub is not None else "")
-        await anyio.sleep(RETRY_SECONDS)
-        hub = _successor(hub)
+            if hub is not None and anyio.current_time() + RETRY_SECONDS < deadline:
+                await anyio.sleep(RETRY_SECONDS)
+                hub = _successor(hub)
+                continue
+            rows = [_unknown(name, gone) for name in wanted or ["all servers"]]
+        return rows, hub.url if hub is not None else ""
 
 
 def _successor(hub: RunningHub) -> RunningHub:
@@ -376,16 +352,16 @@ def _waiting(rows: Sequence[Row]) -> str:
     return f"{len(rows) - len(left)} of {len(rows)} ready; waiting for {first_names(left)}"
 
 
-def _show(result: ReadinessResult) -> None:
-    width = max((len(plain(row.require)) for row in result.rows), default=0)
-    for row in result.rows:
+def _show(rows: Sequence[Row], hub: str) -> None:
+    width = max((len(plain(row.require)) for row in rows), default=0)
+    for row in rows:
         print_row(row, width)
-    ready = sum(row.verdict == "ready" for row in result.rows)
-    if not result.rows:
+    ready = sum(row.verdict == "ready" for row in rows)
+    if not rows:
         print_note("no servers are configured, so nothing is required")
         return
-    where = f", says the hub at {result.hub}" if result.hub else "; no hub runs, so the servers were tried directly"
-    count = Text(f"{ready} of {len(result.rows)} ready", style="bold")
+    where = f", says the hub at {hub}" if hub else "; no hub runs, so the servers were tried directly"
+    count = Text(f"{ready} of {len(rows)} ready", style="bold")
     print_note(count.append(where, style="not bold"))
 
 

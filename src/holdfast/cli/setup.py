@@ -204,11 +204,11 @@ def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
     hub = serving_hub(None, config)
     servers = load_servers(config) if hub is None else None
     with working("connecting to the servers"):
-        result = anyio.run(check_servers, hub, servers, (), wait, tell, False)
-    for row in result.rows:
+        rows, _ = anyio.run(check_servers, hub, servers, (), wait, tell, False)
+    for row in rows:
         if row.require not in shown and not quiet:
             print_row(row)
-    return list(result.rows)
+    return rows
 
 
 def _logins(rows: list[Row], config: Path, wait: float) -> list[Row]:

@@ -38,8 +38,6 @@ from holdfast.errors import HoldfastError, UntrustedConfig
 
 __all__ = ["load_servers", "load_trusted", "trust", "with_trust"]
 
-JSON_VERSION = 1
-
 _T = TypeVar("_T")
 
 
@@ -69,7 +67,7 @@ def trust(
             _show(data_console(), path, data)
         done = _written(store, lambda: store.trust(path, data)) is None
     if as_json:
-        print_json({"version": JSON_VERSION, "file": str(path), "trusted": not remove, "changed": bool(done)})
+        print_json({"file": str(path), "trusted": not remove, "changed": bool(done)})
     elif remove:
         print_note(f"{path} is {'no longer' if done else 'not'} trusted")
     else:
@@ -203,7 +201,7 @@ def _visible(text: str) -> str:
 def _list(store: TrustStore, *, as_json: bool) -> None:
     files = sorted(store.files())
     if as_json:
-        print_json({"version": JSON_VERSION, "files": files})
+        print_json({"files": files})
         return
     for file in files:
         print_line(file)
