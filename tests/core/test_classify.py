@@ -258,6 +258,12 @@ def test_an_http_status_is_judged_by_the_one_function_that_knows_them(status: in
 
 
 @pytest.mark.requirement("LOAD-9")
+def test_a_server_that_limits_requests_is_said_to_do_so_and_no_other() -> None:
+    reasons = {status: classify_evidence(HttpStatus(status=status)).reason for status in (429, 430, 503)}
+    assert reasons[429] == "it is limiting requests (HTTP 429)"
+    assert not any("limiting" in reasons[status] for status in (430, 503))
+
+
 @pytest.mark.parametrize("status", [403, 408, 429, 503])
 def test_a_transient_refusal_hands_on_how_long_the_server_asked_us_to_wait(status: int) -> None:
     body = "upstream call timeout" if status == 403 else ""

@@ -543,9 +543,7 @@ def _next_try(life: Lifecycle, breaker: Breaker, now: float) -> float:
     """Seconds until a replica should try again; 0 if the server can be used."""
     if life.lease is not None:
         return breaker.retry_in(now)
-    kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if life.address_watch.answers else ()))
-    plans = [at for kind in kinds if (at := life.timers.at(kind)) is not None]
-    return max(0.0, min(plans, default=now) - now)
+    return max(0.0, min(life.planned_tries(), default=now) - now)
 
 
 def _shared(life: Lifecycle, breaker: Breaker, event: Event, now: float) -> list[Effect]:

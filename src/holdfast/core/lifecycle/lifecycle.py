@@ -144,14 +144,14 @@ class Lifecycle(LifecycleMemory):
     def _claim_at(self) -> float | None:
         if self.stopped or self.dial is not None or self.claim_until is not None:
             return None
-        if self.lease is None and self.state in DOWN:
-            kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if self.address_watch.answers else ()))
-            planned = [at for kind in kinds if (at := self.timers.at(kind)) is not None]
-            waiting = [self.waiting[1]] if self.waiting is not None else []
-        else:
-            planned, waiting = [], []
-        interest = [self.interest_at] if self.interest_at is not None else []
-        return min([*planned, *waiting, *interest], default=None)
+        waiting = self.waiting[1] if self.waiting is not None else None
+        wanted = [at for at in (waiting, self.interest_at) if at is not None]
+        return min([*self.planned_tries(), *wanted], default=None)
+
+    def planned_tries(self) -> list[float]:
+        """When the hub itself tries a server that failed; no other state has one of these timers."""
+        kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if self.address_watch.answers else ()))
+        return [at for kind in kinds if (at := self.timers.at(kind)) is not None]
 
     def is_stale(self, event: Event) -> bool:
         """Whether the event belongs to a dial, a connection or an address check that is not the current one."""
@@ -396,7 +396,6 @@ def _stop(life: LifecycleMemory, step: Step) -> None:
 
 def _reset_budget(life: LifecycleMemory) -> None:
     life.attempts = 0
-    life.reason = ""
     life.evidence = life.denied_since = None
 
 

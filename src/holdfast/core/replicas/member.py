@@ -151,11 +151,9 @@ class Outbox:
         """As much of it as one exchange carries."""
         sent: list[FleetRecord] = []
         size = 0
-        for key in islice(self.unsent, BATCH):
-            record = book.get(key)
-            if record is not None:
-                sent.append(record)
-                size += len(record.value)
+        for record in filter(None, map(book.get, islice(self.unsent, BATCH))):
+            sent.append(record)
+            size += len(record.value)
             if size >= BATCH_BYTES:
                 break
         return tuple(sent)
