@@ -380,6 +380,44 @@ def tools_in(folder: Path) -> list[str]:
     return [record.tool for record in AuditReader(folder, AuditFilter()).read() if record.event == "call"]
 
 
+def test_the_disk_is_made_safe_at_its_pace_and_not_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_writer, "SYNC_SECONDS", 3600.0)
+    synced = []
+
+    class Counted(AuditFiles):
+        def sync(self) -> None:
+            synced.append(trail.written)
+            super().sync()
+
+    trail = AuditTrail(Counted(tmp_path, KEY), KEY)
+    trail.start()
+    for number in (1, 2, 3):
+        trail.add(called(f"tool {number}"))
+        wait_for(lambda number=number: trail.written == number)  # type: ignore[misc]  # the number of this round
+    assert synced == [], "to wait for the disk after each batch would take its time"
+    trail.close()
+    assert synced == [3], "an end is safe"
+
+
+def test_a_checkpoint_is_given_once_a_minute_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[Checkpoint] = []
+    trail = AuditTrail(AuditFiles(tmp_path, KEY, checkpoint=points.append), KEY)
+    trail.start()
+    trail.add(called("first"))
+    wait_for(lambda: trail.written == 1)
+    trail.add(called("second"))
+    wait_for(lambda: trail.written == 2)
+    assert points == []
+    monkeypatch.setattr(audit_writer, "CHECKPOINT_SECONDS", 0.0)
+    trail.add(called("third"))
+    wait_for(lambda: bool(points) and points[-1].n == 4)  # the record that opened the file, and three calls
+    monkeypatch.setattr(audit_writer, "CHECKPOINT_SECONDS", 3600.0)
+    trail.close()
+    assert points[-1].n == 5, "the end of the file is proven too"
+
+
 def test_a_full_disk_is_an_alarm_and_nothing_is_lost_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

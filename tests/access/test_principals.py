@@ -13,15 +13,20 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from mcp import MCPError
 from starlette.datastructures import Headers
 
 from holdfast.access.jwt import JwtVerifier
 from holdfast.access.principals import (
+    CLIENT_HEADER,
+    CLIENT_META_KEY,
     GATEWAY_SECRET_HEADER,
+    ClientKey,
     Principal,
     TokenPolicy,
     TokensFile,
     TrustedGateway,
+    client_key_in,
 )
 from holdfast.errors import UsageError
 from tests.access.test_guard import endpoint, post
@@ -164,3 +169,36 @@ async def test_another_claim_than_the_subject_may_name_the_user(tmp_path: Path) 
     nameless: list[dict[str, object]] = [{}, {"oid": ""}, {"oid": ["ada"]}, {"oid": 7}]
     for wrong in nameless:
         assert await verify(jwt.encode({**claims, **wrong}, key, algorithm="ES256")) is None
+
+
+KEY_OF_CLIENT = "k" * 16
+
+
+def key_in(header: str | None = None, meta: dict[str, Any] | None = None) -> ClientKey | None:
+    return client_key_in(Headers({CLIENT_HEADER: header} if header is not None else {}), Principal(name="ann"), meta)
+
+
+def test_a_client_is_known_by_its_key_in_the_header_or_in_the_meta_of_a_request() -> None:
+    known = ClientKey("ann", KEY_OF_CLIENT)
+    assert key_in(KEY_OF_CLIENT) == key_in(meta={CLIENT_META_KEY: KEY_OF_CLIENT}) == known
+    assert key_in(KEY_OF_CLIENT, {CLIENT_META_KEY: KEY_OF_CLIENT}) == known
+    assert key_in() is key_in(meta={}) is None
+    assert KEY_OF_CLIENT not in repr(known), "another client could use it"
+
+
+@pytest.mark.parametrize(
+    ("header", "meta"),
+    [
+        ("k" * 15, None),
+        ("k" * 129, None),
+        ("k" * 15 + " ", None),
+        ("", None),
+        (KEY_OF_CLIENT, {CLIENT_META_KEY: "another" + KEY_OF_CLIENT}),
+        (None, {CLIENT_META_KEY: [KEY_OF_CLIENT]}),
+    ],
+)
+def test_a_key_that_is_short_long_or_not_one_is_refused_and_never_another_client(
+    header: str | None, meta: dict[str, Any] | None
+) -> None:
+    with pytest.raises(MCPError, match="16 to 128"):
+        key_in(header, meta)

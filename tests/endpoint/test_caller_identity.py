@@ -150,24 +150,6 @@ async def test_a_hub_that_publishes_no_keys_does_not_dial_a_server_that_needs_th
         assert peer.requests == []
 
 
-def test_an_assertion_is_used_again_for_a_while_and_ends_with_its_key() -> None:
-    now, rings = [1000.0], [KeyRing([SECRET])]
-    signs = IdentityAssertions(ISSUER, lambda: rings[0], wall=lambda: now[0])
-    first = signs("ada", "https://up.example")
-    now[0] += 15
-    assert signs("ada", "https://up.example") == first
-    assert signs("bob", "https://up.example") != first
-    assert signs("ada", "https://other.example") != first
-    now[0] += 15
-    assert signs("ada", "https://up.example") != first
-    before = signs.key_set()
-    rings[0] = KeyRing([b"n" * 32, SECRET])
-    renewed = signs("ada", "https://up.example")
-    assert jwt.get_unverified_header(renewed)["kid"] == signs.key_set()["keys"][0]["kid"]
-    assert signs.key_set()["keys"][1:] == before["keys"]
-    assert "ada" not in repr(signs)
-
-
 @pytest.mark.parametrize(
     ("definition", "said"),
     [
