@@ -29,7 +29,7 @@ from holdfast.hub.replica_link import ListingSharing
 from holdfast.hub.state_store import written_prefixes
 from holdfast.wire import Fields, dumps, text_of
 
-__all__ = ["NAMED_CALLS", "Publisher", "finding", "findings", "prepared"]
+__all__ = ["AT_ONCE", "NAMED_CALLS", "Publisher", "finding", "findings", "prepared"]
 
 NAMED_CALLS = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
 """The requests that name an item with a prefix, and its kind."""

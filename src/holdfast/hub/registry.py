@@ -275,6 +275,7 @@ class SlotRegistry:
         tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(watch_logins, self, logins, name="login watch")
         tasks.start_soon(self.users.watch_logins, name="login watch of users")
+        tasks.start_soon(self.users.catalogs.run, name="catalogs of users")
 
     async def apply(self, config: Config) -> ConfigApplied | None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""

@@ -400,10 +400,10 @@ class ListingReview:
         *_, reviewed = self._steps(listing, of_one=of_one)
         return reviewed
 
-    async def review_in_turns(self, listing: Listing) -> Listing:
+    async def review_in_turns(self, listing: Listing, *, of_one: bool = False) -> Listing:
         """Review a listing of many items, with turns for other tasks between the steps."""
         reviewed, turns = listing, Turns()
-        for step in self._steps(listing):
+        for step in self._steps(listing, of_one=of_one):
             reviewed = step
             await turns.offer()
         return reviewed

@@ -33,9 +33,11 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
+import anyio
 import anyio.to_thread
 
 from holdfast.access import LOCAL
@@ -48,7 +50,7 @@ from holdfast.hub.hub_clock import sleep_until_poll
 from holdfast.hub.journal import Journal, OneClientRecord, Published
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.owned_slots import OwnedSlots
-from holdfast.hub.publisher import prepared
+from holdfast.hub.publisher import AT_ONCE, prepared
 from holdfast.hub.replica_link import UserHomes
 from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
 from holdfast.hub.state_store import written_prefixes
@@ -297,36 +299,88 @@ class UserCatalogs:
         self._listings: OrderedDict[str, dict[str, Listing]] = OrderedDict()
         """By user and server, what her server listed, as it sent it."""
         self._alike: dict[str, list[Listing]] = {}
-        self._based_on: tuple[Catalog, Config, Catalog] | None = None
-        self._made: OrderedDict[tuple[int, ...], tuple[Catalog, tuple[Listing, ...], Catalog]] = OrderedDict()
+        self._approved = 0
+        """How often what is approved has changed: a catalog from before may show something else."""
+        self._made: OrderedDict[tuple[int, ...], _Made] = OrderedDict()
+        self._shown: WeakValueDictionary[str, _Made] = WeakValueDictionary()
+        """By user, what she saw last; it is shown while a large one is made."""
+        self._waiting: dict[tuple[str, str], Listing] = {}
+        """By user and server, large listings that are not shown yet."""
+        self._stale: dict[str, None] = {}
+        """Users whose large catalog must be made."""
+        self._wanted = anyio.Event()
 
     def of(self, principal: str) -> Catalog:
-        """What a user's servers offer; the catalog of the hub where no server is per user."""
-        per_user = self._servers()
-        if principal == LOCAL.name or not per_user:
+        """What a user's servers offer; the catalog of the hub where no server is per user.
+
+        A large one that was not made yet takes a moment: until then it is what she saw last.
+        """
+        if principal == LOCAL.name or not self._servers():
             return self._catalog()
-        base = self._base()
-        known = self._listings.get(principal, {})
-        shown = [(name, one) for name, one in known.items() if name in base.servers and name in per_user]
-        return self._with(base, tuple(one for name, one in shown if not base.servers[name].withdrawn))
+        parts = self._parts(principal)
+        made = self._made.get(parts.key)
+        if made is None and parts.size <= AT_ONCE:
+            made = self._keep(parts, parts.made(self._approvals))
+        if made is not None:
+            self._made.move_to_end(parts.key)
+            self._shown[principal] = made
+            return made.catalog
+        self._stale[principal] = None
+        self._wanted.set()
+        before = self._shown.get(principal)
+        return before.catalog if before is not None else Catalog().arrange(written_prefixes(parts.config))
 
     def publish(self, principal: str, listing: Listing) -> None:
-        """A user's slot listed its server."""
+        """A user's slot listed its server. A large listing is shown in the background."""
+        size = sum(len(listing.of(kind)) for kind in Kind) + self._parts(principal).size
+        if size > AT_ONCE or self._waiting:
+            self._waiting.pop((principal, listing.server), None)
+            self._waiting[principal, listing.server] = listing
+            self._wanted.set()
+            return
         before = self.of(principal)
-        known = self._listings.setdefault(principal, {})
-        self._listings.move_to_end(principal)
-        # A slot that began again counts its generations from 1: what it lists is newer all the same.
-        known[listing.server] = self._one_of_alike(listing)
-        while len(self._listings) > MOST_USERS:
-            idle = (one for one in self._listings if not self._is_connected(one))
-            del self._listings[next(idle, next(iter(self._listings)))]
+        same = _one_of(self._alike.get(listing.server, ()), listing)
+        self._take(principal, listing, same)
         self._approvals.listings.review(listing, of_one=True)
         changes = self.of(principal).changes(before)
         self._tell(principal, listing.server, changes.get(listing.server, _NOTHING))
 
+    async def run(self) -> None:
+        """Take large listings and make large catalogs, in turns and in threads, until cancelled (SEC-7)."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            while self._waiting:
+                (principal, server), listing = next(iter(self._waiting.items()))
+                alike = tuple(self._alike.get(server, ()))
+                same = await anyio.to_thread.run_sync(_one_of, alike, listing)
+                if same is None:  # else it was reviewed with another user
+                    await self._approvals.listings.review_in_turns(listing, of_one=True)
+                if self._waiting.get((principal, server)) is listing:
+                    del self._waiting[principal, server]
+                    self._take(principal, listing, same)
+                    self._stale[principal] = None
+            while self._stale:
+                principal = next(iter(self._stale))
+                del self._stale[principal]
+                await self._make(principal)
+
+    async def _make(self, principal: str) -> None:
+        """Make the large catalog of a user, and tell her what changed. One that another user has is not made again."""
+        parts, before = self._parts(principal), self._shown.get(principal)
+        made = self._made.get(parts.key)
+        if made is None:
+            made = self._keep(parts, await anyio.to_thread.run_sync(parts.made, self._approvals))
+        if before is made:
+            return
+        self._shown[principal] = made
+        older = before.catalog if before is not None else Catalog().arrange(written_prefixes(parts.config))
+        for server, changed in (await anyio.to_thread.run_sync(made.catalog.changes, older)).items():
+            self._tell(principal, server, changed)
+
     def publish_again(self, server: str) -> None:
         """What is approved has changed: tell the users who have the server to look again."""
-        self._made.clear()
+        self._approved += 1
         for principal, listings in self._listings.items():
             if server in listings:
                 self._tell(principal, server, _ALL_KINDS)
@@ -334,6 +388,7 @@ class UserCatalogs:
     def withdrawn(self, server: str) -> None:
         """A server was disabled or removed: forget what it listed."""
         self._alike.pop(server, None)
+        self._waiting = {key: one for key, one in self._waiting.items() if key[1] != server}
         for listings in self._listings.values():
             listings.pop(server, None)
 
@@ -341,42 +396,40 @@ class UserCatalogs:
         """The parameters of a user's call; see ``SlotHost``."""
         return prepared(self.of(principal), self._approvals, server, method, params, late=late)
 
-    def _one_of_alike(self, listing: Listing) -> Listing:
-        """The listing, or one of another user with the same content."""
-        alike = self._alike.setdefault(listing.server, [])
-        for one in alike:
-            if replace(listing, generation=one.generation) == one:
-                return one
-        alike.append(listing)
-        del alike[:-ALIKE]
-        return listing
+    def _take(self, principal: str, listing: Listing, same: Listing | None) -> None:
+        """Remember a listing, or the one of another user with the same content."""
+        known = self._listings.setdefault(principal, {})
+        self._listings.move_to_end(principal)
+        if same is None:
+            alike = self._alike.setdefault(listing.server, [])
+            alike.append(listing)
+            del alike[:-ALIKE]
+        # A slot that began again counts its generations from 1: what it lists is newer all the same.
+        known[listing.server] = same or listing
+        while len(self._listings) > MOST_USERS:
+            idle = (one for one in self._listings if not self._is_connected(one))
+            del self._listings[next(idle, next(iter(self._listings)))]
 
-    def _base(self) -> Catalog:
-        """The catalog without what per-user servers listed for ``local``."""
+    def _parts(self, principal: str) -> _Parts:
         catalog, config, per_user = self._catalog(), self._config(), self._servers()
-        if self._based_on is None or self._based_on[0] is not catalog or self._based_on[1] is not config:
-            written = written_prefixes(config)
-            others = {name: prefix for name, prefix in written.items() if name not in per_user}
-            base = catalog.arrange(others).arrange(written)
-            for name in per_user:
-                if name in catalog.servers and catalog.servers[name].withdrawn:
-                    base = base.withdraw(name)
-            self._based_on = catalog, config, base
-        return self._based_on[2]
+        known = self._listings.get(principal, {})
+        return _Parts(
+            catalog,
+            config,
+            per_user,
+            tuple(
+                one
+                for name, one in known.items()
+                if name in per_user and name in catalog.servers and not catalog.servers[name].withdrawn
+            ),
+            self._approved,
+        )
 
-    def _with(self, base: Catalog, listings: tuple[Listing, ...]) -> Catalog:
-        """The base with these listings; made once for all users that have them."""
-        if not listings:
-            return base
-        key = (id(base), *map(id, listings))
-        known = self._made.get(key)
-        if known is None:
-            shown = [self._approvals.listings.as_shown(one) for one in listings]
-            known = self._made[key] = base, listings, base.publish_all(shown)
-            while len(self._made) > MOST_CATALOGS:
-                self._made.popitem(last=False)
-        self._made.move_to_end(key)
-        return known[2]
+    def _keep(self, parts: _Parts, catalog: Catalog) -> _Made:
+        made = self._made[parts.key] = _Made(parts, catalog)
+        while len(self._made) > MOST_CATALOGS:
+            self._made.popitem(last=False)
+        return made
 
     def _tell(self, principal: str, server: str, changed: ChangedKinds) -> None:
         shown, own = changed
@@ -392,6 +445,56 @@ class UserCatalogs:
 
     def __repr__(self) -> str:
         return f"<UserCatalogs of {len(self._listings)} users>"
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the catalog of a user is made of. Users with the same parts have one catalog."""
+
+    catalog: Catalog
+    """That of the hub."""
+    config: Config
+    per_user: frozenset[str]
+    listings: tuple[Listing, ...]
+    """Her own, as her servers sent them."""
+    approved: int
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Recognises the parts while they are held: two objects at one time have two ids."""
+        return self.approved, id(self.catalog), id(self.config), *map(id, self.listings)
+
+    @property
+    def size(self) -> int:
+        """How many items there are."""
+        return len(self.catalog.names) + sum(len(one.of(kind)) for one in self.listings for kind in Kind)
+
+    def made(self, approvals: Approvals) -> Catalog:
+        """The catalog of the hub without what per-user servers listed for ``local``, and with her listings."""
+        written = written_prefixes(self.config)
+        others = {name: prefix for name, prefix in written.items() if name not in self.per_user}
+        base = self.catalog.arrange(others).arrange(written)
+        for name in self.per_user:
+            if name in self.catalog.servers and self.catalog.servers[name].withdrawn:
+                base = base.withdraw(name)
+        shown = [approvals.listings.as_shown(one) for one in self.listings if one.server in base.servers]
+        return base.publish_all(shown) if shown else base
+
+
+class _Made:
+    """A catalog, and what it was made of: while it is held, no other parts have its key."""
+
+    def __init__(self, parts: _Parts, catalog: Catalog) -> None:
+        self.parts = parts
+        self.catalog = catalog
+
+    def __repr__(self) -> str:
+        return f"<_Made of {len(self.parts.listings)} listings>"
+
+
+def _one_of(alike: Sequence[Listing], listing: Listing) -> Listing | None:
+    """The listing of another user with the same content, if there is one."""
+    return next((one for one in alike if replace(listing, generation=one.generation) == one), None)
 
 
 _NOTHING = ChangedKinds(frozenset(), frozenset())
