@@ -23,6 +23,7 @@ from holdfast.access.audit_reader import AuditFilter, AuditReader
 from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.config import config_from_mapping
 from holdfast.core import Kind
+from holdfast.endpoint.broker import ClientServers
 from holdfast.endpoint.view import View, has_all
 from holdfast.front.app import create_app
 from holdfast.hub import Hub, SlotKey
@@ -31,6 +32,7 @@ from holdfast.serve.audit_start import record_other_events
 from tests.access.plain_policy import Caller
 from tests.access.test_audit import KEY
 from tests.endpoint.test_access_doors import Doors, token_of, verify
+from tests.endpoint.test_first_list import slow_server
 from tests.fleet.test_homes import LegacyClient, events_of, hurry, message, replicas
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
@@ -275,6 +277,38 @@ async def test_a_pending_call_is_continued_only_while_the_rules_allow_it() -> No
         await reload(doors, ALLOWED)
         answered = await doors.ask(WIDE, "/mcp", "tools/call", **done)
         assert answered["result"]["content"][0]["text"] == "blue"
+
+
+@pytest.mark.parametrize("before", [{"rules": []}, None], ids=["no rules before", "other rules before"])
+async def test_a_call_that_waits_for_the_first_list_is_judged_by_the_rules_when_it_is_there(
+    before: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait = anyio.Event(), ClientServers.wait_for_first_listing
+
+    async def noted(self: ClientServers, *args: Any, **options: Any) -> None:
+        waits.set()
+        await wait(self, *args, **options)
+
+    monkeypatch.setattr(ClientServers, "wait_for_first_listing", noted)
+    answers: list[dict[str, Any]] = []
+    async with (
+        slow_server() as slow,
+        opened({"o": {"url": slow.url}}, before, wait=False, call={"readyTimeout": "60s"}) as doors,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def call() -> None:
+            inner = {"name": "o__echo", "arguments": {"text": "1"}}
+            answers.append(await doors.ask(WIDE, "/mcp?tools=find", "tools/call", name="call_tool", arguments=inner))
+
+        with anyio.fail_after(30):
+            await slow.asked.wait()
+            tasks.start_soon(call)
+            await waits.wait()
+            await reload(doors, denying(tools=["echo"]))
+            slow.may.set()
+            await came_true(lambda: answers)
+    assert "'ann' was denied echo of MCP server 'o'" in answers[0]["result"]["content"][0]["text"]
 
 
 async def test_a_call_that_waits_for_its_turn_is_judged_by_the_rules_when_it_is_made() -> None:

@@ -38,7 +38,7 @@ class _Slow:
 
 
 @asynccontextmanager
-async def _slow() -> AsyncIterator[_Slow]:
+async def slow_server() -> AsyncIterator[_Slow]:
     slow, sessions = _Slow(), StreamableHTTPSessionManager(Origin())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +58,7 @@ async def _slow() -> AsyncIterator[_Slow]:
 async def test_the_first_list_waits_for_a_server_of_which_nothing_is_known_yet(client_era: Era, ada: Person) -> None:
     async with (
         running() as origin,
-        _slow() as slow,
+        slow_server() as slow,
         front(
             {"quick": {"url": origin.url}, "slow": {"url": slow.url}}, wait=False, call={"readyTimeout": "60s"}
         ) as served,
@@ -80,7 +80,7 @@ async def test_the_first_list_waits_for_a_server_of_which_nothing_is_known_yet(c
 
 async def test_a_first_call_waits_for_its_server_to_be_known(ada: Person) -> None:
     async with (
-        _slow() as slow,
+        slow_server() as slow,
         front({"slow": {"url": slow.url}}, wait=False, call={"readyTimeout": "60s"}) as served,
         ada.client(served.all, "modern") as client,
     ):
@@ -99,7 +99,7 @@ async def test_a_first_call_waits_for_its_server_to_be_known(ada: Person) -> Non
 
 async def test_a_server_that_hangs_keeps_a_list_waiting_only_in_its_first_moments(ada: Person) -> None:
     clock = FakeClock()
-    async with running() as origin, _slow() as slow:
+    async with running() as origin, slow_server() as slow:
         servers = {"quick": {"url": origin.url}, "slow": {"url": slow.url}}
         hub = Hub.from_config({"mcpServers": servers}, clock=clock)
         app = create_app(hub)
@@ -117,7 +117,7 @@ async def test_a_server_that_hangs_keeps_a_list_waiting_only_in_its_first_moment
 async def test_one_servers_own_endpoint_waits_for_no_other(ada: Person) -> None:
     async with (
         running() as origin,
-        _slow() as slow,
+        slow_server() as slow,
         front(
             {"quick": {"url": origin.url}, "slow": {"url": slow.url}}, wait=False, call={"readyTimeout": "60s"}
         ) as served,
@@ -131,7 +131,7 @@ async def test_one_servers_own_endpoint_waits_for_no_other(ada: Person) -> None:
 @pytest.mark.requirement("HUB-13")
 async def test_a_call_to_a_server_that_never_answered_is_answered_while_the_server_is_still_dialed(ada: Person) -> None:
     async with (
-        _slow() as slow,
+        slow_server() as slow,
         front({"one": {"type": "http", "url": slow.url}}, wait=False) as served,
         ada.client(served.all, "legacy") as client,
     ):
@@ -162,7 +162,7 @@ def _client(hub: Hub, clock: FakeClock, program: str = "") -> Client:
 )
 async def test_the_first_list_of_a_client_waits_for_as_long_as_its_program_bears(program: str, seconds: float) -> None:
     clock = FakeClock()
-    async with _slow() as slow:
+    async with slow_server() as slow:
         hub = Hub.from_config({"mcpServers": {"slow": {"url": slow.url}}}, clock=clock)
         async with hub:
             servers = Broker(hub).servers
@@ -202,7 +202,7 @@ async def test_the_first_list_of_a_client_waits_for_as_long_as_its_program_bears
 @pytest.mark.requirement("HUB-13")
 async def test_the_first_list_ends_its_wait_when_the_last_server_has_an_outcome() -> None:
     clock = FakeClock()
-    async with _slow() as slow:
+    async with slow_server() as slow:
         hub = Hub.from_config({"mcpServers": {"slow": {"url": slow.url}}}, clock=clock)
         async with hub:
             client = _client(hub, clock)

@@ -33,7 +33,7 @@ from mcp_types import (
 )
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
-from holdfast.core import STATUS_URI, Kind, NameKey, RpcError, quoted_line
+from holdfast.core import STATUS_URI, Kind, NameKey, RpcError, Unknown, quoted_line
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers, era_of
@@ -125,8 +125,7 @@ class McpServer:
     async def answer(self, call: Call) -> RawObject:
         """The result of a request; raises ``MCPError``, ``HoldfastError`` and ``LivesElsewhere``."""
         broker, registry, client = self.broker, self.view.hub.registry, call.client
-        settings, has_rules = registry.config.settings, not registry.policy.is_open
-        view = call.view = self.view.seen_by(call.identity) if has_rules else self.view
+        view = call.view = self.view if registry.policy.is_open else self.view.seen_by(call.identity)
         if view is not self.view and call.method != "tools/call":
             await view.settle()
         if (call.sent_before or view.tools == "find") and _needs_all_lists(call):
@@ -141,7 +140,9 @@ class McpServer:
         try:
             if call.sent_before and not call.repeatable:
                 raise outcome_unknown(call.server)
-            is_gated = has_rules or settings.access.ext_authz.address is not None
+            # The rules of now decide: they may have changed while it waited.
+            settings = registry.config.settings
+            is_gated = not registry.policy.is_open or settings.access.ext_authz.address is not None
             judged = broker.gate.judge(call) if is_gated else None
             slot = registry.slots.get(call.server) or registry.slot(call.server)
             result: RawObject | None = None
@@ -365,8 +366,7 @@ class Router:
         uri = text_of(call.params["uri"]) or ""
         kept = await self._own_tools.large.contents(call, uri)
         if kept is None:
-            self._found(call, Kind.RESOURCE, uri)
-            raise AssertionError("no server has a resource of the hub")
+            raise not_listed(call, self._view, Kind.RESOURCE, Unknown(uri, ()))
         return kept
 
     def __repr__(self) -> str:
@@ -398,10 +398,11 @@ def _needs_all_lists(call: Call) -> bool:
 
 def _told(call: Call, error: HoldfastError) -> RawObject:
     """What a model reads of a call that failed; raises what is for its client's program."""
-    by_server = isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)
-    if isinstance(error, CallFailed) and by_server and call.inner is not None:
+    if isinstance(error, CallFailed) and isinstance(error.evidence, RpcError):  # the server itself said so
+        if call.inner is None:
+            raise error
         return RawObject.of(call.inner.refused(error))
-    if by_server or call.method != "tools/call":
+    if call.method != "tools/call":
         raise error
     call.failed = error
     return RawObject.of(error_result(error))
