@@ -134,9 +134,7 @@ class McpPaths:
         journal = self._front.hub.registry.journal
         journal.write(AccessRefused(kind="certificate", source=peer.name, reason=reason, at=journal.clock.now()))
 
-    def claims(self, path: str) -> bool:
-        """Whether a path is an MCP endpoint."""
-        return is_endpoint(path)
+    claims = staticmethod(is_endpoint)
 
     async def admit(self, request: Request, reply: Reply) -> HttpEndpoint | None:
         """Find the principal and the endpoint of a request; None if it is refused, and has its answer."""
@@ -649,7 +647,7 @@ def _is_routed(request: Request) -> bool:
 
 def _check_routing(message: Message, request: Request) -> None:
     """Refuse a legacy request whose headers name another method or tool than its body: a gateway may decide by them."""
-    if not _is_routed(request):
+    if MCP_METHOD_HEADER not in request.headers and MCP_NAME_HEADER not in request.headers:
         return
     key = NAME_BEARING_METHODS.get(message.method or "")
     name = text_of(message.params.get(key)) if key is not None else None

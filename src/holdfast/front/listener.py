@@ -38,6 +38,7 @@ from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, R
 from holdfast.front.requests import (
     BODY_SECONDS,
     BUFFERED_BYTES,
+    UNCOUNTED,
     BodyBudget,
     Gone,
     NoRoom,
@@ -281,6 +282,8 @@ class InboundRequests:
         for request in () if self.lost else self.queue:
             if request.lease is None:
                 now += request.waiting
+        if now <= UNCOUNTED:
+            now = 0
         before, self._counted = self._counted, now
         return now == before or self._bodies.wait(before, now)
 

@@ -245,8 +245,10 @@ def _check(head: RequestHead) -> None:
             raise BadRequest(501)
         if head.http_version == "1.0" or "content-length" in headers or "upgrade" in headers:
             raise BadRequest(400)
-    options = {one.strip() for one in headers.get("connection", "").lower().split(",")}
-    head.keep_alive = "close" not in options and (head.http_version == "1.1" or "keep-alive" in options)
+    head.keep_alive = head.http_version == "1.1"
+    if "connection" in headers:
+        options = {one.strip() for one in headers["connection"].lower().split(",")}
+        head.keep_alive = "close" not in options and (head.keep_alive or "keep-alive" in options)
 
 
 def _unquoted(path: str) -> str:
