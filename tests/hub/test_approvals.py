@@ -57,6 +57,15 @@ def test_what_waits_for_approval_is_listed_with_what_changed() -> None:
     assert "inputSchema" not in write.diff
 
 
+def test_nothing_is_kept_of_a_server_that_was_removed() -> None:
+    approvals = _changed()
+    approvals.forget("files")
+    assert approvals.pending() == ()
+    assert approvals.follow() == (), "no listing of it is published again"
+    approvals.listings.review(_listing(read={"description": "Another server of this name."}))
+    assert approvals.pending() == (), "what it first says is its first version"
+
+
 def test_a_diff_spells_out_what_an_eye_would_miss() -> None:
     approvals = _approvals()
     approvals.listings.review(_listing(read={"description": "Reads."}))
