@@ -1,4 +1,8 @@
-"""``holdfast gateway``: render the configuration of AgentGateway once, or keep it up to date."""
+"""``holdfast gateway``: render the configuration of AgentGateway once, or keep it up to date.
+
+What needs the packages of the extra `gateway` is named as an attribute, ``holdfast.gateway.…``: it is imported when it
+is used, after the check that they are installed.
+"""
 
 from __future__ import annotations
 
@@ -225,14 +229,14 @@ def bridge(
     release = options.release()
     ext_auth = options.ext_auth()
     base = Gateway(ext_auth=ext_auth, jwt=options.jwt(), port=options.port, admin=options.admin)
-    plan = _plan(
-        output,
-        release,
-        bootstrap or base,
-        ext_auth=ext_auth,
-        session_key_file=session_key_file,
-        listener=listener,
-        schema=options.schema,
+    # The gateway reads its key only when it starts, so the bridge reads it once.
+    key = holdfast.gateway.session_key(session_key_file) if session_key_file is not None else None
+    schema = holdfast.gateway.find_schema(release, options.schema)
+    plan = holdfast.gateway.BridgePlan(
+        output=output.absolute(),
+        rules=holdfast.gateway.Rules(release=release, ext_auth=ext_auth, listener=listener, schema=schema),
+        bootstrap=lambda: _bootstrap(bootstrap or base, release, key),
+        bootstrap_file=bootstrap,
         allow_empty=allow_empty,
         poll=_seconds(poll, "--poll"),
         patience=_seconds(accept_within, "--accept-within"),
@@ -248,41 +252,13 @@ def bridge(
     raise typer.Exit(anyio.run(_once, worker) if once else anyio.run(_serve, worker, address))
 
 
-def _plan(
-    output: Path,
-    release: Release,
-    base: Gateway | Path,
-    *,
-    ext_auth: ExtAuth | None,
-    session_key_file: Path | None,
-    listener: str,
-    schema: Path | None,
-    allow_empty: bool,
-    poll: float,
-    patience: float,
-) -> BridgePlan:
-    # The gateway reads its key only when it starts, so the bridge reads it once.
-    key = holdfast.gateway.session_key(session_key_file) if session_key_file is not None else None
-
-    def bootstrap() -> dict[str, Any]:
-        document = (
-            holdfast.gateway.read_bootstrap(base)
-            if isinstance(base, Path)
-            else holdfast.gateway.render_config(base, release.family)
-        )
-        return holdfast.gateway.with_session_key(document, key) if key is not None else document
-
-    return holdfast.gateway.BridgePlan(
-        output=output.absolute(),
-        rules=holdfast.gateway.Rules(
-            release=release, ext_auth=ext_auth, listener=listener, schema=holdfast.gateway.find_schema(release, schema)
-        ),
-        bootstrap=bootstrap,
-        bootstrap_file=base if isinstance(base, Path) else None,
-        allow_empty=allow_empty,
-        poll=poll,
-        patience=patience,
-    )
+def _bootstrap(base: Gateway | Path, release: Release, key: str | None) -> dict[str, Any]:
+    """The config that the routes are added to: that of a file, or one that is rendered."""
+    if isinstance(base, Path):
+        document = holdfast.gateway.read_bootstrap(base)
+    else:
+        document = holdfast.gateway.render_config(base, release.family)
+    return holdfast.gateway.with_session_key(document, key) if key is not None else document
 
 
 def _source(file: Path | None, url: str | None, token_file: Path | None, *, allow_plain_http: bool) -> TargetSource:

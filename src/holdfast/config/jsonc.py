@@ -48,6 +48,13 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.])
 _WORD = re.compile(r"[^\s,:{}\[\]\"'/]+")
 _CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
 _MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "TRUE": "true", "FALSE": "false"}
+_COMMENTS = "comments start with // or are between /* and */"
+_STRAY = {
+    "#": ("`#` does not start a comment here", _COMMENTS),
+    "/": ("`/` does not belong here", _COMMENTS),
+    "\u00a0": ("this is a no-break space", "replace it by an ordinary space"),
+}
+"""What is wrong with a character that does not belong where it is, and what to do."""
 _CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
 
 
@@ -256,14 +263,7 @@ class _Scanner:
         self._fail_stray("a value was expected here", "did you mean to quote this?")
 
     def _fail_stray(self, message: str, hint: str) -> NoReturn:
-        here = self._here()
-        if here == "#":
-            self._fail("`#` does not start a comment here", "comments start with // or are between /* and */")
-        if here == "/":
-            self._fail("`/` does not belong here", "comments start with // or are between /* and */")
-        if here == "\u00a0":
-            self._fail("this is a no-break space", "replace it by an ordinary space")
-        self._fail(message, hint)
+        self._fail(*_STRAY.get(self._here(), (message, hint)))
 
 
 class _Parser(_Scanner):
