@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from holdfast.core import uri_lead
 from holdfast.core.catalog import Kind, NameKey
 from holdfast.endpoint.eras import relinked
 from holdfast.wire.raw_json import RawObject
@@ -47,6 +48,14 @@ async def test_a_link_in_a_result_is_read_from_the_server_that_gave_it(client_er
                 read: Any = await client.read_resource(link)
                 assert read.contents[0].text == f"the text of {uri}"
                 assert str(read.contents[0].uri) == link
+
+
+async def test_contents_have_the_uri_that_was_asked_for_also_where_the_list_has_another(ada: Person) -> None:
+    async with _alike() as served, ada.client(served.all, "modern") as client:
+        first = served.hub.catalog.owners[Kind.RESOURCE, "note://one"].server
+        asked = f"{uri_lead(first, 0)}note://one"
+        read: Any = await client.read_resource(asked)
+        assert [str(one.uri) for one in read.contents] == [asked]
 
 
 async def test_links_stay_as_they_are_where_a_server_is_alone_or_its_uris_are_its_own(ada: Person) -> None:

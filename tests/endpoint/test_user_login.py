@@ -130,6 +130,17 @@ async def test_a_person_who_declines_is_not_asked_again_in_the_same_call(peer: G
             assert len(ada.urls) == 1
 
 
+async def test_a_login_to_a_server_that_takes_none_says_which_do(
+    peer: Guarded, tokens: UserTokens, ada: Person
+) -> None:
+    async with hub_of(per_user(peer), tokens, pages=True) as served, client_of(ada, served.all) as client:
+        with anyio.fail_after(40):
+            await names(client)
+            refused = await client.call_tool("holdfast_login", {"server": "file"})
+            assert refused.is_error
+            assert text_of(refused).endswith("Servers that take a login of yours: files.")
+
+
 async def test_a_link_in_another_user_s_browser_logs_no_one_in(peer: Guarded, tokens: UserTokens) -> None:
     async with hub_of(per_user(peer), tokens, pages=True) as served:
         link = served.links.link("ada", "files", "test")
