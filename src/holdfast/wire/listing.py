@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
@@ -39,6 +39,9 @@ from holdfast.turns import Turns
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
 
+if TYPE_CHECKING:
+    from holdfast.wire.session import RequestForm
+
 __all__ = [
     "Offer",
     "OfferKind",
@@ -46,7 +49,6 @@ __all__ = [
     "ToolInfo",
     "list_other_offers",
     "list_tool_offers",
-    "list_tools",
     "task_support",
     "tool_info",
     "without_task_support",
@@ -86,42 +88,6 @@ class ToolInfo:
     output_schema: Mapping[str, Any] | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
-    needs_task: bool = False
-    """Whether the server runs it only as a task."""
-
-
-class Lister(Protocol):
-    """A connection that lists: one page at a time, as the bytes that it came in."""
-
-    @property
-    def modern(self) -> bool:
-        """Whether it speaks the modern era."""
-
-    @property
-    def offers(self) -> types.ServerCapabilities:
-        """What the server says that it has."""
-
-    @property
-    def received(self) -> int:
-        """How many bytes the server has sent so far."""
-
-    @property
-    def runs_tasks(self) -> bool:
-        """Whether the server runs tool calls as tasks."""
-
-    def mirrored(self, headers: Mapping[str, HeaderMap]) -> None:
-        """Use these headers for the arguments of tools: by tool, the header of each argument."""
-
-    async def list_page(self, method: str, cursor: str | None) -> RawObject:
-        """One page of a list; raises ``MCPError`` for an error answer."""
-
-
-async def list_tools(connection: Lister, limits: Limits) -> tuple[ToolInfo, ...]:
-    """Every tool, over all pages. A server that does not know ``tools/list`` has none."""
-    pages = await _every(connection, "tools/list", "tools", limits, partial(_read_tool, connection))
-    read = [one for page in pages for one in page.items]
-    connection.mirrored({tool.name: headers for tool, _, headers in read if headers is not None})
-    return tuple([_info(tool) for tool, _, _ in read])
 
 
 ReadOffer: TypeAlias = tuple[str, Mapping[str, Any], HeaderMap | None]
@@ -150,20 +116,14 @@ class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
         return before is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-async def list_tool_offers(connection: Lister, limits: Limits, last: Offers | None = None) -> Offers:
+async def list_tool_offers(connection: RequestForm, limits: Limits, last: Offers | None = None) -> Offers:
     """The tools, as the first part of what a server offers; ``last`` is what it offered before.
 
-    Tools whose headers are invalid are left out: a client of the modern era must drop them.
+    A server that does not know ``tools/list`` has none. Tools whose headers are invalid are left out: a client of the
+    modern era must drop them.
     """
-
-    def read(raw: bytes) -> ReadOffer | None:
-        tool = _read_tool(connection, raw)
-        if tool is None:
-            return None
-        # Without the capability the annotation says nothing: such a tool is called plainly.
-        return tool[0].name, tool[1] if connection.runs_tasks else without_task_support(tool[1]), tool[2]
-
     offers = Offers()
+    read = partial(_read_tool, connection)
     pages = await _every(connection, "tools/list", "tools", limits, read, known=_known(last, "tools"))
     offers.pages["tools"] = pages
     if last is not None and offers.equal_in("tools", last):
@@ -180,7 +140,7 @@ def _known(last: Offers | None, kind: OfferKind) -> Sequence[ListedPage[ReadOffe
 
 
 async def list_other_offers(
-    connection: Lister, limits: Limits, offers: Offers, last: Offers | None = None, *, until: float
+    connection: RequestForm, limits: Limits, offers: Offers, last: Offers | None = None, *, until: float
 ) -> None:
     """Add every other kind that the server's capabilities name.
 
@@ -229,16 +189,18 @@ _MODELS: Mapping[OfferKind, type[BaseModel]] = {
 }
 
 
-def _read_tool(connection: Lister, raw: bytes) -> tuple[types.Tool, Mapping[str, Any], HeaderMap | None] | None:
+def _read_tool(connection: RequestForm, raw: bytes) -> ReadOffer | None:
     """A tool, its description, and the headers of its arguments; None if its headers are invalid."""
     value = _spelled(types.Tool, loads(raw))
     tool = types.Tool.model_validate(value, by_name=False)
+    # Without the capability the annotation says nothing: such a tool is called plainly.
+    shown = value if connection.runs_tasks else without_task_support(value)
     if not connection.modern or X_MCP_HEADER_KEY.encode() not in raw:
-        return tool, value, None
+        return tool.name, shown, None
     if (reason := find_invalid_x_mcp_header(tool.input_schema)) is not None:
         log.warning("a tool is dropped, its %s is invalid: %s", X_MCP_HEADER_KEY, reason)
         return None
-    return tool, value, x_mcp_header_map(tool.input_schema)
+    return tool.name, shown, x_mcp_header_map(tool.input_schema)
 
 
 _LISTED: tuple[type[BaseModel], ...] = (types.Tool, *_MODELS.values())
@@ -264,7 +226,7 @@ def _read_other(model: type[BaseModel], name: str, raw: bytes) -> tuple[str, Map
 
 
 async def _every(
-    connection: Lister,
+    connection: RequestForm,
     method: str,
     key: str,
     limits: Limits,
@@ -348,7 +310,7 @@ ITEM_BYTES = 128 * 1024
 """How large the description of one item may be: no model reads a longer one, and it is parsed in one step."""
 
 
-async def _asked(connection: Lister, cursor: str | None, method: str) -> RawObject | None:
+async def _asked(connection: RequestForm, cursor: str | None, method: str) -> RawObject | None:
     """One page; None if the server does not know the method."""
     try:
         return await connection.list_page(method, cursor)
@@ -368,19 +330,6 @@ def _noun(method: str) -> str:
     return method.removesuffix("/list").replace("/", " ")
 
 
-def _info(tool: types.Tool) -> ToolInfo:
-    return ToolInfo(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description or "",
-        input_schema=MappingProxyType(tool.input_schema),
-        output_schema=MappingProxyType(tool.output_schema) if tool.output_schema is not None else None,
-        annotations=_dumped(tool.annotations),
-        meta=MappingProxyType(dict(tool.meta or {})),
-        needs_task=tool.execution is not None and tool.execution.task_support == "required",
-    )
-
-
 def tool_info(name: str, raw: Mapping[str, Any]) -> ToolInfo:
     """A tool from its server's description, under the name that it has in the hub."""
     return ToolInfo(
@@ -392,12 +341,6 @@ def tool_info(name: str, raw: Mapping[str, Any]) -> ToolInfo:
         annotations=MappingProxyType(dict(raw.get("annotations") or {})),
         meta=MappingProxyType(dict(raw.get("_meta") or {})),
     )
-
-
-def _dumped(annotations: types.ToolAnnotations | None) -> Mapping[str, Any]:
-    if annotations is None:
-        return MappingProxyType({})
-    return MappingProxyType(annotations.model_dump(by_alias=True, exclude_none=True))
 
 
 def task_support(raw: Mapping[str, Any]) -> str:

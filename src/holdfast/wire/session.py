@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -66,12 +66,13 @@ from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
 from holdfast.wire.listing import (
     HeaderMap,
+    Offer,
     Offers,
     ToolInfo,
     list_other_offers,
     list_tool_offers,
-    list_tools,
     task_support,
+    tool_info,
 )
 from holdfast.wire.raw_json import (
     BadJson,
@@ -195,9 +196,10 @@ class Connection:
 
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
-        infos = await _within(self.wire, list_tools(self._form, self._limits), within, "its list of tools")
-        self._task_tools = frozenset(info.name for info in infos if info.needs_task)
-        return infos
+        listing = list_tool_offers(self._form, self._limits, self._listed)
+        tools = (await _within(self.wire, listing, within, "its list of tools"))["tools"]
+        self._task_tools = _run_as_tasks(tools)
+        return tuple([tool_info(name, raw) for name, raw in tools])
 
     async def list_everything(self, *, within: float) -> Offers:
         """Tools, prompts, resources and templates, over all pages, within so many seconds.
@@ -209,7 +211,7 @@ class Connection:
         last = self._listed
         offers = await _within(self.wire, list_tool_offers(self._form, self._limits, last), within, "its list of tools")
         if last is None or offers["tools"] is not last["tools"]:
-            self._task_tools = frozenset(name for name, raw in offers["tools"] if task_support(raw) == "required")
+            self._task_tools = _run_as_tasks(offers["tools"])
         await list_other_offers(self._form, self._limits, offers, last, until=until)
         if last is None or not offers.equal(last):
             self._listed = last = offers
@@ -266,7 +268,7 @@ class Connection:
                     if exc.code != HEADER_MISMATCH:
                         raise
                     # The server did not act: it wants arguments as headers too. A listing tells which.
-                    await list_tools(form, self._limits)
+                    await list_tool_offers(form, self._limits)
                     sent, headers = form.addressed(method, params, caller)
                     result = await wire.call(method, sent, headers=headers, on_progress=request.progress)
                 if result.is_large:
@@ -363,6 +365,11 @@ def _timed_out(method: str, params: Fields, request: RequestInFlight, idle: floa
     waited, key = (within, "holdfast.call.hardTimeout") if request.hard and within != idle else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
     return TimedOut(doing=f"the result of {what}", after=waited, setting=key)
+
+
+def _run_as_tasks(tools: Iterable[Offer]) -> frozenset[str]:
+    """The tools that their server runs only as tasks."""
+    return frozenset(name for name, raw in tools if task_support(raw) == "required")
 
 
 def _ignore() -> None:
