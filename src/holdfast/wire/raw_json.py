@@ -31,6 +31,7 @@ import json.encoder
 import json.scanner
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import anyio.to_thread
@@ -386,22 +387,12 @@ def _has_many_commas(data: Bytes) -> bool:
 
     The name of a member has quotes. Where no quote is for long, there is one long text.
     """
-    most = MOST_MEMBERS
-    for step in _steps(data):
-        most -= step.count(b",") if b'"' in step else 0
-        if most < 0:
-            return True
-    return False
+    return _exceeds(MOST_MEMBERS, (step.count(b",") for step in _steps(data) if b'"' in step))
 
 
-def _has_many_items(data: Bytes) -> bool:
-    """Whether there may be more items than are split."""
-    most = MOST_ITEMS
-    for step in _steps(data):
-        most -= step.count(b",")
-        if most < 0:
-            return True
-    return False
+def _exceeds(most: int, counts: Iterable[int]) -> bool:
+    """Whether the sum is larger; it is not counted further than that."""
+    return any(total > most for total in accumulate(counts))
 
 
 def _steps(data: Bytes) -> Iterator[bytes]:
@@ -447,7 +438,7 @@ def _inside(bulk: _Bulk) -> int:
 
 def items(data: Bytes) -> list[Bytes]:
     """The items of a JSON array."""
-    if len(data) > SMALL_BYTES and _has_many_items(data):
+    if len(data) > SMALL_BYTES and _exceeds(MOST_ITEMS, (step.count(b",") for step in _steps(data))):
         raise BadJson("it has too many parts")
     try:
         return _ARRAY.decode(data)  # type: ignore[return-value]  # as above

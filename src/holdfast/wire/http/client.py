@@ -448,19 +448,22 @@ async def exchange(
     on_sending: Callable[[], None] | None = None,
 ) -> HttpAnswer:
     """One request and its answer, an error status too; ``ServerFailure`` if there is none."""
+    spec = ServerSpec(id="authorization", transport="http", url=url)
     with anyio.move_on_after(within):
-        peer = HttpPeer(
-            ServerSpec(id="authorization", transport="http", url=url), Limits(message_bytes=LARGEST_ANSWER), Redactor()
-        )
+        peer = HttpPeer(spec, Limits(message_bytes=LARGEST_ANSWER), Redactor())
         try:
             async with peer.request(
                 method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
             ) as response:
-                return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, peer.limits)))
+                return await _whole(response, peer.limits)
         finally:
             with anyio.CancelScope(shield=True):
                 await peer.aclose()
     raise ServerFailure(TimedOut(doing=doing, after=within))
+
+
+async def _whole(response: Response, limits: Limits) -> HttpAnswer:
+    return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, limits)))
 
 
 class ApiEvent(NamedTuple):
@@ -496,9 +499,7 @@ class ApiClient:
             async with self._peer.request(
                 method, httpx2.URL(self._base + path), headers=headers, content=body, doing=path
             ) as response:
-                return HttpAnswer(
-                    response.status, response.headers, bytes(await read_bounded(response, self._peer.limits))
-                )
+                return await _whole(response, self._peer.limits)
         raise ServerFailure(TimedOut(doing="its answer", after=within))
 
     async def events(self, path: str, *, silence: float) -> AsyncGenerator[ApiEvent | HttpAnswer, None]:
@@ -523,7 +524,7 @@ class ApiClient:
             response = await stack.enter_async_context(request)
             if response.status == 200 and content_type(response) == EVENT_STREAM:
                 return response
-            return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, self._peer.limits)))
+            return await _whole(response, self._peer.limits)
         raise ServerFailure(TimedOut(doing="its answer", after=within))
 
 
