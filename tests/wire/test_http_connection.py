@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from holdfast.config import CallPolicy
+from holdfast.config import CallPolicy, Limits, ServerSpec
+from holdfast.core import Redactor
 from holdfast.wire.http import connection as http1, pool as dialing
 from holdfast.wire.http.answer_parser import INFLATED_BYTES, BadEncoding, Disconnected, NotHttp
+from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
 from tests.harness.waiting import came_true
@@ -135,6 +137,36 @@ async def test_a_request_that_left_is_never_sent_again_when_its_connection_is_cl
         with pytest.raises(Disconnected):
             await post(pool)
     assert len(server.requests) == 2
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_what_may_be_sent_twice_is_repeated_on_a_new_connection_and_once() -> None:
+    server = Server(PLAIN, PLAIN, None, PLAIN)
+    async with peer_to(server) as send:
+        assert [*await asyncio.gather(send(), send())] == [b"ok", b"ok"]
+        assert await send() == b"ok"
+    assert (server.connections, len(server.requests)) == (3, 4), "the other one that was kept may be closed too"
+    server = Server(PLAIN, None, None, PLAIN)
+    async with peer_to(server) as send:
+        assert await send() == b"ok"
+        with pytest.raises(Disconnected):
+            await send()
+    assert len(server.requests) == 3
+
+
+@asynccontextmanager
+async def peer_to(handler: Handler) -> AsyncIterator[Callable[[], Awaitable[bytes | bytearray | None]]]:
+    async with serving(handler) as port:
+        spec = ServerSpec(id="a", transport="http", url=f"http://127.0.0.1:{port}/mcp")
+        peer = HttpPeer(spec, Limits(), Redactor())
+
+        async def send() -> bytes | bytearray | None:
+            return await (await peer.send("POST", peer.url, {}, b"{}", again=True)).read(100)
+
+        try:
+            yield send
+        finally:
+            await peer.aclose()
 
 
 @pytest.mark.parametrize(

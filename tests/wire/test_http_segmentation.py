@@ -161,6 +161,18 @@ async def test_an_answer_that_another_reader_may_split_otherwise_is_refused(head
     assert found[0] == "BrokenHttp", found
 
 
+@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.9\r\n", b"\r\n\r\n220 mail", b"HTTQ", b"http/1.1 200 OK"])
+async def test_a_peer_that_does_not_begin_as_http_does_is_refused_at_its_first_bytes(banner: bytes) -> None:
+    assert await _read([banner]) == ("NotHttp", "its answer does not begin as HTTP does")
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\n", b"HTTP/1.1 200 OK\r\nx: y\n\n"])
+async def test_a_head_whose_end_would_never_come_is_refused_at_once(begin: bytes) -> None:
+    found = await _read([begin])
+    assert isinstance(found, tuple)
+    assert found[0] == "BrokenHttp", found
+
+
 async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
     sent = ANSWERS[0] + b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nother"
     found = await _read([sent])
