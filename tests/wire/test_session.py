@@ -1,16 +1,23 @@
-"""What our modern requests say of a client: what it can do, in its own era and version."""
+"""A connection after its handshake: what its requests say of a client, which of them it sends, and what it lists."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import anyio
 import pytest
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
+from holdfast.config import Limits, ServerSpec
+from holdfast.core import Redactor
+from holdfast.wire.dial import Dialer
+from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.in_flight import Era
 from holdfast.wire.session import routing_headers, stamp
+from holdfast.wire.warden import Warden
+from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.requirement("LIFE-28")
 
@@ -60,3 +67,30 @@ def test_a_modern_request_says_in_headers_what_it_is() -> None:
         "mcp-method": "tools/list",
     }
     assert routing_headers("2027-01-01", "tools/call", "echo")["mcp-name"] == "echo"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("LIFE-26")
+async def test_every_list_is_read_in_its_time_and_a_call_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    call = HttpDispatcher.call
+
+    async def noted(self: HttpDispatcher, method: str, *args: Any, **options: Any) -> Any:
+        sent.append(method)
+        return await call(self, method, *args, **options)
+
+    monkeypatch.setattr(HttpDispatcher, "call", noted)
+    async with running("legacy") as origin, Warden() as warden:
+        spec = ServerSpec(id="a", transport="http", url=origin.url)
+        dialed = Dialer(warden=warden, limits=Limits()).connect(spec, within=10, redactor=Redactor())
+        with anyio.fail_after(20):
+            async with dialed as connection:
+                sent.clear()
+                await connection.call_tool("echo", {"text": "x"}, idle=10, within=10)
+                assert sent == ["tools/call"], "a server without tasks needs no list to know how to call"
+                offers = await connection.list_everything(within=10)
+                assert offers.failures == {}
+                assert {"tools", "prompts", "resources", "templates"} == offers.keys()
+                assert {info.name for info in await connection.list_tools(within=10)} == {
+                    name for name, _ in offers["tools"]
+                }
