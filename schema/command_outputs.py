@@ -179,6 +179,14 @@ class DecidedOutput(Versioned):
     approved: bool
 
 
+class LadderRung(TypedDict):
+    """One source of a user's credentials, and whether she can have one by it."""
+
+    rung: Literal["assertion", "exchange", "login", "shared"]
+    open: bool
+    words: str
+
+
 class LoginRow(TypedDict):
     """The credentials of a server. Only a login has more than its kind."""
 
@@ -195,6 +203,7 @@ class LoginRow(TypedDict):
     client_id: NotRequired[str]
     source: NotRequired[str]
     place: NotRequired[str]
+    ladder: NotRequired[list[LadderRung]]
 
 
 class AuthOutput(Versioned):

@@ -47,3 +47,12 @@ class Person:
             else:
                 return answer
         raise AssertionError(f"the pages do not end: {answer.url}")
+
+    async def log_in(self, link: str) -> httpx2.Response:
+        """Open a link of the hub, sign in where that is asked, press the button of the page, and agree."""
+        page = await self.visit(link)
+        form = filled_form(page, self.name)
+        assert form is not None, page.text
+        own = f"{page.url.scheme}://{page.url.netloc.decode()}"
+        sent = await self.http.post(page.url.join(form.action), data=form.fields, headers={"origin": own})
+        return await self.visit(str(sent.url.join(sent.headers["location"]))) if sent.is_redirect else sent

@@ -33,6 +33,7 @@ __all__ = [
     "python",
     "python_servers",
     "running_issuer",
+    "running_ladder",
 ]
 
 NODE_PROGRAMS = Path(__file__).with_name("servers")
@@ -105,6 +106,19 @@ def running_issuer(hub: str) -> Iterator[RealServers]:
         "SERVER_JWK": new_key([])[0],
     }
     with _running((everything.node(), NODE_PROGRAMS / "issuer.cjs"), environment) as servers:
+        yield servers
+
+
+@contextmanager
+def running_ladder(hub: str) -> Iterator[RealServers]:
+    """The providers and the MCP server of ``servers/ladder.cjs`` for the hub at an address."""
+    environment = {
+        "NODE_PATH": str(NODE_MODULES),
+        "HUB": hub,
+        "CLIENT_SECRET": SECRET,
+        "SERVER_JWK": new_key([])[0],
+    }
+    with _running((everything.node(), NODE_PROGRAMS / "ladder.cjs"), environment) as servers:
         yield servers
 
 

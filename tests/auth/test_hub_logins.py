@@ -169,7 +169,7 @@ async def test_an_authorization_server_that_is_away_costs_calls_and_nothing_else
         assert await peer.renewals() == 1, "it is left alone after the first"
         assert store.get(kept.key) == kept
         await peer.behave(token_status=0)
-        hub.registry.logins.renewer._pauses.clear()
+        hub.registry.logins.renewer.pauses.clear()
         assert (await hub.call_tool("files__read")).text == "read done"
 
 
@@ -183,7 +183,7 @@ async def test_a_load_that_meets_an_authorization_outage_tries_again(peer: Guard
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        logins.renewer._pauses.clear()
+        logins.renewer.pauses.clear()
         await peer.behave(token_status=0)
 
     outcome = (await Loader(peer.config(), logins=logins, sleep=sleep).load()).outcomes[0]

@@ -16,6 +16,7 @@ from holdfast.core.evidence import (
     BadConfig,
     CommandFault,
     CommandUnusable,
+    CredentialRefused,
     CredentialsUnavailable,
     Evidence,
     HttpStatus,
@@ -127,6 +128,14 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
     "the headers callable failed on the network": ("transient", [CredentialsUnavailable(type="E", network=True)]),
     "the headers callable failed otherwise": ("permanent", [CredentialsUnavailable(type="KeyError")]),
     "the login could not be renewed just now": ("transient", [TokenNotRenewed(reason="it is away")]),
+    "the user's token could not be exchanged just now": (
+        "transient",
+        [TokenNotRenewed(reason="it is away", exchanged=True)],
+    ),
+    "the authorization server gives the user no token": (
+        "denied",
+        [CredentialRefused(reason="it said no", hint="ask its operator")],
+    ),
     "the hub has no free file descriptors": ("transient", [OutOfDescriptors(limit=64)]),
     "anything unforeseen": ("permanent", [Unexpected(type="KeyError")]),
 }

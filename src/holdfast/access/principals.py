@@ -41,6 +41,7 @@ __all__ = [
     "ClientKey",
     "HubPrincipals",
     "Principal",
+    "SubjectTokenStore",
     "TokenPolicy",
     "TokensFile",
     "TrustedGateway",
@@ -70,6 +71,16 @@ class Verify(Protocol):
 
     async def __call__(self, token: str, path: str = "") -> Principal | None:
         """The principal of a token for the endpoint at a path, empty for the hub itself; None if it does not verify."""
+
+
+class SubjectTokenStore(Protocol):
+    """Gets the verified tokens of users, which an authorization server may exchange for others (AUTH-6)."""
+
+    def wants(self, principal: str, token: str) -> bool:
+        """Whether a token of a user is news here."""
+
+    def note(self, principal: str, token: str) -> None:
+        """A user sent this token, which was verified for her."""
 
 
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -232,6 +243,8 @@ class TokenPolicy:
     verify: Verify | None = field(default=None, repr=False)
     """Verifies any other token, such as a JWT: its signature, issuer, audience and time."""
     gateway: TrustedGateway | None = None
+    subjects: SubjectTokenStore | None = field(default=None, repr=False)
+    """Gets the tokens that ``verify`` accepted; None where no server needs them."""
 
     def __post_init__(self) -> None:
         if not self.tokens and self.verify is None and self.file is None and self.gateway is None:
@@ -255,12 +268,24 @@ class TokenPolicy:
         if self.gateway is not None:
             named = self.gateway.find(headers, client_verified=client_verified, client_names=client_names)
             if named is not None:
+                await self._note_passed_on(named, _bearer_in(headers), path)
                 return named
-        given = headers.get("authorization", "")
-        if len(given) > LONGEST_CREDENTIAL:
-            return None
-        kind, _, token = given.partition(" ")
-        return await self.principal(token.strip(), path) if kind.lower() == "bearer" else None
+        token = _bearer_in(headers)
+        found = await self.principal(token, path) if token is not None else None
+        if found is not None and token is not None and found.source == "jwt" and self.subjects is not None:
+            self.subjects.note(found.name, token)
+        return found
+
+    async def _note_passed_on(self, named: Principal, token: str | None, path: str) -> None:
+        """Note the token that a gateway passes on, if it is a token for this hub, of the user whom the gateway names.
+
+        A gateway that knows its users by a cookie may pass on any header of theirs.
+        """
+        if token is None or self.verify is None or self.subjects is None or not self.subjects.wants(named.name, token):
+            return
+        holder = await self.verify(token, path)
+        if holder is not None and holder.name.partition("#")[2] == named.name.partition("#")[2]:
+            self.subjects.note(named.name, token)
 
     async def principal(self, token: str, path: str = "") -> Principal | None:
         """Return the holder of a bearer token for an endpoint; None if the token is unknown."""
@@ -280,6 +305,13 @@ class TokenPolicy:
             if hmac.compare_digest(_digest(known), digest):
                 return Principal(name=name, source="token")
         return self.file.holder(digest) if self.file is not None else None
+
+
+def _bearer_in(headers: Mapping[str, str]) -> str | None:
+    """The bearer token of a request; None if it has none, or one that is too long."""
+    given = headers.get("authorization", "")
+    kind, _, token = given.partition(" ")
+    return token.strip() if kind.lower() == "bearer" and len(given) <= LONGEST_CREDENTIAL else None
 
 
 class HubPrincipals:

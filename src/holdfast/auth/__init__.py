@@ -24,6 +24,12 @@ if TYPE_CHECKING:
         read_entry as read_entry,
         write_entry as write_entry,
     )
+    from holdfast.auth.ladder import (
+        Ladders as Ladders,
+        RungStatus as RungStatus,
+        SubjectTokens as SubjectTokens,
+        rungs_of as rungs_of,
+    )
     from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
@@ -37,7 +43,12 @@ if TYPE_CHECKING:
         unverified_claims as unverified_claims,
     )
     from holdfast.auth.registration import known_client as known_client
-    from holdfast.auth.sign_in import PendingSignIn as PendingSignIn, SignInClient as SignInClient
+    from holdfast.auth.sign_in import (
+        SIGN_IN as SIGN_IN,
+        IdTokens as IdTokens,
+        PendingSignIn as PendingSignIn,
+        SignInClient as SignInClient,
+    )
     from holdfast.auth.token_store import (
         GrantStore as GrantStore,
         StoreUnusable as StoreUnusable,

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey, Source, canonical
-from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
+from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, request_tokens
 from holdfast.auth.token_store import GrantStore, StoreReader, StoreUnusable, TokenStore
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line, delay
@@ -32,6 +32,7 @@ __all__ = [
     "CredentialKind",
     "LoginStatus",
     "Logins",
+    "Pauses",
     "RefreshOutcome",
     "Refreshed",
     "Renewer",
@@ -229,6 +230,11 @@ class Bearer:
         """The state of the login, and the command for a new one."""
         return Login(state=self._state(), command=self._command)
 
+    async def is_there(self) -> bool:
+        """Whether there is a login, accepted or not."""
+        grant = self._renewer.reading.grant_of(self._server)
+        return (await self._grant() if grant == "unknown" else grant) is not None
+
     async def _grant(self) -> Grant | None:
         await self._renewer.up_to_date()
         return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
@@ -274,11 +280,64 @@ LONGEST_PAUSE = 60.0
 
 @dataclass
 class _Pause:
-    """The pause after a failed renewal."""
+    """The pause after a failed request for a token."""
 
     failures: int
     until: float
     reason: str
+
+
+class Pauses:
+    """The pauses after requests for tokens that had no answer, by what was asked for. Tests pass time and chance."""
+
+    def __init__(self, now: Callable[[], float], chance: Callable[[], float], *, exchanged: bool = False) -> None:
+        self._now = now
+        self._chance = chance
+        self._exchanged = exchanged
+        self._pauses: dict[Hashable, _Pause] = {}
+
+    def check(self, key: Hashable) -> None:
+        """Raise the last failure again, without a request, while its pause lasts."""
+        pause = self._pauses.get(key)
+        left = pause.until - self._now() if pause is not None else 0.0
+        if pause is not None and 0 < left <= LONGEST_PAUSE:  # a longer pause means that the clock was set back
+            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=left, exchanged=self._exchanged))
+
+    def failed(self, key: Hashable, why: NoTokenAnswer) -> ServerFailure:
+        """Begin a pause, longer than the one before; returns what to raise."""
+        before = self._pauses.get(key)
+        failures = before.failures + 1 if before is not None else 1
+        wait = delay(failures, base=FIRST_PAUSE, chance=self._chance(), retry_after=why.retry_after)
+        wait = min(wait, LONGEST_PAUSE)
+        self._pauses[key] = _Pause(failures=failures, until=self._now() + wait, reason=why.reason)
+        return ServerFailure(TokenNotRenewed(reason=why.reason, retry_after=wait, exchanged=self._exchanged))
+
+    def answered(self, key: Hashable) -> None:
+        """There was an answer."""
+        self._pauses.pop(key, None)
+
+    def clear(self) -> None:
+        """End all pauses."""
+        self._pauses.clear()
+
+    def __repr__(self) -> str:
+        return f"<Pauses {len(self._pauses)}>"
+
+
+async def request_renewal(grant: Grant, *, allow_plain_http: bool, on_sending: Callable[[], None]) -> IssuedTokens:
+    """Ask for new tokens with the refresh token. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
+    form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or ""}
+    form["resource"] = grant.named_resource
+    return await request_tokens(
+        grant.token_endpoint, form, client=grant.client, allow_plain_http=allow_plain_http, on_sending=on_sending
+    )
+
+
+class RequestRenewal(Protocol):
+    """Asks for new tokens with the refresh token of a grant."""
+
+    async def __call__(self, grant: Grant, *, allow_plain_http: bool, on_sending: Callable[[], None]) -> IssuedTokens:
+        """The new tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``. ``on_sending``: see ``request_tokens``."""
 
 
 class _Unsaved(NamedTuple):
@@ -297,13 +356,14 @@ class Renewer:
         *,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
+        request: RequestRenewal = request_renewal,
     ) -> None:
         self.store = store
         self.reading = StoreReader(store)
         self.now = now
-        self._chance = chance
+        self._request = request
         self._turns: dict[GrantKey, anyio.Lock] = {}
-        self._pauses: dict[GrantKey, _Pause] = {}
+        self.pauses = Pauses(lambda: self.now(), chance)  # noqa: PLW0108 - a test stops the clock
         self._unsaved: dict[GrantKey, _Unsaved] = {}
 
     async def up_to_date(self) -> None:
@@ -336,7 +396,7 @@ class Renewer:
             return grant  # another task or process renewed it while we waited
         if grant is None or not grant.refreshable:
             return None
-        self._check_pause(key)
+        self.pauses.check(key)
         with anyio.CancelScope() as scope:
             # Once the request is sent, the old refresh token may be invalid.
             # A cancelled caller must not lose the answer with the new one.
@@ -357,20 +417,17 @@ class Renewer:
         return await self._keep_renewed(unsaved)
 
     async def _ask(self, grant: Grant, plain_http: bool, on_sending: Callable[[], None]) -> Grant | None:
-        form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or ""}
-        form["resource"] = grant.named_resource
         try:
-            given = await request_tokens(
-                grant.token_endpoint, form, client=grant.client, allow_plain_http=plain_http, on_sending=on_sending
-            )
+            given = await self._request(grant, allow_plain_http=plain_http, on_sending=on_sending)
         except NoTokenAnswer as exc:
-            raise self._paused(grant.key, exc) from exc
+            raise self.pauses.failed(grant.key, exc) from exc
         except TokenRefused as exc:
             if not exc.final:
-                raise self._paused(grant.key, NoTokenAnswer(f"the authorization server answered {exc}")) from exc
+                why = NoTokenAnswer(f"the authorization server answered {exc}")
+                raise self.pauses.failed(grant.key, why) from exc
             await self._keep(replace(grant, refused=exc.code))
             return None
-        self._pauses.pop(grant.key, None)
+        self.pauses.answered(grant.key)
         renewed = replace(
             grant,
             access_token=given.access_token,
@@ -388,18 +445,3 @@ class Renewer:
 
     async def _keep(self, grant: Grant) -> Grant:
         return await anyio.to_thread.run_sync(self.store.put, grant)
-
-    def _check_pause(self, key: GrantKey) -> None:
-        """Raise the last failure again, without a request, while its pause lasts."""
-        pause = self._pauses.get(key)
-        left = pause.until - self.now() if pause is not None else 0.0
-        if pause is not None and 0 < left <= LONGEST_PAUSE:  # a longer pause means that the clock was set back
-            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=left))
-
-    def _paused(self, key: GrantKey, why: NoTokenAnswer) -> ServerFailure:
-        before = self._pauses.get(key)
-        failures = before.failures + 1 if before is not None else 1
-        wait = delay(failures, base=FIRST_PAUSE, chance=self._chance(), retry_after=why.retry_after)
-        wait = min(wait, LONGEST_PAUSE)
-        self._pauses[key] = _Pause(failures=failures, until=self.now() + wait, reason=why.reason)
-        return ServerFailure(TokenNotRenewed(reason=why.reason, retry_after=wait))

@@ -151,6 +151,8 @@ class Grant:
     """Identifies the login; a renewal keeps it."""
     refused: str = ""
     """Why the authorization server no longer renews it; empty while it does."""
+    ends_at: float | None = None
+    """When the hub itself ends it, in seconds since 1970; None for a login that ends by a logout alone."""
     source: Source = "file"
 
     @property

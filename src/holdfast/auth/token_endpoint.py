@@ -41,6 +41,7 @@ __all__ = [
     "ANSWER_SECONDS",
     "METHODS",
     "UNKNOWN_CLIENT",
+    "UNUSABLE_ID_TOKEN",
     "WITH_SECRET",
     "IssuedTokens",
     "NoTokenAnswer",
@@ -70,7 +71,11 @@ UNKNOWN_CLIENT = frozenset(
 )
 """The errors for a client that is not known, or did not prove who it is. The last three are GitHub's and Slack's."""
 
+UNUSABLE_ID_TOKEN = "unusable_id_token"  # noqa: S105 - no token
+"""Holdfast's own word for a renewal that gave no ID token of the same person."""
+
 _FINAL = UNKNOWN_CLIENT | {
+    UNUSABLE_ID_TOKEN,
     "bad_refresh_token",
     "invalid_grant",
     "invalid_refresh_token",
@@ -85,12 +90,14 @@ _PROVEN = frozenset({"dpop", "mac", "pop", "n_a"})
 its own `user`."""
 
 _SECRET_FIELDS = (
+    "assertion",
     "client_assertion",
     "client_secret",
     "code",
     "code_verifier",
     "device_code",
     "refresh_token",
+    "subject_token",
 )
 """What an answer must not repeat to a person. The other fields are words, which an error may be made of."""
 

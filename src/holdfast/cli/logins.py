@@ -28,7 +28,7 @@ from holdfast.core import command_line, plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus
+    from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus, RungStatus
 
 __all__ = ["auth_app", "log_in_to", "login", "logout"]
 
@@ -322,10 +322,11 @@ def status(
     found = load_trusted(config)
     now = time.time()
     statuses = _statuses(found, user)
+    rungs = _rungs(found, user, now)
     if as_json:
-        print_json({"servers": [_login_data(one, now) for one in statuses]})
+        print_json({"servers": [_login_data(one, now) | _rung_data(rungs, one) for one in statuses]})
     else:
-        _show_logins(statuses, now)
+        _show_logins(statuses, now, rungs)
     raise typer.Exit(0 if all(one.kind != "login" or _is_valid_login(one, now) for one in statuses) else 1)
 
 
@@ -333,6 +334,20 @@ def _statuses(config: Config, user: str | None) -> list[LoginStatus]:
     store = store_of(user)
     servers = [one for one in config.servers.values() if user is None or one.sharing == "per-user"]
     return [holdfast.auth.status_of(server, store) for server in servers if not server.problems]
+
+
+def _rungs(config: Config, user: str | None, now: float) -> dict[str, tuple[RungStatus, ...]]:
+    """By server, where a user's credentials come from beside her login; empty for the hub's own logins."""
+    store = store_of(user)
+    if not isinstance(store, holdfast.auth.UserGrants):
+        return {}
+    servers = [one for one in config.servers.values() if one.sharing == "per-user" and not one.problems]
+    return {one.id: found for one in servers if (found := holdfast.auth.rungs_of(one, store, now))}
+
+
+def _rung_data(rungs: dict[str, tuple[RungStatus, ...]], status: LoginStatus) -> dict[str, Any]:
+    found = rungs.get(status.server_id)
+    return {"ladder": [asdict(one) for one in found]} if found is not None else {}
 
 
 def _show_users(*, as_json: bool) -> None:
@@ -347,7 +362,10 @@ def _show_users(*, as_json: bool) -> None:
             ends = f"; its token ends {until(one.expires_at, now)}" if one.expires_at is not None else ""
             renewed = " and is renewed" if one.refreshable and ends else ""
             words = f"was refused ({one.refused})" if one.refused else f"logged in{ends}{renewed}"
-        print_line((plain(one.principal), "bold"), f"  {one.resource}  {words}")
+        if one.resource == holdfast.auth.SIGN_IN:
+            words = words.replace("logged in", "signed in", 1)
+        where = "the hub" if one.resource == holdfast.auth.SIGN_IN else one.resource
+        print_line((plain(one.principal), "bold"), f"  {where}  {words}")
     if not logins:
         print_note("no user of the hub has a login")
 
@@ -372,13 +390,15 @@ def _login_data(status: LoginStatus, now: float) -> dict[str, Any]:
     }
 
 
-def _show_logins(statuses: list[LoginStatus], now: float) -> None:
+def _show_logins(statuses: list[LoginStatus], now: float, rungs: dict[str, tuple[RungStatus, ...]]) -> None:
     for one in statuses:
         style, words = _login_words(one, now)
         print_line((one.server_id, "bold"), "  ", (words, style))
         if one.kind == "login":
             scope = f"for {one.scope}, " if one.scope else ""
             print_line((f"  {scope}by {one.issuer}, kept in {one.place}", "dim"))
+        for rung in rungs.get(one.server_id, ()):
+            print_line(f"  {rung.rung}: ", ("yes", "green") if rung.open else ("no", "dim"), f", {rung.words}")
     if not statuses:
         print_note("no servers are configured")
 

@@ -28,7 +28,7 @@ from pydantic_core import ErrorDetails
 
 from holdfast.config.expand import EnvFile, Expansion, expand, read_env_file, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
-from holdfast.config.file_models import SERVER_KEYS, OAuthFile, ServerFile, oauth_settings
+from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, oauth_settings
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
@@ -40,6 +40,7 @@ from holdfast.config.spec import (
     hub_url,
     is_key_text,
 )
+from holdfast.core import is_loopback
 from holdfast.errors import Problem
 
 __all__ = [
@@ -111,7 +112,7 @@ log = logging.getLogger("holdfast.config")
 _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
 _PROCESS_KEYS = ("args", "env", "envFile", "cwd")
-_REQUEST_KEYS = ("headers", "allowPlainHttp", "oauth")
+_REQUEST_KEYS = ("headers", "allowPlainHttp", "oauth", "credentials")
 _RUN_KEYS = ("era", "sharing", "scope", "lazy")
 """What the hub decides that has the server."""
 
@@ -343,6 +344,7 @@ class _DefinitionReader:
             headers=MappingProxyType(dict(model.headers)),
             allow_plain_http=model.allow_plain_http,
             oauth=oauth_settings(model.oauth),
+            credentials=credential_ladder(model.credentials),
             tools=_tool_filter(model),
             approvals=_approvals(self._id, model),
             prefix=model.prefix,
@@ -359,7 +361,7 @@ class _DefinitionReader:
                 headers=model.headers,
                 url=url,
                 args=model.args,
-                expanded=[*self._found.secrets, *_oauth_secrets(model.oauth)],
+                expanded=[*self._found.secrets, *_client_secrets(model)],
             ),
         )
 
@@ -385,6 +387,10 @@ def _contradictions(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
     yield from _identity_faults(given)
     if given.get("sharing") == "per-user":
         yield from _per_user_faults(given)
+    elif "credentials" in given:
+        hint = 'add "sharing": "per-user", or remove it: a server that its users share has one login, of the hub'
+        yield _DefinitionFault(("credentials",), "`credentials` are for a server that is `per-user`", hint, at_key=True)
+    yield from _credential_faults(given)
     tools = given.get("tools")
     if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
         message = "`includeTools` and `tools` both say which tools to show"
@@ -422,6 +428,33 @@ def _per_user_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
             yield _DefinitionFault(("sharing",), message, f"remove `{key}`, or let its users share the server")
 
 
+def _credential_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+    """A user's credential leaves the hub only over TLS, or within this machine."""
+    ladder = given.get("credentials")
+    for rung in ("assertion", "exchange"):
+        service = ladder.get(rung) if isinstance(ladder, Mapping) else None
+        if not isinstance(service, Mapping):
+            continue
+        url = service.get("tokenUrl")
+        if isinstance(url, str) and _is_plain_http(url) and not read_flag(given.get("allowPlainHttp", False)):
+            message = f"`credentials.{rung}.tokenUrl` is an unencrypted address: users' tokens would be sent there"
+            hint = 'use https, or set `"allowPlainHttp": true` for this server if the network is trusted'
+            yield _DefinitionFault(("credentials", rung, "tokenUrl"), message, hint)
+        if service.get("form") == "on-behalf-of" and not service.get("scope"):
+            message = "`credentials.exchange` lacks `scope`, which the form `on-behalf-of` needs"
+            hint = 'write the scope of the server there, as in "api://tracker/.default"'
+            yield _DefinitionFault(("credentials", rung), message, hint)
+
+
+def _is_plain_http(url: str) -> bool:
+    """Whether an address is neither over TLS nor on this machine; one that is none is a fault of its own."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme.lower() == "http" and not is_loopback(parts.hostname or "")
+    except ValueError:
+        return False
+
+
 def _transport_faults(given: Mapping[str, object], urls: list[str]) -> Iterator[_DefinitionFault]:
     declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
     type_key = next((key for key in _TYPE_KEYS if key in given), "type")
@@ -452,9 +485,11 @@ def _disagreement(given: Mapping[str, object], keys: tuple[str, ...], message: s
         yield _DefinitionFault((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
 
 
-def _oauth_secrets(oauth: OAuthFile) -> list[str]:
-    key = oauth.private_key or ""
-    return [oauth.client_secret or "", key if is_key_text(key) else ""]
+def _client_secrets(model: ServerFile) -> list[str]:
+    """The secrets of the hub at authorization servers."""
+    clients = (model.oauth, model.credentials.assertion, model.credentials.exchange)
+    given = [(one.client_secret or "", one.private_key or "") for one in clients if one is not None]
+    return [text for secret, key in given for text in (secret, key if is_key_text(key) else "")]
 
 
 def _transport(model: ServerFile, url: str) -> Transport:

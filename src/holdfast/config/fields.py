@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from holdfast.config.jsonc import quoted
 from holdfast.config.settings import ApprovalMode, ToolsMode
-from holdfast.config.spec import UNIX, EraChoice, Identity, ServerScope, Sharing, Transport
+from holdfast.config.spec import UNIX, EraChoice, ExchangeForm, Identity, ServerScope, Sharing, Transport
 from holdfast.core import LONGEST_NAME, NAME_LENGTH, SHORTEST_NAME
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Duration",
     "EnvName",
     "EraName",
+    "ExchangeFormName",
     "Factor",
     "Flag",
     "HeaderName",
@@ -603,6 +604,10 @@ SharingName: TypeAlias = Annotated[
     _Choice(
         'write "per-client" for a connection of each client, "per-user" for one of each user with her own login',
     ),
+]
+ExchangeFormName: TypeAlias = Annotated[
+    ExchangeForm,
+    _Choice('write "token-exchange" for RFC 8693, "on-behalf-of" for Microsoft Entra ID'),
 ]
 IdentityName: TypeAlias = Annotated[
     Identity,

@@ -21,6 +21,7 @@ from holdfast.config.fields import (
     CallTimeout,
     EnvName,
     EraName,
+    ExchangeFormName,
     Flag,
     HeaderName,
     HeaderValue,
@@ -40,18 +41,20 @@ from holdfast.config.fields import (
     kind_of,
 )
 from holdfast.config.settings import Settings
-from holdfast.config.spec import OAuthSettings, ServerSpec
+from holdfast.config.spec import CredentialLadder, ExchangeForm, OAuthSettings, ServerSpec, TokenService
 
 __all__ = [
     "CONNECTION_KEYS",
     "SERVER_KEYS",
     "TOP_KEYS",
     "ConfigFile",
+    "CredentialsFile",
     "OAuth",
     "OAuthFile",
     "ServerFile",
     "SettingsFile",
     "ToolsFile",
+    "credential_ladder",
     "is_oauth_key",
     "meaning",
     "oauth_settings",
@@ -148,6 +151,102 @@ class OAuthFile(BaseModel):
     token_url: Url | None = Field(default=None, description="The token endpoint, if it publishes no metadata.")
     device_authorization_url: Url | None = Field(
         default=None, description="The device authorization endpoint, if its metadata has none."
+    )
+
+
+class TokenServiceFile(BaseModel):
+    """The authorization server of a rung, and the hub as its client."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    token_url: Url = Field(
+        description="The token endpoint. A user's credential is sent there and nowhere else: https, or this machine."
+    )
+    client_id: Text = Field(description="The hub's client id there.")
+    client_secret: Text | None = Field(
+        default=None, description="The secret that goes with `clientId`: best written as `${env:NAME}`."
+    )
+    private_key: Text | None = Field(
+        default=None,
+        description="The private key of `clientId`, for `private_key_jwt`: the path of its file (PEM or JWK), or the"
+        " key itself, best written as `${env:NAME}`.",
+    )
+    resource: Annotated[str, BeforeValidator(_resource), WithJsonSchema(_RESOURCE)] | None = Field(
+        default=None,
+        description="The `resource` to ask for a token for. Default: the address of the server. `false` sends none.",
+    )
+    scope: _Scopes = Field(default=(), description="The scopes to ask for.")
+
+
+class AssertionFile(TokenServiceFile):
+    """Identity assertion: the issuer of the hub's users vouches for a user at the server's authorization server."""
+
+    issuer: Url = Field(description="The authorization server of the server, as its metadata names it.")
+
+
+class ExchangeFile(TokenServiceFile):
+    """Token exchange: a user's token for the hub becomes her token for the server."""
+
+    form: ExchangeFormName = Field(
+        default="token-exchange",
+        description="`token-exchange`: RFC 8693. `on-behalf-of`: the form of Microsoft Entra ID.",
+    )
+    audience: Text | None = Field(
+        default=None,
+        description="The `audience` to ask for, where the authorization server knows the server by a name. Then no"
+        " `resource` is sent unless it is written.",
+    )
+
+
+class CredentialsFile(BaseModel):
+    """Where the credentials of each user come from: assertion, exchange, her own login, the hub's. The order is fixed.
+
+    Her own login is as `oauth` describes it; `"oauth": false` leaves it out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    assertion: AssertionFile | None = Field(
+        default=None,
+        description="Identity assertion (ID-JAG), for users who signed in to the hub at its issuer.",
+    )
+    exchange: ExchangeFile | None = Field(
+        default=None, description="Token exchange, for users whose clients send a JWT to the hub."
+    )
+    shared: Flag = Field(
+        default=False,
+        description="Whether a user without a credential of her own acts with the login of the hub. A user who has"
+        " one never does.",
+    )
+
+
+def credential_ladder(file: CredentialsFile) -> CredentialLadder:
+    """The ladder of the file's object."""
+    return CredentialLadder(
+        assertion=_token_service(file.assertion) if file.assertion is not None else None,
+        exchange=_token_service(file.exchange) if file.exchange is not None else None,
+        shared=file.shared,
+    )
+
+
+def _token_service(file: AssertionFile | ExchangeFile) -> TokenService:
+    form, audience, issuer, resource = "token-exchange", "", "", file.resource
+    if isinstance(file, AssertionFile):
+        issuer = file.issuer
+    else:
+        form, audience = file.form, file.audience or ""
+        by_name = form == "on-behalf-of" or audience
+        resource = "" if resource is None and by_name else resource
+    return TokenService(
+        token_url=file.token_url,
+        client_id=file.client_id,
+        client_secret=file.client_secret,
+        private_key=file.private_key,
+        form=cast("ExchangeForm", form),
+        issuer=issuer,
+        audience=audience,
+        resource=resource,
+        scope=file.scope,
     )
 
 
@@ -334,6 +433,10 @@ class ServerFile(_FileModel):
         default=False, description="Allow credentials to go over plain http to a host that is not this machine."
     )
     oauth: OAuth = Field(default=OAuthFile(), description="How to log in to it, if the server does not announce it.")
+    credentials: CredentialsFile = Field(
+        default=CredentialsFile(),
+        description="Where the credentials of its users come from, for a server that is `per-user`.",
+    )
 
 
 def _section(name: str, settings: type[Any]) -> type[BaseModel]:

@@ -163,6 +163,7 @@ class _ServerValues:
                 yield _value(f"headers.{name}", MASK, self._origin(("headers", name)))
         yield self._value("allowPlainHttp", server.allow_plain_http)
         yield from self._oauth()
+        yield from self._credentials()
 
     def _oauth(self) -> Iterator[Described]:
         """The login settings in the definition; the server announces the others."""
@@ -175,6 +176,17 @@ class _ServerValues:
                 shown: Shown = tuple(map(str, value)) if isinstance(value, list) else str(value)
                 shown = MASK if hidden else value if isinstance(value, bool) else shown
                 yield _value(f"oauth.{key}", shown, self._origin(("oauth", key)), redactor=self._redactor)
+
+    def _credentials(self) -> Iterator[Described]:
+        """Where the credentials of users come from, as the definition says it."""
+        given = self._definition.given.get("credentials")
+        for rung, service in given.items() if isinstance(given, Mapping) else ():
+            for key, value in service.items() if isinstance(service, Mapping) else ((None, service),):
+                path = ("credentials", rung) if key is None else ("credentials", rung, key)
+                hidden = key == "clientSecret" or (key == "privateKey" and is_key_text(str(value)))
+                shown: Shown = tuple(map(str, value)) if isinstance(value, list) else str(value)
+                shown = MASK if hidden else value if isinstance(value, bool) else shown
+                yield _value(".".join(path), shown, self._origin(path), redactor=self._redactor)
 
     def _value(self, key: str, value: Shown, *written_as: str) -> Described:
         """A value, and the place of the first of its spellings that the definition has."""

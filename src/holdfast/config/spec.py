@@ -20,7 +20,9 @@ __all__ = [
     "IDENTITY_HEADERS",
     "UNIX",
     "Config",
+    "CredentialLadder",
     "EraChoice",
+    "ExchangeForm",
     "HeaderSource",
     "Identity",
     "OAuthSettings",
@@ -29,6 +31,7 @@ __all__ = [
     "Sharing",
     "Target",
     "Targets",
+    "TokenService",
     "ToolFilter",
     "Transport",
     "hub_url",
@@ -100,6 +103,37 @@ class OAuthSettings:
     device_authorization_url: str | None = None
 
 
+ExchangeForm: TypeAlias = Literal["token-exchange", "on-behalf-of"]
+"""RFC 8693, or the form of Microsoft Entra ID."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenService:
+    """An authorization server that gives the hub a token for a user. Her credential goes to ``token_url`` alone."""
+
+    token_url: str
+    client_id: str
+    client_secret: str | None = field(default=None, repr=False)
+    private_key: str | None = field(default=None, repr=False)
+    form: ExchangeForm = "token-exchange"
+    issuer: str = ""
+    """Whom an identity assertion is for; empty for an exchange."""
+    audience: str = ""
+    resource: str | None = None
+    """The `resource` that requests name: None for the address of the server, empty for none."""
+    scope: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CredentialLadder:
+    """Where the credentials of a server's users come from, beside their own logins. The order is fixed."""
+
+    assertion: TokenService | None = None
+    exchange: TokenService | None = None
+    shared: bool = False
+    """Whether a user who has no credential of her own acts with the login of the hub."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec:
     """One configured server, usable or not.
@@ -123,6 +157,8 @@ class ServerSpec:
     """The hub of the same fleet that has this server: ``HOST:PORT`` or ``unix:PATH``; empty if there is none."""
     allow_plain_http: bool = False
     oauth: OAuthSettings = OAuthSettings()
+    credentials: CredentialLadder = CredentialLadder()
+    """Where the credentials of its users come from, for a server that is per user."""
     tools: ToolFilter = ToolFilter()
     prefix: str | None = None
     enabled: bool = True

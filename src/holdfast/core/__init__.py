@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Challenge as Challenge,
         CommandFault as CommandFault,
         CommandUnusable as CommandUnusable,
+        CredentialRefused as CredentialRefused,
         CredentialsUnavailable as CredentialsUnavailable,
         Evidence as Evidence,
         HttpStatus as HttpStatus,

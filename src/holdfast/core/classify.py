@@ -34,6 +34,8 @@ the hub that has the server calls it denied            denied
 the headers callable failed on the network             transient
 the headers callable failed otherwise                  permanent
 the login could not be renewed just now                transient
+the user's token could not be exchanged just now       transient
+the authorization server gives the user no token       denied
 the hub has no free file descriptors                   transient
 anything unforeseen                                    permanent
 =====================================================  ==========================================
@@ -53,6 +55,7 @@ from holdfast.core.evidence import (
     Challenge,
     CommandFault,
     CommandUnusable,
+    CredentialRefused,
     CredentialsUnavailable,
     Evidence,
     HttpStatus,
@@ -157,6 +160,13 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
                 reason=f"the program that gives its headers failed ({evidence.type})",
                 hint="the callable passed as `headers` must return a mapping of strings",
             )
+        case TokenNotRenewed(exchanged=True):
+            return Verdict(
+                status="transient",
+                reason=f"the hub could not get this user's token for it just now ({evidence.reason})",
+                hint="nothing is to be done: the hub asks again as soon as the authorization server answers",
+                retry_after=evidence.retry_after,
+            )
         case TokenNotRenewed():
             return Verdict(
                 status="transient",
@@ -164,6 +174,8 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
                 hint="the login is still valid: the token is renewed as soon as the authorization server answers",
                 retry_after=evidence.retry_after,
             )
+        case CredentialRefused():
+            return Verdict(status="denied", reason=evidence.reason, hint=evidence.hint)
         case OutOfDescriptors():
             return Verdict(
                 status="transient",
@@ -303,6 +315,9 @@ def _forbidden(seen: HttpStatus, said: str) -> Verdict:
 def _wants_login(login: Login, challenge: Challenge) -> Verdict:
     """The definition has no credentials of its own: a person has to log in."""
     why, hint = _LOGIN[login.state]
+    if login.state is LoginState.EXCHANGED:
+        return Verdict(status="denied", reason=f"{why} (HTTP 401)", hint=hint)
+    hint = login.note or hint
     if login.state is LoginState.NONE and not challenge.made:
         why = "it asks for credentials and none are configured"
     return Verdict(status="denied", reason=f"{why} (HTTP 401): run `{login.command}`", hint=hint)
@@ -312,6 +327,12 @@ def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdic
     """The verdict names the scope. A person asks for it: Holdfast never takes more rights silently."""
     wanted = " ".join(challenge.scope)
     named = f"the scope {quoted_name(wanted, 200, ticks=True)}" if wanted else "a scope that it does not name"
+    if login.state is LoginState.EXCHANGED:
+        return Verdict(
+            status="denied",
+            reason=f"it asks for {named}, which the user's token does not have (HTTP {seen.status})",
+            hint="write the scope into `credentials` of its definition, if the user may have it",
+        )
     paste = challenge.scope_to_paste
     command = f"{login.command} --scope {shlex.quote(paste)}" if paste else login.command
     return Verdict(
@@ -445,6 +466,10 @@ _LOGIN = {
     LoginState.GOOD: (
         "it rejected the login",
         "if it rejects a new login too, it and its authorization server disagree: tell their operators",
+    ),
+    LoginState.EXCHANGED: (
+        "it rejected the token that the hub got for this user",
+        "it and the authorization server in `credentials` of its definition disagree: tell their operators",
     ),
 }
 

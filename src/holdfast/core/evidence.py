@@ -33,6 +33,7 @@ __all__ = [
     "Challenge",
     "CommandFault",
     "CommandUnusable",
+    "CredentialRefused",
     "CredentialsUnavailable",
     "Evidence",
     "HttpStatus",
@@ -142,6 +143,7 @@ class LoginState(Enum):
     EXPIRED = "expired"
     REFUSED = "refused"
     GOOD = "good"
+    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +152,11 @@ class Login:
 
     state: LoginState
     """``EXPIRED``: it expired and cannot be renewed. ``REFUSED``: the authorization server refuses to renew it.
-    ``GOOD``: no fault is known."""
+    ``GOOD``: no fault is known. ``EXCHANGED``: the hub gets the token itself, and no login helps."""
     command: str
-    """``holdfast login github``"""
+    """``holdfast login github``; empty where no login helps."""
+    note: str = ""
+    """Why no other credential of the user could be used, in words; empty where the server takes logins alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +290,17 @@ class TokenNotRenewed:
     reason: str
     """Why, in words."""
     retry_after: float | None = None
+    exchanged: bool = False
+    """Whether it is a token that the hub gets for a user by an exchange, without a login."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CredentialRefused:
+    """The authorization server that the configuration names gives a user no token for the server. It was not asked."""
+
+    reason: str
+    """Why, in words."""
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,6 +431,7 @@ Evidence: TypeAlias = (
     | PlainHttpRefused
     | CredentialsUnavailable
     | TokenNotRenewed
+    | CredentialRefused
     | OutOfDescriptors
     | NotMcp
     | OverBound

@@ -147,7 +147,7 @@ def _sentence(text: str) -> str:
 
 def _login_command(seen: Evidence) -> str:
     """The login command if the server asks for a login; empty if a login would not help."""
-    if not isinstance(seen, HttpStatus) or seen.login is None:
+    if not isinstance(seen, HttpStatus) or seen.login is None or not seen.login.command:
         return ""
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
     if challenge.wants_scope:

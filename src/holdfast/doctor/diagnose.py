@@ -30,6 +30,7 @@ from holdfast.core import (
     BadConfig,
     Challenge,
     CommandUnusable,
+    CredentialRefused,
     CredentialsUnavailable,
     Evidence,
     HttpStatus,
@@ -112,6 +113,8 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
             text = "try again when the authorization server answers; a new login is not needed"
             return finding("HF-LOGIN-UNREACHABLE", words, text, case.again)
+        case CredentialRefused():
+            return finding("HF-AUTH-REJECTED", seen.reason, seen.hint, case.again)
         case OutOfDescriptors():
             words = f"this machine allows {seen.limit} open files per process, and all are in use; it was not asked"
             text = "raise the limit in this shell, and check again"
@@ -566,6 +569,10 @@ async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Findin
         case LoginState.GOOD:
             words = "the server does not accept the login (HTTP 401)"
             return finding("HF-AUTH-REJECTED", words, "log in again", login.command)
+        case LoginState.EXCHANGED:
+            words = "the server does not accept the token that the hub got for this user (HTTP 401)"
+            text = "compare `credentials` of its definition with what the server accepts"
+            return finding("HF-AUTH-REJECTED", words, text, command_line("config", "show"))
         case LoginState.EXPIRED | LoginState.REFUSED:
             words = f"its login has ended (HTTP 401): {case.learned.login_ended or 'it cannot be renewed'}"
             return finding("HF-LOGIN-ENDED", words, "log in again", login.command)

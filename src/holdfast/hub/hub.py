@@ -15,7 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from holdfast.access import LOCAL
-from holdfast.auth import Logins, UserTokenStore
+from holdfast.auth import IdTokens, Logins, SubjectTokens, UserTokenStore
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import (
     HUB_NAME,
@@ -384,6 +384,8 @@ class Hub(Operations, HubCalls):
         is_local: bool = False,
         has_local: bool = True,
         user_tokens: UserTokenStore | None = None,
+        subjects: SubjectTokens | None = None,
+        id_tokens: IdTokens | None = None,
     ) -> None:
         """``approvals`` is for servers where the configuration does not say it; a lock overrides what it says.
 
@@ -391,7 +393,8 @@ class Hub(Operations, HubCalls):
         assertions about callers for servers with ``identity: signed``. ``is_local`` says that
         only this machine can reach the hub: then it tells its clients why a server fails (``holdfast_doctor``).
         ``has_local`` says whether there are callers without an identity: for them a per-user server is started at
-        once. ``user_tokens`` are the logins of all other users.
+        once. ``user_tokens`` are the logins of all other users; ``subjects`` and ``id_tokens`` what the hub may
+        exchange for tokens of theirs.
         """
         if not isinstance(config, Config):
             raise TypeError(f"Hub takes a Config, not {type(config).__name__}: use Hub.from_config(…) for a file")
@@ -407,6 +410,8 @@ class Hub(Operations, HubCalls):
             sign=sign,
             has_local=has_local,
             user_tokens=user_tokens,
+            subjects=subjects,
+            id_tokens=id_tokens,
         )
         super().__init__(registry)
         self.is_local = is_local

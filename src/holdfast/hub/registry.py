@@ -25,7 +25,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.access import LOCAL, AccessItem, ItemKind, Policy
-from holdfast.auth import Logins, UserTokens, UserTokenStore, canonical, takes_login
+from holdfast.auth import IdTokens, Ladders, Logins, SubjectTokens, UserTokens, UserTokenStore, canonical, takes_login
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
@@ -80,6 +80,8 @@ class SlotRegistry:
         hub_tls: HubTls | None = None,
         sign: SignAssertion | None = None,
         user_tokens: UserTokenStore | None = None,
+        subjects: SubjectTokens | None = None,
+        id_tokens: IdTokens | None = None,
         has_local: bool = True,
     ) -> None:
         """``has_local``: there are callers without an identity, as in a program that uses the hub as a library."""
@@ -111,12 +113,13 @@ class SlotRegistry:
         """The shared slots, by the names of their servers."""
         store = Store(state_file) if state_file is not None else None
         self.writer = StateWriter(store, self.approvals.pins, lambda: _state(self))
+        tokens = user_tokens or UserTokens(keeps=True)
         self.users = UserSlots(
             config=lambda: self.config,
             catalog=lambda: self.publisher.catalog,
             approvals=self.approvals,
             journal=self.journal,
-            tokens=user_tokens or UserTokens(keeps=True),
+            ladders=Ladders(tokens, logins, subjects=subjects, id_tokens=id_tokens),
             shared=self.slot,
             homes=fleet.presence if fleet is not None else None,
         )

@@ -57,6 +57,7 @@ from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
 
 from holdfast._version import __version__
 from holdfast.core import (
+    CredentialRefused,
     Evidence,
     HttpStatus,
     NetworkFailure,
@@ -359,6 +360,8 @@ def _outcome_of(call: SlotCall, seen: Evidence) -> Outcome:  # noqa: PLR0912 - o
             return Outcome.NEUTRAL  # a quota of that hub, for one principal: no fault of the connection
         case TokenNotRenewed():
             return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
+        case CredentialRefused():
+            return Outcome.DENIED
         case HttpStatus(status=413):
             return Outcome.NEUTRAL  # this request was too large: that says nothing about the next one
         case HttpStatus() if classify_evidence(seen).status == "denied":

@@ -35,13 +35,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
 
 from holdfast.access import LOCAL
-from holdfast.auth import UserGrants, UserTokenStore
+from holdfast.auth import Ladders, UserGrants
 from holdfast.config import UNIX, Config, ServerSpec, Settings
 from holdfast.core import Catalog, ChangedKinds, Kind, Listing, State, events as on
 from holdfast.errors import ServerBusy
@@ -81,14 +82,15 @@ class UserSlots:
         catalog: Callable[[], Catalog],
         approvals: Approvals,
         journal: Journal,
-        tokens: UserTokenStore,
+        ladders: Ladders,
         shared: Callable[[str], Slot],
         homes: UserHomes | None = None,
     ) -> None:
-        """``shared`` gives the shared slot of a server; ``homes`` are those of a fleet."""
-        self.tokens = tokens
+        """``shared`` gives the shared slot of a server, ``ladders`` the credentials; ``homes`` are those of a fleet."""
+        self.tokens = ladders.tokens
         """The logins of the users."""
         self._config = config
+        self._ladders = ladders
         self._shared = shared
         self.places = UserPlaces(homes)
         """Where the processes of users are."""
@@ -101,7 +103,7 @@ class UserSlots:
             servers=lambda: self.servers,
             is_connected=lambda principal: principal in self.slots.servers_of,
         )
-        self.slots = OwnedSlots(UserOwners(tokens, self.catalogs, others=self.of_server))
+        self.slots = OwnedSlots(UserOwners(ladders, self.catalogs, others=self.of_server))
 
     @property
     def servers(self) -> frozenset[str]:
@@ -118,7 +120,11 @@ class UserSlots:
 
     def of(self, principal: str, spec: ServerSpec, relay: FindRelay) -> Slot:
         """A user's slot for a server; started if it is new. Raises ``ServerBusy`` over the limit."""
-        return self.slots.of(principal, self.places.of(principal, spec), relay, expires=True, principal=principal)
+        slot = self.slots.of(principal, self.places.of(principal, spec), relay, expires=True, principal=principal)
+        # She may have come with another credential than the one that did not serve.
+        if slot.state is not State.CONNECTED and self._ladders.has_news(principal, spec.id):
+            self.use_login(principal, spec.id)
+        return slot
 
     def slot(self, principal: str, server: str) -> Slot:
         """The slot that a user's calls go to: her own if it was started, else the shared one."""
@@ -195,7 +201,7 @@ class UserSlots:
         # A login that is stored may be rejected all the same: it expired, or was revoked, and cannot be renewed.
         # One that lacks a scope is no missing login.
         remedy = remedy_for(slot)
-        return bool(remedy.login and not remedy.scope) or self.grants(principal).lacks_login(slot.spec)
+        return bool(remedy.login and not remedy.scope) or self._ladders.lacks_login(principal, slot.spec)
 
     def __repr__(self) -> str:
         return f"<UserSlots of {len(self.slots.servers_of)} users, {self.catalogs!r}>"
@@ -237,9 +243,9 @@ class UserOwners:
     scope: SlotScope = "user"
 
     def __init__(
-        self, tokens: UserTokenStore, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
+        self, ladders: Ladders, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
     ) -> None:
-        self._tokens = tokens
+        self._ladders = ladders
         self._catalogs = catalogs
         self._others = others
 
@@ -255,7 +261,7 @@ class UserOwners:
             host=_UserHost(self._catalogs, principal),
             one_client=True,
             principal=principal,
-            authorize=self._tokens.of(principal).logins.authorize,
+            authorize=partial(self._ladders.authorize, principal),
             fleet=_UserPeer(self._others, shared, principal),
         )
 

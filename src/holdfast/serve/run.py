@@ -21,15 +21,15 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 
 from holdfast._version import __version__
-from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions, TokenPolicy
-from holdfast.auth import SignInClient, UserTokenStore
+from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions
+from holdfast.auth import IdTokens, SignInClient, SubjectTokens, UserTokenStore
 from holdfast.config import UNIX, ApprovalMode, Config
 from holdfast.control import (
     BrowserIdentity,
@@ -119,6 +119,11 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         require_shared_key(options, shared=ids.keys.shared)
         assertions = IdentityAssertions(serving.public_url, lambda: ids.keys.ring)
         projects = _project_servers(serving)
+        secrets = CallerSecrets(serving, lambda: hub.config.settings.access)
+        subjects = SubjectTokens(needed=lambda: _takes_credential(hub.config, "exchange"))
+        user_tokens = _user_tokens(fleet, config)
+        sign_in = _sign_in_client(serving, secrets)
+        id_tokens = _id_tokens(sign_in, secrets, user_tokens, lambda: hub.config)
         hub = Hub(
             projects.of(config) if projects is not None else config,
             state_file=state_file,
@@ -128,15 +133,26 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             sign=assertions,
             is_local=is_loopback(serving.host),
             has_local=not serving.can_verify,
-            user_tokens=_user_tokens(fleet, config),
+            user_tokens=user_tokens,
+            subjects=subjects,
+            id_tokens=id_tokens,
         )
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
         folders = _folders(hub, projects, reloader)
-        secrets = CallerSecrets(serving, lambda: hub.config.settings.access)
-        tokens = secrets.policy()
+        _warn_of_closed_rungs(serving, config)
+        tokens = secrets.policy(subjects)
         joined: JoinServer | None = None
-        browsers = _browser_identity(serving, secrets, tokens, ids, audit)
+        browsers = BrowserIdentity(
+            serving.public_url,
+            ring=lambda: ids.keys.ring,
+            ended=ids,
+            tokens=tokens,
+            issuer=sign_in,
+            id_tokens=id_tokens,
+            people=secrets.verifier,
+            audit=audit,
+        )
         links = LoginLinks(serving.public_url, lambda: ids.keys.ring, by_issuer=browsers.by_issuer)
         admin = _control_server(
             *(hub, serving, fleet),
@@ -374,30 +390,52 @@ def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts
     )
 
 
-def _browser_identity(
-    serving: Serving, secrets: CallerSecrets, tokens: TokenPolicy | None, ids: SessionIds, audit: AuditTrail | None
-) -> BrowserIdentity:
-    """Who sits at a browser; people sign in at the issuer if the hub is its client."""
+def _sign_in_client(serving: Serving, secrets: CallerSecrets) -> SignInClient | None:
+    """The hub as a client of its issuer; None if people do not sign in there."""
     options, verifier = serving.options, secrets.verifier
-    issuer = None
-    if options.oidc_client_id is not None and verifier is not None:
-        issuer = SignInClient(
-            verifier.issuer,
-            options.oidc_client_id,
-            redirect_uri=f"{serving.public_url}/signin/callback",
-            scope=options.oidc_scope.split(),
-            verify=verifier.claims,
-            secret=lambda: secrets.oidc,
-        )
-    return BrowserIdentity(
-        serving.public_url,
-        ring=lambda: ids.keys.ring,
-        ended=ids,
-        tokens=tokens,
-        issuer=issuer,
-        people=verifier,
-        audit=audit,
+    if options.oidc_client_id is None or verifier is None:
+        return None
+    return SignInClient(
+        verifier.issuer,
+        options.oidc_client_id,
+        redirect_uri=f"{serving.public_url}/signin/callback",
+        scope=options.oidc_scope.split(),
+        verify=verifier.claims,
+        secret=lambda: secrets.oidc,
     )
+
+
+def _id_tokens(
+    client: SignInClient | None, secrets: CallerSecrets, tokens: UserTokenStore, config: Callable[[], Config]
+) -> IdTokens | None:
+    """The ID tokens of people who sign in; kept only while a server takes identity assertions."""
+    verifier = secrets.verifier
+    if client is None or verifier is None:
+        return None
+
+    def name_of(claims: Mapping[str, Any]) -> str | None:
+        found = verifier.principal(claims)
+        return found.name if found is not None else None
+
+    return IdTokens(client, tokens, needed=lambda: _takes_credential(config(), "assertion"), name_of=name_of)
+
+
+def _takes_credential(config: Config, rung: Literal["assertion", "exchange"]) -> bool:
+    """Whether a server takes credentials of its users by this rung."""
+    return any(getattr(spec.credentials, rung) is not None for spec in config.servers.values() if spec.enabled)
+
+
+def _warn_of_closed_rungs(serving: Serving, config: Config) -> None:
+    """Say at the start which credentials of a definition no user of this hub can have."""
+    options = serving.options
+    needs = {
+        "exchange": ("--jwt-issuer", options.jwt_issuer),
+        "assertion": ("--oidc-client-id", options.oidc_client_id),
+    }
+    for spec in config.servers.values():
+        for rung, (option, given) in needs.items():
+            if getattr(spec.credentials, rung) is not None and not given:
+                log.warning("`%s`: `credentials.%s` is of no use without %s", spec.id, rung, option)
 
 
 def _group(link: WorkerLink) -> WorkerGroup:

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from holdfast.access import JwtVerifier, NeededScopes, ProtectedResource, TokenPolicy, TokensFile, TrustedGateway
+from holdfast.auth import SubjectTokens
 from holdfast.config import AccessSettings
 from holdfast.control import ControlServer
 from holdfast.errors import HoldfastError, UsageError
@@ -49,8 +50,8 @@ class CallerSecrets:
         """The endpoints as clients know them, where an issuer gives tokens."""
         self.verifier = self._jwt_verifier()
 
-    def policy(self) -> TokenPolicy | None:
-        """How callers are checked; None if every local program may call."""
+    def policy(self, subjects: SubjectTokens) -> TokenPolicy | None:
+        """How callers are checked; None if every local program may call. ``subjects`` gets their verified tokens."""
         if not self._can_verify:
             return None
         options = self._options
@@ -59,6 +60,7 @@ class CallerSecrets:
             file=TokensFile(options.tokens_file) if options.tokens_file is not None else None,
             verify=self.verifier,
             gateway=self._trusted_gateway() if options.has_gateway else None,
+            subjects=subjects,
         )
 
     def _jwt_verifier(self) -> JwtVerifier | None:

@@ -22,6 +22,7 @@ import base64
 import hashlib
 import html
 import json
+import logging
 import secrets
 import time
 import zlib
@@ -35,9 +36,9 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from holdfast.access import LOCAL, AuditTrail, JwtVerifier, Principal, TokenPolicy
-from holdfast.auth import PendingSignIn, SignInClient
+from holdfast.auth import IdTokens, PendingSignIn, SignInClient
 from holdfast.control.server.page import HEADERS
-from holdfast.errors import LoginFailed
+from holdfast.errors import HoldfastError, LoginFailed
 from holdfast.keys import KeyRing
 
 __all__ = [
@@ -49,6 +50,8 @@ __all__ = [
     "read_fields",
     "shell",
 ]
+
+log = logging.getLogger("holdfast.control")
 
 SESSION_SECONDS: Final = 12 * 3600.0
 """How long a browser stays signed in: a working day."""
@@ -154,7 +157,8 @@ class BrowserIdentity:
     """Signs browsers in, and says who they are.
 
     ``base`` is the address of the hub that browsers use. Without an ``issuer`` people sign in with the token of their
-    own client; ``tokens`` of None are a hub without credentials.
+    own client; ``tokens`` of None are a hub without credentials. ``id_tokens`` keeps the ID
+    tokens of people who sign in.
     """
 
     def __init__(  # noqa: PLR0913 - each part of a sign-in is given
@@ -165,6 +169,7 @@ class BrowserIdentity:
         ended: EndedSessions,
         tokens: TokenPolicy | None,
         issuer: SignInClient | None = None,
+        id_tokens: IdTokens | None = None,
         people: JwtVerifier | None = None,
         audit: AuditTrail | None = None,
         wall: Callable[[], float] = time.time,
@@ -175,6 +180,8 @@ class BrowserIdentity:
         self.tokens = tokens
         """The credentials of callers; None for a hub that asks for none."""
         self._issuer = issuer
+        self._id_tokens = id_tokens
+        self._wall = wall
         self._people = people
         self._audit = audit
 
@@ -244,13 +251,21 @@ class BrowserIdentity:
             return self._failed(request, failed, "/")
         pending = PendingSignIn(state=kept["state"], nonce=kept["nonce"], verifier=kept["verifier"])
         try:
-            claims = await self._issuer.finish(pending, dict(request.query_params))
-            principal = self._people.principal(claims)
+            given = await self._issuer.finish(pending, dict(request.query_params))
+            principal = self._people.principal(given.claims)
             if principal is None:
                 raise LoginFailed("the ID token names no user", hint="--jwt-user-claim names the claim that does")
         except LoginFailed as failed:
             return self._failed(request, failed, kept["to"])
-        content = {"groups": sorted(principal.groups), "scopes": sorted(principal.scopes)}
+        session = secrets.token_hex(16)
+        if self._id_tokens is not None:
+            until = self._wall() + SESSION_SECONDS
+            try:
+                await self._id_tokens.keep(principal.name, given, session=session, until=until)
+            except HoldfastError as failed:
+                # She is signed in all the same: only servers that take identity assertions lack her ID token.
+                log.warning("the ID token of a user cannot be kept: %s", failed.message)
+        content = {"groups": sorted(principal.groups), "scopes": sorted(principal.scopes), "id": session}
         return self._signed_in(request, principal, content, kept["to"], method="oidc")
 
     # Signing in with the token of a caller.
@@ -275,7 +290,7 @@ class BrowserIdentity:
         else:
             response = RedirectResponse(f"{self._base}{to}", status_code=303, headers=NOT_KEPT)
         try:
-            self._cookies.put(response, "session", {**content, "id": secrets.token_hex(16), "name": principal.name})
+            self._cookies.put(response, "session", {"id": secrets.token_hex(16), **content, "name": principal.name})
         except ValueError:
             hint = "let it send fewer, such as those that are assigned to this application"
             return self._failed(request, LoginFailed("the issuer names too many groups for a browser", hint=hint), to)
@@ -300,6 +315,11 @@ class BrowserIdentity:
         kept = self._cookies.read(request, "session")
         if kept is not None:
             await self._ended.end_named(bytes.fromhex(kept["id"]), until=kept["until"])
+            if self._id_tokens is not None:
+                try:
+                    await self._id_tokens.forget(kept["name"], session=kept["id"])
+                except HoldfastError as failed:
+                    log.warning("the ID token of a user who signed out cannot be removed: %s", failed.message)
             self._record(request, kept["name"], "sign-out", "done")
         response = JSONResponse({}, headers=NOT_KEPT)
         self._cookies.drop(response, "session")
