@@ -226,7 +226,7 @@ class _NextRung(Exception):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptToken:
     """A token that was obtained, and when it was."""
 
     token: str = field(repr=False)
@@ -243,7 +243,7 @@ class _Rung:
         self._now = now
         self._pauses = pauses
         self._turn = anyio.Lock()
-        self._kept: _Kept | None = None
+        self._kept: _KeptToken | None = None
         self._refused: tuple[object, TokenRefused] | None = None
         """The credential that was refused, and the refusal."""
 
@@ -276,17 +276,17 @@ class _Rung:
         """Forget a refusal: a new connection asks once."""
         self._refused = None
 
-    def _usable(self, credential: _Credential, instead_of: str) -> _Kept | None:
+    def _usable(self, credential: _Credential, instead_of: str) -> _KeptToken | None:
         kept = self._kept
         if kept is None or kept.token == instead_of or self._now() >= kept.until:
             return None
         return kept
 
-    def _is_due(self, kept: _Kept, credential: _Credential) -> bool:
+    def _is_due(self, kept: _KeptToken, credential: _Credential) -> bool:
         """Whether it is renewed before its end, if the credential lasts longer."""
         return self._now() + EARLY >= kept.until < credential.expires_at and not self.is_fresh(kept.token)
 
-    async def _obtained(self, credential: _Credential) -> _Kept:
+    async def _obtained(self, credential: _Credential) -> _KeptToken:
         mark = self.source.mark
         if self._refused is not None and self._refused[0] == mark:
             raise _refusal(self.name, self._refused[1])
@@ -305,7 +305,7 @@ class _Rung:
         now = self._now()
         ends = given.expires_at(now)
         until = min(ends if ends is not None else math.inf, credential.expires_at)
-        self._kept = _Kept(given.access_token, until, now)
+        self._kept = _KeptToken(given.access_token, until, now)
         return self._kept
 
 
