@@ -102,7 +102,7 @@ class ConnectPage:
             return self._failed(ticket, failed)
         rows = {
             "Server": f"{spec.id} ({urlsplit(spec.url).netloc})",
-            "Asked for at": planned.issuer,
+            "Logs in at": planned.issuer,
             "Scopes": " ".join(planned.scope) or "its default scopes",
             "Program": ticket.program or "it does not say its name",
             "You are": ticket.principal,
