@@ -332,7 +332,7 @@ async def test_a_diff_of_any_length_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.hub.registry.SLOTS_AT_ONCE", 1 << 30)
+    monkeypatch.setattr("holdfast.hub.reload.SLOTS_AT_ONCE", 1 << 30)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(6 * SERVERS)}}))
     with measured_loop() as steps:

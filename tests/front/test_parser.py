@@ -282,3 +282,27 @@ def test_what_can_be_no_request_is_refused_before_its_end_comes(sent: bytes, sta
     with pytest.raises(BadRequest) as refused:
         parser.next_event()
     assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "kept"),
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"connection: close\r\n", False),
+        (b"1.1", b"connection: Keep-Alive, CLOSE\r\n", False),
+        (b"1.1", b"connection: x-close\r\n", True),
+        (b"1.0", b"", False),
+        (b"1.0", b"connection: keep-alive\r\n", True),
+        (b"1.0", b"connection: keep-alive, close\r\n", False),
+    ],
+)
+def test_a_client_says_whether_its_connection_goes_on(version: bytes, connection: bytes, kept: bool) -> None:
+    taken = Taken()
+    _feed(RequestParser(), taken, b"GET / HTTP/" + version + b"\r\nhost: a\r\n" + connection + b"\r\n", 1 << 20)
+    assert taken.head.keep_alive is kept
+
+
+def test_an_offer_of_another_protocol_beside_chunks_is_refused() -> None:
+    offer = b"connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n"
+    with pytest.raises(BadRequest):
+        _feed(RequestParser(), Taken(), b"POST / HTTP/1.1\r\nhost: a\r\n" + offer + b"\r\n0\r\n\r\n", 1 << 20)
