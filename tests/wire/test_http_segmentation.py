@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.answer_parser import KNOWN_BYTES, MOST_KNOWN, KnownHeads, NotHttp
+from holdfast.wire.http.answer_parser import NotHttp
 from holdfast.wire.http.connection import PooledConnection
 from holdfast.wire.http.pool import HttpOrigin, Pool
 
@@ -178,13 +178,3 @@ async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
     found = await _read([sent])
     assert found == await _read([sent[:20], sent[20:]])
     assert found == (200, {"content-type": "application/json", "content-length": "8"}, b'{"a": 1}', True, True)
-
-
-def test_what_is_kept_of_heads_is_bounded() -> None:
-    heads: KnownHeads[int] = KnownHeads()
-    for number in range(MOST_KNOWN):
-        heads.keep(b"%d" % number, number, {})
-    heads.keep(b"x" * (KNOWN_BYTES + 1), 0, {})
-    assert (heads.get(b"0"), heads.get(b"x" * (KNOWN_BYTES + 1))) == (0, None)
-    heads.keep(b"one more", 1, {})
-    assert (heads.get(b"0"), heads.get(b"one more")) == (None, 1)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from holdfast.wire.http.answer_parser import (
         BadChunk as BadChunk,
         ChunkReader as ChunkReader,
-        HeadFrame as HeadFrame,
-        KnownHeads as KnownHeads,
         NotHttp as NotHttp,
         append_piece as append_piece,
     )

@@ -26,7 +26,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = [
     "AnswerEnd",
@@ -38,9 +38,7 @@ __all__ = [
     "BrokenHttp",
     "ChunkReader",
     "Disconnected",
-    "HeadFrame",
     "Inflater",
-    "KnownHeads",
     "NotHttp",
     "SpokeUnasked",
     "append_piece",
@@ -263,105 +261,10 @@ def _length_in(headers: Mapping[str, str]) -> int | None:
     return int(stated)
 
 
-# What both sides of HTTP/1.1 read alike: where heads and chunks end, and what is in a body. A parser gets exactly the
-# bytes of one head: so no byte after a head is read twice, and nothing in one message changes how the next one is read.
+# What both sides of HTTP/1.1 read alike: where chunks end, and what is in a body.
 
 EXTENSION_BYTES: Final = 16 * 1024
 """What chunks may say of themselves, in all chunks of a body: hardly any peer says anything."""
-
-_END: Final = b"\r\n\r\n"
-
-KNOWN_BYTES, MOST_KNOWN = 2 * 1024, 256
-"""How large a head may be that is kept, and how many are."""
-
-
-class HeadFrame:
-    """Finds the ends of heads, one after the other, within a bound."""
-
-    __slots__ = ("_most", "_tail", "begun", "size")
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.begun = False
-        """Whether a head has begun and is not complete."""
-        self.size = 0
-        """Bytes since the last ``restart``; empty lines before a head count (RFC 9112, 2.2)."""
-        self._tail = b""
-        """The last bytes that were seen: the end of a head may lie across two pieces."""
-
-    def restart(self) -> None:
-        """The message is over, and another one may follow."""
-        self.begun, self.size = False, 0
-
-    def find(self, data: bytes, at: int) -> tuple[int, int, bool]:
-        """Return where the head is that begins or goes on at ``at``, from and to, and whether it ends there.
-
-        Nothing after the bound belongs to it: then ``size`` is larger.
-        """
-        if not self.begun:
-            begin = _after_blank(data, at)
-            self.size += begin - at
-            self.begun = begin < len(data)
-            self._tail = b""
-            at = begin
-        stop = self._stop(data, at)
-        ends = stop >= 0
-        if not ends:
-            stop = len(data)
-        room = max(self._most - self.size, 0)
-        self.size += stop - at
-        if stop - at > room:
-            return at, at + room, False
-        if ends:
-            self.begun = False
-        else:
-            self._tail = (self._tail + data[max(at, stop - 3) : stop])[-3:]
-        return at, stop, ends
-
-    def _stop(self, data: bytes, at: int) -> int:
-        if self._tail:
-            found = (self._tail + data[at : at + 3]).find(_END)
-            if found >= 0:
-                return at + found + len(_END) - len(self._tail)
-        found = data.find(_END, at)
-        return found + len(_END) if found >= 0 else -1
-
-
-def _after_blank(data: bytes, at: int) -> int:
-    """Where the first byte is that belongs to no empty line."""
-    return len(data) - len(data[at:].lstrip(b"\r\n")) if data.startswith((b"\r", b"\n"), at) else at
-
-
-_H = TypeVar("_H")
-
-CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie"})
-"""Headers that hold secrets."""
-
-
-class KnownHeads(Generic[_H]):
-    """What heads mean that came before: the same bytes mean the same again.
-
-    A peer says the same head again and again, but for what changes in it: the length of a body, and with a server the
-    time, once a second. Reading one takes a tenth of a call on each side: with it a call took 1.13 times the
-    instructions of the bare relay, without it 1.31 (PERF-1). What is kept is bounded, and nothing changes it. A head
-    with a credential is not kept: a secret has no business here after its request.
-    """
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, _H] = {}
-
-    def get(self, raw: bytes) -> _H | None:
-        """What these bytes mean, if they came before."""
-        return self._known.get(raw)
-
-    def keep(self, raw: bytes, head: _H, headers: Mapping[str, str]) -> None:
-        """Keep what these bytes mean, if they are short and hold no credential."""
-        if len(raw) <= KNOWN_BYTES and CREDENTIALS.isdisjoint(headers):
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[raw] = head
 
 
 class BadChunk(Exception):
