@@ -33,8 +33,8 @@ from holdfast.hub.call_approvals import (
     UnknownQuestion,
 )
 from holdfast.hub.hub import Hub
-from holdfast.testing import StdioServer
 from tests.access.test_audit import KEY
+from tests.endpoint.test_first_list import slow_server
 from tests.harness.served_hub import Era, Person, Served, front, text_of
 from tests.harness.waiting import came_true
 from tests.harness.web import serving
@@ -527,19 +527,31 @@ async def test_the_audit_has_who_called_and_what_was_decided(tmp_path: Path) -> 
 @pytest.mark.requirement("SEC-14")
 async def test_a_name_that_is_a_guess_leads_to_no_tool_that_was_not_judged(ada: Person) -> None:
     """A server that was never listed is called under a guess of its name, and the true name is known later."""
-    with StdioServer({"forecast": "sunny", "tides": "high"}) as server:
-        definition = {"my lazy.server": {**server.definition, "lazy": True}}
-        async with Hub(config_from_mapping({"mcpServers": definition})) as first:
-            await first.reconnect("my lazy.server")
-            shown = {entry.original: entry.name for entry in first.catalog.tools}
-        access = {"rules": [{"effect": "deny", "tools": ["forecast"]}], "default": "allow"}
-        async with (
-            front(definition, wait=False, access=access, call={"readyTimeout": "20s"}) as served,
-            ada.client(served.all, "legacy") as client,
-        ):
-            guessed = text_of(await client.call_tool(shown["forecast"], {}))
-            assert text_of(await client.call_tool(shown["tides"], {})) == "high"
+    odd, answers = "my slow.server", list[str]()
+    async with running() as origin, Hub(config_from_mapping({"mcpServers": {odd: {"url": origin.url}}})) as first:
+        assert await first.ready(60)
+        shown = {entry.original: entry.name for entry in first.catalog.tools}
+    access = {"rules": [{"effect": "deny", "tools": ["echo"]}], "default": "allow"}
+    async with (
+        slow_server() as slow,
+        front({odd: {"url": slow.url}}, wait=False, access=access, call={"readyTimeout": "60s"}) as served,
+        ada.client(served.all, "legacy") as client,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def call() -> None:
+            answers.append(text_of(await client.call_tool(shown["echo"], {"text": "sunny"})))
+
+        with anyio.fail_after(30):
+            places = served.hub.registry.slot(odd).bulkhead
+            free = places.free
+            tasks.start_soon(call)
+            await came_true(lambda: places.free < free)
+            slow.may.set()
+            await came_true(lambda: answers)
+            assert text_of(await client.call_tool(shown["grow"], {})) == "done"
             with pytest.raises(MCPError, match="Unknown tool"):
-                await client.call_tool(shown["forecast"], {})
+                await client.call_tool(shown["echo"], {"text": "sunny"})
+    (guessed,) = answers
     assert "sunny" not in guessed
     assert "make the call again" in guessed
