@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
@@ -63,8 +64,15 @@ def records(folder: Path, event: str) -> list[AuditRecord]:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, *more: str, client: str = "holdfast", **environ: str) -> AsyncIterator[Guarded]:
-    """Run a hub whose callers and people are those of an issuer."""
+async def guarded(
+    folder: Path,
+    *more: str,
+    client: str = "holdfast",
+    servers: Mapping[str, Any] | None = None,
+    access: Mapping[str, Any] | None = None,
+    **environ: str,
+) -> AsyncIterator[Guarded]:
+    """Run a hub whose callers and people are those of an issuer; it may have more servers, and rules."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     secret = folder / "secret"
@@ -76,9 +84,9 @@ async def guarded(folder: Path, *more: str, client: str = "holdfast", **environ:
     async with McpPeer() as peer:
         with issuer_for(base) as issuer:
             file = folder / "mcp.json"
-            servers = {"peer": {"type": "http", "url": peer.url}}
-            own = {"access": {"roles": ROLES}, "audit": {"path": str(folder / "audit")}}
-            file.write_text(json.dumps({"mcpServers": servers, "holdfast": own}))
+            defined = {"peer": {"type": "http", "url": peer.url}, **(servers or {})}
+            own = {"access": {"roles": ROLES, **(access or {})}, "audit": {"path": str(folder / "audit")}}
+            file.write_text(json.dumps({"mcpServers": defined, "holdfast": own}))
             arguments = ["--config", str(file), "--public-url", base, "--tokens-file", str(tokens)]
             arguments += ["--jwt-issuer", issuer, "--jwt-keys", f"{issuer}/jwks", "--oidc-client-id", client]
             if client == "holdfast":

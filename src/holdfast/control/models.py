@@ -31,8 +31,12 @@ __all__ = [
     "LastError",
     "LogLine",
     "LoginAnswer",
+    "LoginEnded",
+    "LoginLink",
     "LoginPage",
     "Logs",
+    "OwnLogin",
+    "OwnLogins",
     "Replica",
     "Server",
     "Servers",
@@ -335,6 +339,44 @@ class LoginAnswer(ApiModel):
     """The address that a browser on another machine ended up at."""
 
     address: str = Field(max_length=8_000)
+
+
+class OwnLogin(ApiModel):
+    """The login of the one who asks to one server that is per user."""
+
+    server: str
+    state: Literal["valid", "ended", "missing", "not_needed"] = Field(
+        description="`ended`: it expired, or was refused; `not_needed`: she has another credential there, or needs none"
+    )
+    issuer: str = Field(default="", description="The authorization server that she logged in to")
+    scope: str = ""
+    expires_at: float | None = Field(default=None, description="When her token expires, if that is known")
+    refreshable: bool = Field(default=False, description="Whether the hub renews it")
+    command: str = Field(
+        default="", description="What an operator runs to log her in, where the hub cannot know her by a browser"
+    )
+
+
+class OwnLogins(ApiModel):
+    """The logins of the one who asks, to the servers that are per user and that she may see."""
+
+    principal: str = Field(description="Empty for the control token: it is no user")
+    logins: tuple[OwnLogin, ...]
+
+
+class LoginLink(ApiModel):
+    """Where a user logs in to a server. The page asks her browser who she is."""
+
+    address: str = Field(description="A page of the hub")
+    expires_in: float
+
+
+class LoginEnded(ApiModel):
+    """A login that its user removed."""
+
+    server: str
+    revoked: bool = Field(description="Whether the authorization server revoked its tokens")
+    also: tuple[str, ...] = Field(default=(), description="Her other servers that used the same login")
 
 
 class LogLine(ApiModel):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.endpoint.server import McpServer as McpServer
     from holdfast.endpoint.user_login import (
         CONNECT_PATH as CONNECT_PATH,
+        LINK_SECONDS as LINK_SECONDS,
         LoginLinks as LoginLinks,
         LoginTicket as LoginTicket,
     )

@@ -49,6 +49,7 @@ from holdfast.wire import Fields, RawObject, dumps, load_members, text_of
 
 __all__ = [
     "CONNECT_PATH",
+    "LINK_SECONDS",
     "LoginLinks",
     "LoginTicket",
     "LoginsInConversation",

@@ -21,6 +21,7 @@ from holdfast.control.server import ControlServer
 from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import HubInfo
+from holdfast.endpoint.user_login import LoginLinks
 from holdfast.fleet import Fleet
 from holdfast.front.app import create_app
 from holdfast.front.session_id import SessionIds
@@ -68,11 +69,13 @@ async def steered(
     hub = Hub(config, state_file=state_file, fleet=fleet, **(made_with or {}))
     about = HubInfo(endpoint="http://127.0.0.1/mcp")
     ids = SessionIds()
+    links = LoginLinks("http://127.0.0.1", lambda: ids.keys.ring, by_issuer=False)
     admin = ControlServer(
         hub,
         about,
         sessions=BrowserSessions(TOKEN),
         browsers=BrowserIdentity(about.endpoint, ring=lambda: ids.keys.ring, ended=ids, tokens=tokens, audit=audit),
+        links=links,
         fleet=fleet,
         audit=audit,
     )

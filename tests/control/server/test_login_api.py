@@ -47,8 +47,12 @@ async def login(hub: Steered) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
         yield events(stream)
 
 
-async def test_the_browser_comes_back_to_the_hub_and_the_server_is_up(peer: Guarded, state_home: None) -> None:
-    async with steered({"files": peer.defined()}) as hub:
+@pytest.mark.parametrize("sharing", ["shared", pytest.param("per-user", marks=pytest.mark.requirement("SEC-13"))])
+async def test_the_browser_comes_back_to_the_hub_and_the_server_is_up(
+    sharing: str, peer: Guarded, state_home: None
+) -> None:
+    """Where servers are per user, the one user of a hub without credentials is `local`: she logs in here too."""
+    async with steered({"files": peer.defined(sharing=sharing)}) as hub:
         assert (await hub.control.server("files")).login
         async with login(hub) as news:
             name, page = await anext(news)

@@ -385,6 +385,9 @@ NOT_KEPT: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"
 _PAGE_HEADERS: Final = {
     **HEADERS,
     **NOT_KEPT,
+    # With `no-referrer` a browser sends a form with the origin `null`, which no page of this hub has. Other sites get
+    # nothing of the address.
+    "referrer-policy": "same-origin",
     "content-security-policy": HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'"),
 }
 

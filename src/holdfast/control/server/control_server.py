@@ -24,10 +24,12 @@ from holdfast.control.server.log_buffer import LOGGED_OUTCOMES, LogBuffer
 from holdfast.control.server.metrics import Metrics, metrics_route
 from holdfast.control.server.operations import ApiContext
 from holdfast.control.server.page import page_routes
+from holdfast.control.server.server_logins import PrincipalLogins
 from holdfast.control.server.sign_ins import BrowserSessions
 from holdfast.control.server.views import History, HubInfo, Views
 from holdfast.control.server.workers import SharedTotals, SpokenApi, WorkerGroup, asked, keep_switches, worker_routes
 from holdfast.core import Transition
+from holdfast.endpoint import LoginLinks
 from holdfast.fleet import Fleet
 from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
 
@@ -47,13 +49,14 @@ class ControlServer:
     ``workers`` are those that answer as one hub.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each part of a hub that it shows is given
         self,
         hub: Hub,
         about: HubInfo,
         *,
         sessions: BrowserSessions,
         browsers: BrowserIdentity,
+        links: LoginLinks,
         workers: WorkerGroup | None = None,
         fleet: Fleet | None = None,
         audit: AuditTrail | None = None,
@@ -67,7 +70,11 @@ class ControlServer:
         self._metrics = Metrics(hub, fleet, audit)
         self.views = Views(hub, self.history, about, fleet, loop_lag=self._loop_lag)
         self.events = EventStream(self.views, wall=time.time)
-        context = ApiContext(hub, self.views, sessions, self.events, self.logs, self._reconnect, browsers, audit)
+        context = ApiContext(
+            *(hub, self.views, sessions, self.events, self.logs, self._reconnect, browsers),
+            own_logins=PrincipalLogins(hub, links),
+            audit=audit,
+        )
         self._api = ControlApi(context)
         self._browsers = browsers
         self._audit = audit

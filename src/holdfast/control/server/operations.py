@@ -36,10 +36,13 @@ from holdfast.control.models import (
     DecideCall,
     HubView,
     LoginAnswer,
+    LoginEnded,
+    LoginLink,
     LoginPage,
     LogLine,
     Logs,
     Me,
+    OwnLogins,
     Server,
     Servers,
     Session,
@@ -53,10 +56,11 @@ from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
 from holdfast.control.server.log_buffer import LogBuffer
 from holdfast.control.server.page import sign_in_command
-from holdfast.control.server.server_logins import LoginResponse, PendingLogins
+from holdfast.control.server.server_logins import LoginResponse, PendingLogins, PrincipalLogins
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.control.server.views import Views, waiting_call
 from holdfast.core import command_line
+from holdfast.errors import LoginFailed
 from holdfast.hub import CallVerdict, Hub, find_question
 
 __all__ = [
@@ -220,6 +224,7 @@ class ApiContext:
     """Reconnects a server, in every worker."""
     browsers: BrowserIdentity
     """Knows principals by their requests."""
+    own_logins: PrincipalLogins
     audit: AuditTrail | None = None
     logins: PendingLogins = field(default_factory=PendingLogins)
 
@@ -301,6 +306,32 @@ async def decide_call(api: ApiContext, request: ApiRequest) -> WaitingCall:
         raise ApiRefused(403, "this needs the role `approve`, or a call of your own", hint="`access.roles` gives roles")
     questions.decide(request.call, CallVerdict(body.approve, access.operator, body.reason))
     return waiting_call(found)
+
+
+async def list_logins(api: ApiContext, request: ApiRequest) -> OwnLogins:
+    principal = request.access.principal
+    return await api.own_logins.shown(principal) if principal is not None else OwnLogins(principal="", logins=())
+
+
+async def link_login(api: ApiContext, request: ApiRequest) -> LoginLink:
+    try:
+        return api.own_logins.link(_user(request), request.server)
+    except LoginFailed as failed:
+        raise ApiRefused(409, failed.message, hint=failed.hint or "") from None
+
+
+async def end_login(api: ApiContext, request: ApiRequest) -> LoginEnded:
+    ended = await api.own_logins.end(_user(request), request.server)
+    if ended is None:
+        raise ApiRefused(409, f"you have no login to `{request.server}`")
+    return ended
+
+
+def _user(request: ApiRequest) -> Principal:
+    """The user whose logins are meant: her own, with any role."""
+    if request.access.principal is None:
+        raise ApiRefused(403, "only a user has logins of her own", hint="sign in as yourself, not with a code")
+    return request.access.principal
 
 
 async def list_approvals(api: ApiContext, _: ApiRequest) -> ApiModel:
@@ -534,6 +565,33 @@ OPERATIONS = (
         needs="caller",
         errors=(404,),
         audited="approval",
+    ),
+    Operation(
+        list_logins,
+        "GET",
+        "/api/logins",
+        "One's own logins to the servers that are per user",
+        answer=OwnLogins,
+        needs="caller",
+    ),
+    Operation(
+        link_login,
+        "POST",
+        "/api/logins/{server}/link",
+        "Where one logs in to a server: a page of the hub",
+        answer=LoginLink,
+        needs="caller",
+        errors=(404, 409),
+    ),
+    Operation(
+        end_login,
+        "POST",
+        "/api/logins/{server}/end",
+        "Remove one's own login to a server, and revoke its tokens where that is possible",
+        answer=LoginEnded,
+        needs="caller",
+        errors=(404, 409),
+        audited="logout",
     ),
     Operation(get_catalog, "GET", "/api/catalog", "The published catalog", answer=CatalogView),
     Operation(

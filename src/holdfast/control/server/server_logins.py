@@ -11,12 +11,16 @@ metadata:
 
 What the callback needs is in a sealed cookie, so any worker and any replica can serve it.
 
+``PrincipalLogins`` shows a user her logins on the status page, leads her from there to the connect page, and ends one.
+
 What must never happen:
 
 * A person's login is kept for another user. The user is identified at each of the three steps by the browser itself,
   never by the link, and must be the same one each time.
 * Another site makes a browser agree: the POST needs a token that only the page has, and must come from a page of this
   hub.
+* A user learns of another user's login, or of a server that the access rules hide from her. A server that is hidden and
+  one that does not exist are the same to her.
 * An answer that this browser did not ask for is taken: its state and its issuer are checked (``finish_login``).
 
 An operator logs the hub in to a server from the status page (``LoginResponse``): the request that asks for it owns the
@@ -31,32 +35,49 @@ import base64
 import hmac
 import html
 import json
+import logging
 import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode, urlsplit
 
 import anyio
+import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from holdfast.access import AuditTrail
-from holdfast.auth import PendingLogin, begin_login, finish_login, log_in, plan_login, takes_login
+from holdfast.access import AuditTrail, Principal
+from holdfast.auth import (
+    PendingLogin,
+    StoreUnusable,
+    UserGrants,
+    begin_login,
+    canonical,
+    finish_login,
+    log_in,
+    log_out,
+    plan_login,
+    rungs_of,
+    takes_login,
+)
 from holdfast.config import ServerSpec
-from holdfast.control.models import ApiError, ApiModel, LoginPage
+from holdfast.control.models import ApiError, ApiModel, LoginEnded, LoginLink, LoginPage, OwnLogin, OwnLogins
 from holdfast.control.server.browser_identity import NOT_KEPT, BrowserIdentity, SealedCookies, read_fields, shell
 from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, end_with_reader, frame
-from holdfast.endpoint import CONNECT_PATH, LoginLinks, LoginTicket
-from holdfast.errors import HoldfastError, LoginFailed
+from holdfast.core import State, command_line
+from holdfast.endpoint import CONNECT_PATH, LINK_SECONDS, LoginLinks, LoginTicket, View
+from holdfast.errors import HoldfastError, LoginFailed, UnknownServer
 from holdfast.hub import Hub
 
 if TYPE_CHECKING:
     from holdfast.auth import DeviceCode
 
-__all__ = ["CLIENT_DOCUMENT", "ConnectPage", "LoginResponse", "PendingLogins"]
+__all__ = ["CLIENT_DOCUMENT", "ConnectPage", "LoginResponse", "PendingLogins", "PrincipalLogins"]
+
+log = logging.getLogger("holdfast.control")
 
 CALLBACK: Final = f"{CONNECT_PATH}/callback"
 CLIENT_DOCUMENT: Final = "/.well-known/oauth-client"
@@ -172,7 +193,10 @@ class ConnectPage:
         users.use_login(principal, server)
         self._record(principal, server, "done")
         response = shell(
-            f"Logged in to {server}", "", "<p>You can close this page and go back to your program.</p>", 200
+            f"Logged in to {server}",
+            "",
+            '<p>You can close this page and go back to your program, or <a href="/">to the status page</a>.</p>',
+            200,
         )
         self._cookies.drop(response, "connect")
         return response
@@ -242,6 +266,114 @@ class ConnectPage:
     def _record(self, principal: str, server: str, outcome: str, reason: str = "") -> None:
         if self._audit is not None:
             self._audit.event("login", principal=principal, server=server, outcome=outcome, reason=reason)
+
+
+STATUS_PAGE: Final = "the status page of this hub"
+"""The program that a login from the status page is for."""
+
+
+class PrincipalLogins:
+    """The logins of one principal at a time, for herself alone."""
+
+    def __init__(self, hub: Hub, links: LoginLinks) -> None:
+        self._hub = hub
+        self._links = links
+
+    def __repr__(self) -> str:
+        return f"<PrincipalLogins by {self._links!r}>"
+
+    async def shown(self, principal: Principal) -> OwnLogins:
+        """Her login to each server that is per user, as far as she may see them."""
+        users, name = self._hub.registry.users, principal.name
+        lacking = frozenset(users.lacking_login(name))
+        found = [
+            await self._login(name, spec, is_lacking=server in lacking)
+            for server, spec in self._servers(principal).items()
+        ]
+        return OwnLogins(principal=name, logins=tuple(found))
+
+    def link(self, principal: Principal, server: str) -> LoginLink:
+        """Where she logs in to a server. Raises ``UnknownServer`` and ``LoginFailed``."""
+        self._spec(principal, server)
+        address = self._links.link(principal.name, server, STATUS_PAGE)
+        if not address:
+            raise LoginFailed(
+                f"the hub cannot know a browser of yours, so you cannot log in to `{server}` here",
+                hint=f"an operator can do it: `{_command(principal.name, server)}`",
+            )
+        return LoginLink(address=address, expires_in=LINK_SECONDS)
+
+    async def end(self, principal: Principal, server: str) -> LoginEnded | None:
+        """Remove and revoke her login to a server; None if there was none. Raises ``UnknownServer``."""
+        spec, users = self._spec(principal, server), self._hub.registry.users
+        try:
+            gone = await log_out(spec, store=users.grants(principal.name))
+        except StoreUnusable as exc:
+            raise _unusable(exc) from None
+        if gone is None:
+            return None
+        known = {one: canonical(other.url) for one, other in self._servers(principal).items()}
+        also = tuple(one for one, address in known.items() if one != server and address in gone.grant.servers)
+        for one in (server, *also):
+            users.use_login(principal.name, one)
+        return LoginEnded(server=server, revoked=gone.revoked, also=also)
+
+    def _spec(self, principal: Principal, server: str) -> ServerSpec:
+        found = self._servers(principal).get(server)
+        if found is None:
+            raise UnknownServer(f"no server named `{server}` takes a login of yours")
+        return found
+
+    def _servers(self, principal: Principal) -> dict[str, ServerSpec]:
+        """The servers that take a login of hers, and that the access rules let her see."""
+        users, config = self._hub.registry.users, self._hub.config
+        view = View(self._hub, principal=principal.name).seen_by(principal)
+        own = [one for one in sorted(users.servers) if users.has_own(principal.name, one) and view.has(one)]
+        specs = {one: config.servers[one] for one in own}
+        return {one: spec for one, spec in specs.items() if not spec.problems and takes_login(spec)}
+
+    async def _login(self, principal: str, spec: ServerSpec, *, is_lacking: bool) -> OwnLogin:
+        users = self._hub.registry.users
+        slot = users.slots.find(principal, spec.id)
+        is_connected = slot is not None and slot.state is State.CONNECTED
+        try:
+            read = await anyio.to_thread.run_sync(_read_login, spec, users.grants(principal), self._links.wall())
+        except StoreUnusable as exc:
+            raise _unusable(exc) from None
+        if is_lacking and read.state in ("valid", "not_needed"):
+            # The server denies what is stored, or what the hub got for her.
+            read = read.model_copy(update={"state": "ended" if read.state == "valid" else "missing"})
+        elif is_connected and read.state == "missing":
+            read = read.model_copy(update={"state": "not_needed"})
+        if self._links.link(principal, spec.id, STATUS_PAGE):
+            return read
+        return read.model_copy(update={"command": _command(principal, spec.id)})
+
+
+def _read_login(spec: ServerSpec, grants: UserGrants, now: float) -> OwnLogin:
+    """What is stored. It blocks."""
+    status = grants.status(spec)
+    if status.kind != "login":
+        others = any(rung.open for rung in rungs_of(spec, grants, now) if rung.rung != "login")
+        return OwnLogin(server=spec.id, state="not_needed" if others else "missing")
+    return OwnLogin(
+        server=spec.id,
+        state="valid" if status.usable(now) and not status.refused else "ended",
+        issuer=status.issuer,
+        scope=status.scope,
+        expires_at=status.expires_at,
+        refreshable=status.refreshable,
+    )
+
+
+def _unusable(exc: StoreUnusable) -> HoldfastError:
+    """What a user is told: the reason names a path of the hub, which is for operators."""
+    log.warning("a user's logins cannot be used: %s", exc.message)
+    return HoldfastError("your logins cannot be read or changed now", hint="an operator finds the reason in the log")
+
+
+def _command(principal: str, server: str) -> str:
+    return command_line("login", server=server, options=("--user", principal))
 
 
 PERSON_SECONDS = 300.0

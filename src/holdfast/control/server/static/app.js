@@ -10,6 +10,7 @@ import { Detail } from "./detail.js";
 import { setText, show } from "./dom.js";
 import { Fleet } from "./fleet.js";
 import { Header } from "./header.js";
+import { OwnLogins } from "./own_logins.js";
 import { SignIn } from "./signin.js";
 import { Stream } from "./stream.js";
 
@@ -20,6 +21,7 @@ const announcer = new Announcer(fleet);
 const board = new ServerList(document.getElementById("fleet"), { fleet, act, tryAll, onToggle });
 const activity = new Activity(api);
 const calls = new Calls(api);
+const logins = new OwnLogins(api);
 const signIn = new SignIn(api, begin);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
@@ -67,6 +69,7 @@ function who({ principal, groups, roles, signed_in }) {
   const told = [principal, groups.length ? `groups: ${groups.join(", ")}` : "", `roles: ${roles.join(", ") || "none"}`];
   document.getElementById("who-name").title = told.filter(Boolean).join("\n");
   show(document.getElementById("sign-out"), signed_in);
+  if (principal !== "") logins.follow();
 }
 
 async function signOut() {
@@ -86,6 +89,7 @@ function leave(reason = "") {
   activity.hide();
   show(document.getElementById("who"), false);
   calls.hide();
+  logins.hide();
   view("sign-in");
   signIn.show(reason);
 }
