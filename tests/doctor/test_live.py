@@ -20,8 +20,8 @@ from tests.control.server.controlled_hub import TOKEN, steered
 from tests.doctor.examination import Examination
 from tests.harness.open_hubs import running
 from tests.harness.waiting import asked
-from tests.peers.http_fault import closed_port
-from tests.peers.mcp_http import McpPeer
+from tests.peers.http_fault import closed_port, respond
+from tests.peers.mcp_http import McpPeer, calls_meet
 from tests.peers.stdio import StdioPeer
 
 OFF = {"command": "x", "enabled": False}
@@ -208,10 +208,10 @@ async def test_a_server_whose_calls_the_hub_refuses_is_not_simply_well(
             with anyio.fail_after(60):
                 async with ControlClient(find_hub()) as control:
                     await control.act("server", "reconnect")
-                    await peer.stop()
+                    peer.script = calls_meet(respond(503, "mending"), peer)
                     while (await control.server("server")).breaker.state != "open":
                         await hub.call("server__echo")
-                    await peer.start()
+                    peer.script = peer.healthy  # no reconnect closes a breaker that failing calls opened (BRK-11)
                     (server,) = (await clinic.all()).servers
     assert server.health == "warned"
     assert server.hub is not None
