@@ -137,6 +137,15 @@ async def test_a_user_whom_no_browser_can_be_known_for_is_told_the_command(peer:
             logins.link(eve, "files")
 
 
+@pytest.mark.requirement("SEC-6")
+async def test_the_hub_says_at_which_servers_it_does_not_act_as_one_identity(peer: Guarded, tokens: UserTokens) -> None:
+    async with hub_of(per_user(peer) | {"shared": peer.defined()}, tokens) as hub:
+        said = (await hub.ask("/api/hub")).json()["identity"]
+        assert said.startswith("Each user acts as herself, with her own credentials, at: files. Calls to all others")
+    async with steered(per_user(peer)) as hub:
+        assert "acts as herself" not in (await hub.ask("/api/hub")).json()["identity"], "`local` is its one user"
+
+
 async def test_a_store_that_cannot_be_read_names_no_path_to_a_user(peer: Guarded, tokens: UserTokens) -> None:
     async with hub_of(per_user(peer), tokens) as hub:
         tokens.file.mkdir()  # no file can be opened there

@@ -307,6 +307,17 @@ class HubInfo:
     """Those that joined another worker."""
 
 
+def _acts_as(hub: Hub) -> str:
+    """Whose credentials calls use, where users have their own; empty where the hub acts as one identity."""
+    own = sorted(hub.registry.users.servers)
+    if not own or hub.registry.has_local:
+        return ""
+    said = f"Each user acts as herself, with her own credentials, at: {', '.join(own)}."
+    if len(own) < len(hub.config.servers):
+        said += " Calls to all others use the credentials of Holdfast's configuration."
+    return said
+
+
 class Views:
     """Builds the models of the API on request."""
 
@@ -346,7 +357,7 @@ class Views:
             ready=not about.draining
             and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.registry.catalog.version,
-            identity=about.identity,
+            identity=_acts_as(hub) or about.identity,
             notice=self._notice(),
             calls_waiting=len(hub.registry.call_approvals.waiting()),
             clients=(*about.clients(), *about.clients_elsewhere),
