@@ -20,10 +20,15 @@ PATIENCE = 20.0
 
 
 async def logged_in(
-    spec: ServerSpec, store: GrantStore, *, how: LoginMethod = "browser", scope: tuple[str, ...] = ()
+    spec: ServerSpec,
+    store: GrantStore,
+    *,
+    how: LoginMethod = "browser",
+    scope: tuple[str, ...] = (),
+    name: str = "someone",
 ) -> tuple[Grant, Browser]:
-    """A person logs in; their browser records what it saw."""
-    async with Browser(elsewhere=how == "paste") as browser:
+    """A person of this name logs in; their browser records what it saw."""
+    async with Browser(elsewhere=how == "paste", name=name) as browser:
         with anyio.fail_after(PATIENCE):
             given = await log_in(spec, store=store, person=browser, how=how, scope=scope)
     return given, browser

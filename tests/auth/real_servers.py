@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ __all__ = [
     "node",
     "node_program",
     "node_servers",
+    "people_on_node",
+    "people_on_python",
     "python",
     "python_servers",
     "running_issuer",
@@ -120,6 +123,21 @@ def running_ladder(hub: str) -> Iterator[RealServers]:
     }
     with _running((everything.node(), NODE_PROGRAMS / "ladder.cjs"), environment) as servers:
         yield servers
+
+
+@contextmanager
+def people_on_node() -> Iterator[str]:
+    """The server of people before ``oidc-provider``, in ``servers/people.cjs``; gives its MCP endpoint."""
+    environment = {"NODE_PATH": str(NODE_MODULES), "SERVER_JWK": new_key([])[0]}
+    with _running((everything.node(), NODE_PROGRAMS / "people.cjs"), environment) as servers:
+        yield servers["people"]
+
+
+@contextmanager
+def people_on_python() -> Iterator[str]:
+    """The server of people before the SDK's authorization server, in ``servers/people.py``; gives its MCP endpoint."""
+    with _running((sys.executable, NODE_PROGRAMS / "people.py"), {}) as servers:
+        yield servers["people"]
 
 
 @contextmanager

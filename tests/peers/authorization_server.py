@@ -346,18 +346,18 @@ class Handler(BaseHTTPRequestHandler):
             while True:
                 self.wfile.write(f"event: message\ndata: {json.dumps(WORLD.aside.get())}\n\n".encode())
 
-    def _held(self, method: str) -> dict[str, Any] | None:
-        """What is known of the token that a request carries; None if it is not good."""
+    def _held(self, method: str, who: str = "") -> dict[str, Any] | None:
+        """What is known of the token that a request carries; None if it is not good. ``who`` a call says it is for."""
         bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
         held = WORLD.tokens.get(bearer)
         good = held is not None and (held["ends"] is None or time.time() < held["ends"])
         person = held["person"] if held is not None else ""
-        WORLD.note("mcp", method=method, token=bool(bearer), good=good, person=person)
+        WORLD.note("mcp", method=method, token=bool(bearer), good=good, person=person, who=who)
         return held if good else None
 
     def _mcp(self, message: dict[str, Any], *, aside: bool = False) -> None:
         how, method = WORLD.behaviour, message.get("method", "")
-        held = self._held(method) if not how.open else {"scope": how.needs}
+        held = self._held(method, _given(message).get("who", "")) if not how.open else {"scope": how.needs}
         if how.mcp_status:
             return self._answer(how.mcp_status, {})
         if held is None:
@@ -442,6 +442,10 @@ def _tool(message: dict[str, Any]) -> str:
     return str((message.get("params") or {}).get("name", "")) if message.get("method") == "tools/call" else ""
 
 
+def _given(message: dict[str, Any]) -> dict[str, Any]:
+    return (message.get("params") or {}).get("arguments") or {}
+
+
 def _result(method: str, message: dict[str, Any], person: str) -> dict[str, Any]:
     schema = {"type": "object", "properties": {}}
     match method:
@@ -453,7 +457,8 @@ def _result(method: str, message: dict[str, Any], person: str) -> dict[str, Any]
             return {"result": {"tools": [{"name": name, "inputSchema": schema} for name in names]}}
         case "tools/call":
             done = f"{_tool(message)} done{f' for {person}' if person else ''}"
-            return {"result": {"content": [{"type": "text", "text": done}]}}
+            times = _given(message).get("times", 1)
+            return {"result": {"content": [{"type": "text", "text": done if times == 1 else f"{done}\n" * times}]}}
         case "ping":
             return {"result": {}}
         case _:

@@ -18,10 +18,12 @@ __all__ = ["Browser", "filled_form"]
 class Browser:
     """A person who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.person_login``).
 
-    One that is ``elsewhere`` cannot follow a redirect to this machine: they paste where they ended up.
+    One that is ``elsewhere`` cannot follow a redirect to this machine: they paste where they ended up. A page that asks
+    for a name gets ``name``.
     """
 
-    def __init__(self, *, elsewhere: bool = False) -> None:
+    def __init__(self, *, elsewhere: bool = False, name: str = "someone") -> None:
+        self._name = name
         self.visited: list[str] = []
         self.scopes: list[tuple[str, ...]] = []
         self.codes: list[DeviceCode] = []
@@ -67,7 +69,7 @@ class Browser:
                     self._pasted = answer.headers.get("location", "")
                     self._has_pasted.set()
                 for _ in range(MOST_PAGES):
-                    if (form := filled_form(answer)) is None:
+                    if (form := filled_form(answer, self._name)) is None:
                         break
                     answer = await http.post(answer.url.join(form.action), data=form.fields)
 
