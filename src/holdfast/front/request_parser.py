@@ -22,6 +22,7 @@ tests/front/test_request_oracle.py compares it with h11, and names each rule in 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 from urllib.parse import unquote
@@ -63,7 +64,7 @@ class BadRequest(Exception):
 class RequestHead:
     """The request line and the headers."""
 
-    __slots__ = ("fields", "headers", "http_version", "keep_alive", "method", "path", "query", "raw_path", "repeated")
+    __slots__ = ("headers", "http_version", "keep_alive", "lines", "method", "path", "query", "raw_path", "repeated")
 
     def __init__(self, method: str, raw_path: bytes, http_version: str) -> None:
         self.method = method
@@ -72,8 +73,8 @@ class RequestHead:
         self.raw_path, _, self.query = raw_path.partition(b"?")
         path = self.raw_path.decode("ascii")
         self.path = _unquoted(path) if "%" in path else path
-        self.fields: list[tuple[str, str]] = []
-        """Names in lower case, and values, in their order."""
+        self.lines: Sequence[str] = ()
+        """The headers as they were written, in their order."""
         self.headers: dict[str, str] = {}
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.repeated: tuple[str, ...] = ()
@@ -81,8 +82,9 @@ class RequestHead:
 
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        """The fields as bytes."""
-        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.fields]
+        """Names in lower case, and values, as bytes, in their order."""
+        fields = (line.encode("latin-1").partition(b":") for line in self.lines)
+        return [(name.lower(), value.strip(b" \t")) for name, _, value in fields]
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path!r} HTTP/{self.http_version}>"
@@ -212,14 +214,14 @@ def _read(data: bytes, start: int, end: int) -> RequestHead:
         host, target = address["host"].decode("ascii"), address["path"] or b"/"
         target = target if target.startswith(b"/") else b"/" + target
     head = RequestHead(method, target.partition(b"#")[0], version)
-    lines = data[line.end() : end].decode("latin-1").split("\r\n") if line.end() < end else ()
-    if len(lines) > MOST_HEADERS:
+    if line.end() < end:
+        head.lines = data[line.end() : end].decode("latin-1").split("\r\n")
+    if len(head.lines) > MOST_HEADERS:
         raise BadRequest(431)
     headers = head.headers
-    for field in lines:
+    for field in head.lines:
         name, _, value = field.partition(":")
         name, value = name.lower(), value.strip(" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
-        head.fields.append((name, value))
         if name in headers:
             value = f"{headers[name]}, {value}"
             head.repeated = (*head.repeated, name)
@@ -227,7 +229,8 @@ def _read(data: bytes, start: int, end: int) -> RequestHead:
     _check(head)
     if host:  # the host of an absolute target counts, not the header's: for each reader of them (RFC 9112, 3.2.2)
         headers["host"] = host
-        head.fields = [("host", host), *(field for field in head.fields if field[0] != "host")]
+        others = [one for one in head.lines if one.partition(":")[0].lower() != "host"]
+        head.lines = [f"host: {host}", *others]
     return head
 
 
