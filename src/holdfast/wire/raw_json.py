@@ -408,10 +408,14 @@ _LETTERS: Final = (b"\\u004", b"\\u005", b"\\u006", b"\\u007")
 
 def may_begin(data: Bytes, word: bytes) -> bool:
     """Whether a text or a name in some JSON may begin with this word."""
-    view = memoryview(data)
-    for at in range(0, len(view), SMALL_BYTES):
-        step = bytes(view[at : at + SMALL_BYTES + len(word) + 1])
-        if b'"' in step and word[:1] in step and word in step:
+    size = len(data)
+    if size <= SMALL_BYTES:
+        steps: Iterable[bytes] = (bytes(data),)
+    else:
+        view, wide = memoryview(data), SMALL_BYTES + len(word) + 1
+        steps = (bytes(view[at : at + wide]) for at in range(0, size, SMALL_BYTES))
+    for step in steps:
+        if b'"' in step and word in step:  # a long text has few quotes: most steps of it need no further look
             return True
         if b"\\" in step and b"\\u00" in step and any(one in step for one in _LETTERS):
             return True
