@@ -254,7 +254,7 @@ class World:
                     if (who, at) == (user, replica):
                         self._check(f"done for {user}" in read, f"{user} cannot read what was kept for her")
                     else:
-                        self._check(_other(who) not in read, f"{who} reads a kept result of {_other(who)}")
+                        self._check(not _names(_other(who), read), f"{who} reads a kept result of {_other(who)}")
 
     async def log_in(self, user: str, server: str, replica: Replica) -> None:
         grant = await self._servers[server].log_in(user, logins_of(replica.served).of(user))
@@ -315,7 +315,7 @@ class World:
         for replica in self.replicas:
             self._look_at(replica)
             shown = (await replica.metrics.text()).decode()
-            self._check(not any(one in shown for one in USERS), "a metric names a user")
+            self._check(not any(_names(one, shown) for one in USERS), "a metric names a user")
             self._check_for_operators("the metrics", shown)
             audit = b"".join(file.read_bytes() for file in replica.audit.rglob("*") if file.is_file())
             self._check_for_operators("the audit", audit.decode(errors="replace"))
@@ -342,7 +342,7 @@ class World:
                 came = "\n".join(programs.got)
                 programs.got.clear()
                 self.got[user] += came
-                self._check(_other(user) not in came, f"{user} got something of the other: {came}")
+                self._check(not _names(_other(user), came), f"{user} got something of the other: {came}")
                 self._check(not self._secrets_in(came), f"{user} got a token: {came}")
 
     def _check_for_operators(self, place: str, text: str) -> None:
@@ -355,6 +355,11 @@ class World:
     def _check(self, holds: bool, words: str) -> None:
         if not holds:
             self.wrong.append(words)
+
+
+def _names(user: str, text: str) -> bool:
+    """Whether a text has the name of a user, and not by chance in a random id."""
+    return re.search(rf"(?<![A-Za-z0-9]){user}(?![A-Za-z0-9])", text) is not None
 
 
 def _other(user: str) -> str:
