@@ -16,9 +16,9 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from holdfast.access.jwt import JwtVerifier
 from holdfast.access.principals import TokenPolicy, TrustedGateway
 from holdfast.auth.credentials import Logins
-from holdfast.auth.ladder import SubjectTokens
 from holdfast.auth.sign_in import IdTokens, SignInClient
 from holdfast.auth.token_store import TokenStore
+from holdfast.auth.user_credentials import SubjectTokens
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.config.read import config_from_mapping
 from holdfast.control.server.browser_identity import BrowserIdentity

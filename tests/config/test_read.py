@@ -15,7 +15,7 @@ from holdfast.config.file_models import TOP_KEYS
 from holdfast.config.read import config_from_mapping, load_config, parse_config
 from holdfast.config.settings import BreakerSettings, CallPolicy, Limits, LoadPolicy, ReconnectSettings, Settings
 from holdfast.core.breaker import BreakerPolicy
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.errors import ConfigError
 from tests.config.helpers import read, top_problems
 

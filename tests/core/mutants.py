@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Permit
+from holdfast.core.lifecycle.backoff import AddressWatch, LifecyclePolicy
 from holdfast.core.lifecycle.effects import Cause, Close, Effect, Withdraw
 from holdfast.core.lifecycle.events import (
     CallWaiting,
@@ -18,7 +19,6 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle, Step
-from holdfast.core.lifecycle.lifecycle_state import AddressWatch, LifecyclePolicy
 from holdfast.core.machine import Machine
 from tests.core import properties
 from tests.core.properties import Watcher

@@ -10,6 +10,7 @@ import copy
 from typing import Any
 
 from holdfast.core.breaker import Breaker, BreakerState, Outcome, Permit, Tripped
+from holdfast.core.lifecycle.backoff import AddressWatch, Timers
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
     Cause,
@@ -43,7 +44,6 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle
-from holdfast.core.lifecycle.lifecycle_state import AddressWatch, Timers
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine
 from tests.core.slot_harness import Asked, Happening, Property, Settled, SlotHarness, listing

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.core.breaker import BreakerPolicy, Outcome, Permit, Refusal
 from holdfast.core.catalog import Catalog, Item, Listing
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import (
     CheckAddress,
     Close,
@@ -34,7 +35,6 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     Tick,
 )
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.core.lifecycle.lifecycle_state import JITTER, RETRY_AFTER_CAP, delay
+from holdfast.core.lifecycle.backoff import JITTER, RETRY_AFTER_CAP, delay
 
 bases = st.floats(min_value=0, max_value=60)
 attempts = st.integers(min_value=1, max_value=20)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import (
     Cause,
     Close,
@@ -20,7 +21,6 @@ from holdfast.core.lifecycle.events import (
     RefreshSucceeded,
     TransportLost,
 )
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, listing, started
 

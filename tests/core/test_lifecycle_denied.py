@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.breaker import Outcome, Permit, Refusal, RefusalReason
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import AccessChanged, Cause, Close, Dial, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
     ConfigChanged,
@@ -14,7 +15,6 @@ from holdfast.core.lifecycle.events import (
     RefreshSucceeded,
     TransportLost,
 )
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SERVER, SlotHarness, connected, started
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import (
     Cause,
 )
@@ -13,7 +14,6 @@ from holdfast.core.lifecycle.events import (
     ReconnectRequested,
     TransportLost,
 )
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from holdfast.core.messages import FailureStatus
 from tests.core.slot_harness import SlotHarness, connected, started

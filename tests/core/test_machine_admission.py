@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.breaker import BreakerState, Outcome, Permit, RefusalReason, Tripped
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
     Cause,
 )
 from holdfast.core.lifecycle.events import AddressChecked, Closed, DisableRequested, RefreshFailed, ShutdownRequested
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, started
 

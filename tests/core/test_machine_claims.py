@@ -7,6 +7,7 @@ import math
 import pytest
 
 from holdfast.core.breaker import Outcome, RefusalReason
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import ClaimProbe, Effect, ReleaseProbe, ShareEvidence
 from holdfast.core.lifecycle.events import (
     ClaimExpired,
@@ -16,7 +17,6 @@ from holdfast.core.lifecycle.events import (
     PeerTripped,
     TransportLost,
 )
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, started
 
 pytestmark = pytest.mark.requirement("FLEET-4")

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from holdfast.core.breaker import BreakerPolicy, Outcome
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.events import (
     AddressChecked,
     Closed,
@@ -38,7 +39,6 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from holdfast.config import ServerSpec, Settings
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.events import AddressChecked, TransportLost
-from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.slot import lifecycle_policy
 from tests.core.slot_harness import started

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
         read_entry as read_entry,
         write_entry as write_entry,
     )
-    from holdfast.auth.ladder import (
-        Ladders as Ladders,
-        RungStatus as RungStatus,
-        SubjectTokens as SubjectTokens,
-        rungs_of as rungs_of,
-    )
     from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
@@ -53,6 +47,12 @@ if TYPE_CHECKING:
         GrantStore as GrantStore,
         StoreUnusable as StoreUnusable,
         TokenStore as TokenStore,
+    )
+    from holdfast.auth.user_credentials import (
+        Ladders as Ladders,
+        RungStatus as RungStatus,
+        SubjectTokens as SubjectTokens,
+        rungs_of as rungs_of,
     )
     from holdfast.auth.user_tokens import (
         UserGrants as UserGrants,

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         status_class as status_class,
     )
     from holdfast.core.evidence import (
-        LONGEST_BODY as LONGEST_BODY,
         BadConfig as BadConfig,
         Challenge as Challenge,
         CommandFault as CommandFault,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
         ProcessExit as ProcessExit,
         Redirected as Redirected,
         RpcError as RpcError,
-        Statement as Statement,
         TimedOut as TimedOut,
         TlsFailure as TlsFailure,
         TlsFault as TlsFault,
@@ -76,8 +74,8 @@ if TYPE_CHECKING:
         Unexpected as Unexpected,
         read_challenge as read_challenge,
         scopes_in as scopes_in,
-        stated_in as stated_in,
     )
+    from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,
         HUB_VERSION as HUB_VERSION,
@@ -97,6 +95,11 @@ if TYPE_CHECKING:
         script_of as script_of,
     )
     from holdfast.core.lifecycle import effects as effects, events as events
+    from holdfast.core.lifecycle.backoff import (
+        LifecyclePolicy as LifecyclePolicy,
+        delay as delay,
+        to_milliseconds as to_milliseconds,
+    )
     from holdfast.core.lifecycle.effects import (
         AccessChanged as AccessChanged,
         BreakerChanged as BreakerChanged,
@@ -104,11 +107,6 @@ if TYPE_CHECKING:
         Record as Record,
         RetryPlanned as RetryPlanned,
         Transition as Transition,
-    )
-    from holdfast.core.lifecycle.lifecycle_state import (
-        LifecyclePolicy as LifecyclePolicy,
-        delay as delay,
-        to_milliseconds as to_milliseconds,
     )
     from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
     from holdfast.core.machine import Health as Health, Machine as Machine

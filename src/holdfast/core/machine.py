@@ -42,6 +42,7 @@ from holdfast.core.breaker import (
     RefusalReason,
     Tripped,
 )
+from holdfast.core.lifecycle.backoff import to_milliseconds
 from holdfast.core.lifecycle.effects import (
     AccessChanged,
     BreakerChanged,
@@ -81,7 +82,6 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
-from holdfast.core.lifecycle.lifecycle_state import to_milliseconds
 from holdfast.core.lifecycle.table import State
 from holdfast.core.messages import Failure
 
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.core.hub_record import ServerRecord
-    from holdfast.core.lifecycle.lifecycle_state import LifecyclePolicy
+    from holdfast.core.lifecycle.backoff import LifecyclePolicy
     from holdfast.core.messages import FailureStatus, ServerStatus
 
 __all__ = ["Health", "Machine"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.lifecycle.backoff import LifecyclePolicy, shortened
 from holdfast.core.lifecycle.effects import (
     AccessChanged,
     Cause,
@@ -76,15 +77,7 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
     WentIdle,
 )
-from holdfast.core.lifecycle.lifecycle_state import (
-    DOWN,
-    Dialing,
-    LeaseState,
-    LifecycleMemory,
-    LifecyclePolicy,
-    Step,
-    shortened,
-)
+from holdfast.core.lifecycle.lifecycle_state import DOWN, Dialing, LeaseState, LifecycleMemory, Step
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from mcp import Client
 
 from holdfast.auth.credentials import Logins
-from holdfast.auth.ladder import Ladders, SubjectTokens
 from holdfast.auth.token_store import TokenStore
+from holdfast.auth.user_credentials import Ladders, SubjectTokens
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.config.read import config_from_mapping
 from holdfast.core.evidence import TokenNotRenewed
@@ -358,7 +358,7 @@ async def test_a_user_comes_back_with_the_next_token_that_her_client_sends(
 async def test_a_token_that_the_server_ends_is_exchanged_again_within_the_call(
     field: Field, tmp_path: Path, ada: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.auth.ladder.SETTLED", 0.0)
+    monkeypatch.setattr("holdfast.auth.user_credentials.SETTLED", 0.0)
     async with (
         LadderHub.open(field, tmp_path, field.defined(exchange=field.exchange())) as served,
         client_with(await field.hub_token("ada"), served.all, ada) as client,
