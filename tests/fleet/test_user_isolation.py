@@ -73,28 +73,39 @@ def seeds() -> list[Any]:
 class Replica:
     """One hub of the fleet, that can be started again."""
 
-    def __init__(self, redis: RedisPeer, servers: dict[str, Any], audit: Path) -> None:
+    def __init__(self, redis: RedisPeer, servers: dict[str, Any], audit: Path, tasks: anyio.abc.TaskGroup) -> None:
         self._redis = redis
         self._servers = servers
         self.audit = audit
-        self._stack = AsyncExitStack()
+        self._tasks = tasks
+        self._end = self._ended = anyio.Event()
 
     async def start(self) -> None:
+        self._end, self._ended = anyio.Event(), anyio.Event()
+        await self._tasks.start(self._run)
+
+    async def stop(self) -> None:
+        self._end.set()
+        await self._ended.wait()
+
+    async def _run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """In a task of its own: replicas end in any order."""
         fleet = fleet_on(self._redis)
         config = config_from_mapping({"mcpServers": self._servers, "holdfast": LARGE})
         hub = Hub(config, fleet=fleet, has_local=False, user_tokens=fleet.users, chance=lambda: 0.0)
         trail = AuditTrail(AuditFiles(self.audit, KEY), KEY)
         trail.start()
-        self._stack.callback(trail.close)
         app = create_app(hub, tokens=TOKENS, audit=trail)
         self.metrics = Metrics(hub)
-        await self._stack.enter_async_context(hub)
-        self.served = Served(hub, app, await self._stack.enter_async_context(serving(app)))
-        await came_true(lambda: fleet.member.synced)
-
-    async def stop(self) -> None:
-        stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+        try:
+            async with hub, serving(app) as base:
+                self.served = Served(hub, app, base)
+                await came_true(lambda: fleet.member.synced)
+                task_status.started()
+                await self._end.wait()
+        finally:
+            trail.close()
+            self._ended.set()
 
 
 class Programs:
@@ -375,10 +386,10 @@ async def world(seed: int, folder: Path) -> AsyncIterator[World]:
         http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=60))
         configured = {name: defined(server) for name, server in servers.items()}
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        replicas = [Replica(redis, configured, folder / f"audit{number}") for number in range(2)]
+        replicas = [Replica(redis, configured, folder / f"audit{number}", tasks) for number in range(2)]
         for one in replicas:
-            stack.push_async_callback(one.stop)
             await one.start()
+            stack.push_async_callback(one.stop)
         made = World(seed, servers, replicas, http, tasks)
         watching = await tasks.start(_watch, redis, made.redis)
         for one in replicas:
