@@ -174,7 +174,8 @@ async def test_a_served_hub_tells_why_in_every_view_and_the_secret_in_none(
                 await ask("odd", "tools/call", name="odd__echo", arguments={"text": "hi"})
                 await ask("status tool", "tools/call", name="holdfast_status", arguments={})
 
-                async def told() -> bool:  # a server that is dialed again at this moment has no reason to tell
+                async def told() -> bool:  # a server that is connected again has no reason to tell, so it dies again
+                    await ask("lost again", "tools/call", name="lost__echo", arguments={})
                     await ask("status resource", "resources/read", uri="holdfast://status")
                     return GONE in outputs["status resource"] and FULL in outputs["status resource"]
 

@@ -25,7 +25,9 @@ secrets = st.text(
 @pytest.mark.requirement("MSG-6")
 @given(st.text(max_size=30), secrets, st.text(max_size=30))
 def test_a_text_that_holds_a_secret_never_holds_it_once_masked(before: str, secret: str, after: str) -> None:
-    assume(secret.lower() not in {"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
+    # Words that are in every text, and those before a credential in a header: none of them is a secret by itself.
+    plain_words = {"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"}
+    assume(secret.lower() not in plain_words | {"basic", "bearer", "digest", "negotiate", "token", "apikey"})
     assert secret not in Redactor([secret]).mask(before + secret + after)
 
 
