@@ -24,7 +24,7 @@ from tests.cli.test_serve import ready
 from tests.clients.raw import MODERN_META, initialize, post
 from tests.endpoint.test_progress import Streaming, _event, _log, _step
 from tests.harness.raw_session import Session
-from tests.harness.waiting import PATIENCE, asked
+from tests.harness.waiting import PATIENCE, asked, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 
@@ -136,16 +136,20 @@ class OverStdio:
 
     async def call(self, tool: str, token: str) -> list[dict[str, Any]]:
         await self.say(_call(tool, token, modern=self._modern))
-        await self._hub.said(f'"id":"{token}"')
+        await came_true(lambda: f'"id":"{token}"' in self._whole()[self._read :])
         return self._news()
 
     async def rest(self) -> list[dict[str, Any]]:
         return self._news()
 
     def _news(self) -> list[dict[str, Any]]:
-        whole = self._hub.out[: self._hub.out.rfind("\n") + 1]
+        whole = self._whole()
         new, self._read = whole[self._read :], len(whole)
         return [json.loads(line) for line in new.splitlines()]
+
+    def _whole(self) -> str:
+        """The lines that are complete: one may come in pieces."""
+        return self._hub.out[: self._hub.out.rfind("\n") + 1]
 
 
 def _call(tool: str, token: str, *, modern: bool) -> dict[str, Any]:
@@ -202,7 +206,7 @@ async def test_all_that_precedes_a_result_comes_before_it_and_nothing_of_its_cal
     async with over(file, modern=modern) as client:
         for token, tool in enumerate(["piped__steps", "streamed__steps"] * 2):
             came = [one for one in await client.call(tool, str(token)) if not _is_list_changed(one)]
-            assert came[-1].get("id") == str(token), "something came after the result"
+            assert came[-1].get("id") == str(token), f"something came after the result: {came}"
             # A log message that names no call may come before the result: the server wrote both at once.
             assert [told for one in came if (told := _told(one)) != "late"] == BEFORE
             assert {one["params"]["progressToken"] for one in came if _is_progress(one)} == {str(token)}
