@@ -327,13 +327,13 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
     assert len(workers_of(hub.process.pid)) == 2
 
     async def counted() -> bool:
-        # Calls of the second before may be told late, and those of a worker's last second not at all.
+        # Those of a worker's last second are not told: ten of each of the two. A few of the second before come late.
         counted = (await shown(hub, "it"))["calls_total"] - seen["calls_total"]
-        return bool(abs(counted - load.answered) <= 15)
+        return bool(abs(counted - load.answered) <= 25)
 
     await asked(counted)
     now = await shown(hub, "it")
-    assert sum(now["activity"]["calls"]) >= load.answered - 15
+    assert sum(now["activity"]["calls"]) >= load.answered - 25
 
 
 async def shown(hub: Served, server: str) -> dict[str, Any]:
