@@ -28,7 +28,7 @@ from holdfast.core import Catalog, Health, Item, Listing, State
 from holdfast.core.breaker import BreakerState
 from holdfast.core.search import Ranking, search_text
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
-from holdfast.endpoint.own_tools import status_tool
+from holdfast.endpoint.own_answers import status_tool
 from holdfast.hub import tool_index
 from holdfast.hub.tool_index import StaticEmbeddings, ToolIndex, found_tool
 

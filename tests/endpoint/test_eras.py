@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.endpoint.eras import params_for_server, result_for_client
+from holdfast.endpoint.message import params_for_server, result_for_client
 from holdfast.wire import RawObject
 
 STAMP = b'{"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}%s}'

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.core.lifecycle.table import State
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.clients import Client, Outlet
-from holdfast.endpoint.own_tools import status_result
+from holdfast.endpoint.own_answers import status_result
 from holdfast.endpoint.view import View
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub

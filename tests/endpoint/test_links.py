@@ -11,7 +11,7 @@ from mcp import Client
 
 from holdfast.core import uri_lead
 from holdfast.core.catalog import Kind, NameKey
-from holdfast.endpoint.eras import relinked
+from holdfast.endpoint.message import relinked
 from holdfast.wire.raw_json import RawObject
 from tests.harness.served_hub import Era, Person, Served, front
 from tests.peers.peer_server import running

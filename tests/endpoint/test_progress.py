@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.access import LOCAL
 from holdfast.endpoint.clients import Call
-from holdfast.endpoint.inbound import notice_message, read_message
+from holdfast.endpoint.message import notice_message, read_message
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
 

@@ -20,7 +20,7 @@ import pytest
 import holdfast
 from holdfast.auth import token_store
 from holdfast.core import CatalogEntry
-from holdfast.endpoint import own_methods
+from holdfast.endpoint import own_answers
 from holdfast.endpoint.view import View
 from holdfast.hub import Hub
 from holdfast.wire.http import connection
@@ -188,13 +188,13 @@ async def test_no_loop_of_a_call_runs_longer_with_many_servers(monkeypatch: pyte
 @pytest.mark.requirement("PERF-6")
 async def test_a_list_is_made_once_for_each_catalog_and_view(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = own_methods._item
+    real = own_answers._item
 
     def counted(view: View, entry: CatalogEntry) -> dict[str, Any]:
         made.append(entry.name)
         return real(view, entry)
 
-    monkeypatch.setattr(own_methods, "_item", counted)
+    monkeypatch.setattr(own_answers, "_item", counted)
     async with (
         running("legacy") as origin,
         httpx2.AsyncClient() as http,

@@ -145,14 +145,14 @@ def _masking_before_cutting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _names_of_any_length(patch: pytest.MonkeyPatch) -> None:
-    for module in ("wire.raw_json", "endpoint.inbound"):
+    for module in ("wire.raw_json", "endpoint.message"):
         patch.setattr(f"holdfast.{module}.SMALL_BYTES", 1 << 30)
     patch.setattr("holdfast.core.names.LONGEST_COMPARED", 1 << 30)
 
 
 def _meta_of_any_size(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("holdfast.wire.raw_json.LOADED_BYTES", 1 << 30)
-    for module in ("wire.raw_json", "endpoint.inbound"):
+    for module in ("wire.raw_json", "endpoint.message"):
         patch.setattr(f"holdfast.{module}.SMALL_BYTES", 1 << 30)
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         read_batch as read_batch,
     )
     from holdfast.endpoint.find_tools import finding_tools as finding_tools
-    from holdfast.endpoint.inbound import (
+    from holdfast.endpoint.instructions import IDENTITY as IDENTITY, initialize as initialize, program_in as program_in
+    from holdfast.endpoint.message import (
         Message as Message,
         error_message as error_message,
         error_of as error_of,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         result_message as result_message,
         result_pieces as result_pieces,
     )
-    from holdfast.endpoint.instructions import IDENTITY as IDENTITY, initialize as initialize, program_in as program_in
     from holdfast.endpoint.server import McpServer as McpServer
     from holdfast.endpoint.user_login import (
         CONNECT_PATH as CONNECT_PATH,

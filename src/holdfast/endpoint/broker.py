@@ -37,11 +37,9 @@ from holdfast.config import CallPolicy
 from holdfast.core import Catalog, State, events as on
 from holdfast.endpoint.announcements import Announcer
 from holdfast.endpoint.attribution import Attribution, ClientRelay, UserRelay, notify
-from holdfast.endpoint.call_audit import CallAudit
-from holdfast.endpoint.call_gate import CallGate
+from holdfast.endpoint.call_gate import CallAudit, CallGate
 from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
-from holdfast.endpoint.input_required import PendingCalls
-from holdfast.endpoint.tasks import TaskIds
+from holdfast.endpoint.open_calls import PendingCalls, TaskIds
 from holdfast.endpoint.user_login import LoginLinks, LoginsInConversation
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy

@@ -1,4 +1,4 @@
-"""What stands between a client's call and its server: the rules, a person's approval, and an external decision.
+"""What stands around a client's call: the rules, a person's approval, an external decision, and the audit of it all.
 
 A call comes here when its server and its tool are known, and before it takes a place at the server: no timeout of the
 call runs, and nothing here counts for the breaker. In this order:
@@ -16,6 +16,14 @@ one that waited for its server (``check_again``).
 A modern server may answer with questions of its own, and the client repeats the call with the answers. That is the same
 call for a person, so she is not asked twice: ``note_round`` remembers which state of the server belongs to an approved
 call. The external service is asked again each time.
+
+**The audit** (``CallAudit``, SEC-15): one record for each request of a client that a server answers, or that was
+refused. It stands around the handler of a request, so it sees every way in which one ends: a result, an error of the
+server, a failure that became a result for the model, a refusal of the hub, a cancellation. A request that another
+replica serves is recorded there. Lists, pings and the like say nothing about what was done, and are not recorded.
+
+Names and arguments are those that went to the server, also where the client knows the tool under another name, or calls
+it through ``call_tool``.
 """
 
 from __future__ import annotations
@@ -24,15 +32,20 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
+from datetime import UTC, datetime
+from time import perf_counter
 from typing import Final
 
 import anyio
 import anyio.to_thread
 from mcp import MCPError
+from mcp_types import methods as protocol
 
 from holdfast.access import (
     AccessDecision,
     AccessItem,
+    AuditRecord,
+    AuditTrail,
     AuthzQuestion,
     ExtAuthz,
     ItemKind,
@@ -41,14 +54,15 @@ from holdfast.access import (
     Principal,
 )
 from holdfast.config import ExtAuthzSettings
-from holdfast.core import Redactor, command_line, masked_data, quoted_line, span
-from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
-from holdfast.endpoint.inbound import canonical, read_strictly
-from holdfast.errors import CallForbidden, NotApproved, NotAuthorized
-from holdfast.hub import CallBinding, CallVerdict, Hub
-from holdfast.wire import SMALL_BYTES, Bytes, RawObject, text_of
+from holdfast.core import Redactor, command_line, mask_url, masked_data, quoted_line, span
+from holdfast.endpoint.clients import Call, Client, Handler, LivesElsewhere, RequestHomes
+from holdfast.endpoint.instructions import error_result
+from holdfast.endpoint.message import canonical, kind_of, read_strictly
+from holdfast.errors import CallForbidden, HoldfastError, NotApproved, NotAudited, NotAuthorized
+from holdfast.hub import CallBinding, CallVerdict, Hub, outcome_of
+from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, fields, is_word, text_of
 
-__all__ = ["CallGate", "Judgement", "argument_hash"]
+__all__ = ["CallAudit", "CallGate", "Judgement", "argument_hash"]
 
 log = logging.getLogger("holdfast.access")
 
@@ -349,3 +363,117 @@ def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
         return "\nIts arguments cannot be read, or name a key twice: the server may read something else than is shown."
     cut = f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)" if len(text) > LONGEST_SHOWN else text
     return f"\n{cut}"
+
+
+RECORDED: Final = frozenset(
+    {"tools/call", "prompts/get", "resources/read", "resources/subscribe", "completion/complete"}
+    | {method for method in protocol.SPEC_CLIENT_METHODS if method.startswith("tasks/")}
+)
+"""The methods of the protocol that are recorded; those that the protocol does not define are recorded too."""
+
+LONGEST_NAME: Final = 256
+"""Characters of a name: a client may send any text."""
+
+
+class CallAudit:
+    """Records what clients ask of servers."""
+
+    def __init__(self, trail: AuditTrail) -> None:
+        self._trail = trail
+
+    def __repr__(self) -> str:
+        return f"<CallAudit to {self._trail}>"
+
+    async def answer(self, call: Call, handler: Handler) -> RawObject:
+        """The result of a request, recorded however it ends. One that could not be recorded is not made."""
+        if call.method not in RECORDED and call.method in protocol.SPEC_CLIENT_METHODS:
+            return await handler(call)
+        began = perf_counter()
+        if why := self._trail.refusal():
+            return self._refused(call, began, why)
+        try:
+            result = await handler(call)
+        except LivesElsewhere:
+            raise
+        except BaseException as exc:
+            self._record(call, began, *_failure(exc))
+            raise
+        if call.failed is not None:
+            self._record(call, began, *_failure(call.failed), result)
+            return result
+        failed = result.get("isError")
+        outcome = "completed"
+        if failed is not None and is_word(failed, b"true"):
+            outcome = "tool_error"
+        elif kind_of(result) == "input_required":
+            outcome = "input_required"
+        self._record(call, began, outcome, "", result)
+        return result
+
+    def _refused(self, call: Call, began: float, why: str) -> RawObject:
+        error = NotAudited(f"not called: {why}", hint="an operator has to look at the hub; then try again")
+        self._record(call, began, "refused", error.message)
+        if call.method != "tools/call":
+            raise error
+        return RawObject.of(error_result(error))
+
+    def _record(self, call: Call, began: float, outcome: str, reason: str, result: RawObject | None = None) -> None:
+        sent = call.sent
+        arguments = sent.get("arguments")
+        size = 0
+        if result is not None:
+            size = len(memoryview(result.raw)) if result.raw is not None else result.size
+        client = call.client
+        record = AuditRecord(
+            time=datetime.now(UTC),
+            event="call",
+            principal=call.principal,
+            groups=tuple(sorted(call.identity.groups)),
+            scopes=tuple(sorted(call.identity.scopes)),
+            program=client.program,
+            server=call.server,
+            method=call.method,
+            tool=_name(call.method, sent),
+            outcome=outcome,
+            ms=int((perf_counter() - began) * 1e6) / 1e3,
+            trace=call.trace_id or (_trace_in(call) if call.meta or "traceparent" in call.headers else ""),
+            rule=call.judged.decision.rule if call.judged is not None else call.hidden_by,
+            approval=call.judged.approval if call.judged is not None else "",
+            authz=call.judged.authz if call.judged is not None else "",
+            reason=reason,
+            argument_bytes=len(memoryview(arguments)) if arguments is not None else 0,
+            result_bytes=size,
+        )
+        self._trail.add(record, arguments)
+
+
+def _failure(exc: BaseException) -> tuple[str, str]:
+    """The outcome of a request without a result of a server, and why. The hub's own errors quote no secret."""
+    if isinstance(exc, MCPError):
+        return "refused", exc.error.message[:LONGEST_NAME]
+    return outcome_of(exc), exc.message if isinstance(exc, HoldfastError) else ""
+
+
+def _name(method: str, params: Fields) -> str:
+    """What a request is about, by its name at the server. The URI of a resource may have secrets in it."""
+    raw = params.get("name") or params.get("uri") or params.get("taskId") or _in_ref(params.get("ref"))
+    name = (text_of(raw) or "")[:LONGEST_NAME] if raw is not None else ""
+    return name if method == "tools/call" else mask_url(name)
+
+
+def _in_ref(ref: Bytes | None) -> Bytes | None:
+    """The prompt or the resource that a completion is for."""
+    if ref is None:
+        return None
+    try:
+        members = fields(ref)
+    except BadJson:
+        return None
+    return members.get("name") or members.get("uri")
+
+
+def _trace_in(call: Call) -> str:
+    """The id of the trace that the client gave."""
+    given = call.meta.get("traceparent") or call.headers.get("traceparent")
+    parts = given.split("-", 2) if isinstance(given, str) else ()
+    return parts[1] if len(parts) == 3 and len(parts[1]) == 32 else ""

@@ -19,15 +19,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
 from holdfast.access import LOCAL, Principal
 from holdfast.core import NameKey
-from holdfast.endpoint.inbound import Message, request_message, settle
-from holdfast.endpoint.tasks import with_related_task
+from holdfast.endpoint.message import Message, request_message, settle, with_related_task
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError
 from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedObject, RawObject, dumps, text_of
@@ -35,13 +34,14 @@ from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedOb
 if TYPE_CHECKING:
     from holdfast.endpoint.call_gate import Judgement
     from holdfast.endpoint.find_tools import InnerCall
-    from holdfast.endpoint.input_required import OpenCall
+    from holdfast.endpoint.open_calls import OpenCall
 
 __all__ = [
     "ASK_SECONDS",
     "CALL_LOST",
     "Call",
     "Client",
+    "Handler",
     "LivesElsewhere",
     "MessageReply",
     "Outlet",
@@ -386,6 +386,10 @@ class Call:
     def __repr__(self) -> str:
         state = "done" if self.done else "cancelled" if self.cancelled else "in flight"
         return f"<Call {self.message.key!r} {self.method} to {self.server or '?'} {self.era} {state}>"
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[RawObject]]
+"""Gives the result of a request; raises ``MCPError``, ``HoldfastError`` and ``LivesElsewhere``."""
 
 
 def _as_json(value: float | str) -> bytes:

@@ -54,9 +54,8 @@ from pydantic import ValidationError
 
 from holdfast.access import LOCAL, ClientKey, Principal, client_key_in
 from holdfast.endpoint.clients import NO_HEADERS, Call, Client, LivesElsewhere, MessageReply, Outlet, Questions
-from holdfast.endpoint.eras import result_for_client
-from holdfast.endpoint.inbound import Message, error_message, error_of, read_message
 from holdfast.endpoint.instructions import STAMP, initialize, program_in, protocol_error
+from holdfast.endpoint.message import Message, error_message, error_of, read_message, result_for_client
 from holdfast.endpoint.server import McpServer
 from holdfast.endpoint.view import LIST_METHODS
 from holdfast.errors import HoldfastError

@@ -27,8 +27,8 @@ from mcp_types import INVALID_PARAMS
 
 from holdfast.access import LOCAL
 from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
-from holdfast.endpoint.inbound import LARGEST_READ
 from holdfast.endpoint.instructions import mistake, said
+from holdfast.endpoint.message import LARGEST_READ
 from holdfast.endpoint.view import ToolRoute, View
 from holdfast.errors import CallFailed
 from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown

@@ -4,13 +4,13 @@ It knows no transport: a ``Call`` comes with its client and with the way back to
 request:
 
 1. **Who answers** (``Router``, which waits for nothing). The methods and tools that the hub answers itself are in
-   ``own_methods`` and ``own_tools``. Of all others the name in the request says which server has it (``View``); from
+   ``own_answers``. Of all others the name in the request says which server has it (``View``); from
    here on the call has its server and the parameters for it. What the hub does not read passes unread. A call through
    find mode's ``call_tool`` is the inner call from here on.
 2. **May it be made** (``call_gate``), and is it one that began before: a login that it needs first, a call that it
    resumes, another replica that has its connection (``_before``). A call of a shared server has none of these.
 3. **It is made** (``_send``), on the client's connection to that server. A legacy server may ask a modern client, and a
-   modern server a legacy client: ``input_required`` translates both.
+   modern server a legacy client: ``open_calls`` translates both.
 4. **Its result** gets links and ids that are good at this endpoint. A tool's call that failed has a result that says
    why: a model reads results, and may never see a protocol error.
 """
@@ -37,11 +37,8 @@ from holdfast.core import STATUS_URI, Kind, NameKey, RpcError, Unknown, quoted_l
 from holdfast.endpoint.announcements import Listeners
 from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers, era_of
-from holdfast.endpoint.clients import Call, Client
-from holdfast.endpoint.eras import kind_of, params_for_server, relinked
+from holdfast.endpoint.clients import Call, Client, Handler
 from holdfast.endpoint.find_tools import CALL_READONLY, FIND_NAMES, FindTools, InnerCall
-from holdfast.endpoint.inbound import Message
-from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, next_round
 from holdfast.endpoint.instructions import (
     RESTARTED,
     STATELESS,
@@ -53,9 +50,16 @@ from holdfast.endpoint.instructions import (
     stateless_notice,
     with_notice,
 )
-from holdfast.endpoint.own_methods import OwnMethods, checked_values, not_listed, unknown_method
-from holdfast.endpoint.own_tools import Handler, OwnTools, keeps_results
-from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, renamed
+from holdfast.endpoint.message import Message, kind_of, params_for_server, relinked
+from holdfast.endpoint.open_calls import EXPIRED, LEGACY_TASKS, MAX_ROUNDS, MODERN_TASKS, next_round, renamed
+from holdfast.endpoint.own_answers import (
+    OwnMethods,
+    OwnTools,
+    checked_values,
+    keeps_results,
+    not_listed,
+    unknown_method,
+)
 from holdfast.endpoint.user_login import without_login_state
 from holdfast.endpoint.view import ToolRoute, View, has_all, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError

@@ -5,8 +5,8 @@ where a message comes in: in results, in the blocks of their content, in request
 errors. Items of lists are read as values, see ``listing``. What has no such key passes as the bytes that it came in.
 
 A tool's result is passed on unread, but for the form of its blocks: one that is malformed costs some clients their
-whole session. What else the hub edits, for a client's era and for the links of an endpoint, is in ``endpoint/eras.py``;
-what it adds to a request is in ``session``.
+whole session. What else the hub edits, for a client's era and for the links of an endpoint, is in
+``endpoint/message.py``; what it adds to a request is in ``session``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,505 @@
+"""The messages of clients: how they are read and written, and all that the hub edits in those that pass through.
+
+Theory of operation. A client sends JSON-RPC. The hub reads the envelope of a message, and what it needs of the
+parameters; arguments and results pass as the bytes that they came in (``Message`` keeps each part as bytes). A request
+is checked here against JSON-RPC; what its method demands of its parameters is checked where the method is answered.
+
+What must hold:
+
+- Everything that is read has a bound: an id and a method, because each is kept and repeated; ``_meta`` and the
+  parameters that the hub itself reads, because they become values.
+- Two ids that are written differently may be equal: ``Message.key`` is the value, ``Message.id`` the bytes to answer
+  with.
+- A person approves what every reader reads: a key that stands twice in an object is refused (``read_strictly``).
+- A client learns nothing of a fault in the hub itself: it is in the log (``error_of``).
+
+What the hub edits is in the second half, and nowhere else. One protocol era has what the other must not have
+(``_meta`` keys, ``resultType``, output schemas), and at the endpoint of many servers the resource URIs in results are
+rewritten so that a client can read them. A result that needs no change passes as the same object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from mcp import MCPError
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
+    PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    ErrorData,
+)
+from mcp_types.methods import CACHEABLE_METHODS
+from pydantic import ValidationError
+
+from holdfast.config import each_key_once
+from holdfast.core import is_own_key
+from holdfast.wire import (
+    RELATED_TASK,
+    SMALL_BYTES,
+    BadJson,
+    Bytes,
+    Fields,
+    LoadedObject,
+    NotAnObject,
+    RawObject,
+    RawValue,
+    dump_object,
+    dumps,
+    fields,
+    have_lone_surrogate,
+    is_array,
+    is_object,
+    is_text,
+    items,
+    join_fields,
+    join_items,
+    load_object,
+    loads,
+    may_begin,
+    split,
+    task_support,
+    text_of,
+    traced,
+    without_task_support,
+)
+
+__all__ = [
+    "Message",
+    "canonical",
+    "error_message",
+    "error_of",
+    "kind_of",
+    "notice_message",
+    "params_for_server",
+    "read_message",
+    "read_strictly",
+    "relinked",
+    "request_message",
+    "result_for_client",
+    "result_message",
+    "result_pieces",
+    "settle",
+    "tool_for_client",
+    "with_related_task",
+]
+
+log = logging.getLogger("holdfast.front")
+
+LARGEST_READ: Final = 1024 * 1024
+"""Bytes of the parameters that the hub itself reads; those of a call pass unread."""
+
+LONGEST_ID: Final = 1_024
+"""Bytes; no client needs a longer id, and each is kept and repeated."""
+
+_USUAL: Final = {
+    b'"%b"' % name.encode(): name for name in ("tools/call", "tools/list", "resources/read", "prompts/get")
+}
+"""The most frequent methods as they are usually written: they need no further look."""
+
+_VERSION: Final = msgspec.Raw(b'"2.0"')
+
+_ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
+
+
+class Message:
+    """One JSON-RPC message; its parts are the bytes that they came in."""
+
+    __slots__ = ("_meta", "_params", "_raw_params", "error", "escapes", "id", "is_request", "key", "method", "result")
+
+    def __init__(self, members: Fields) -> None:
+        self.id: Bytes | None = members.get("id")
+        self.key: str | int | None = None
+        """The id as a value: two ids that are written differently may be equal."""
+        method = members.get("method")
+        usual = _USUAL.get(bytes(method)) if method is not None and len(method) <= LONGEST_ID else None
+        self.method: str | None = usual or text_of(method)
+        self.is_request = self.method is not None and self.id is not None
+        """Whether it wants an answer."""
+        self._raw_params: Bytes | None = members.get("params")
+        self._params: Fields | None = None
+        self._meta: Mapping[str, Any] | None = None
+        self.escapes = True
+        """Whether it may have characters that are written by their number."""
+        self.result: Bytes | None = None
+        self.error: Bytes | None = None
+        version = members.get("jsonrpc")
+        if version != _VERSION and text_of(version) != "2.0":
+            raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
+        if self.id is not None:
+            self.key = _key(self.id)
+        if method is None:
+            self.result, self.error = members.get("result"), members.get("error")
+            if self.id is None or (self.result is None) == (self.error is None):
+                raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
+        elif usual is None:
+            if self.method is None or not is_text(self.method):
+                raise MCPError(INVALID_REQUEST, "the method is not a text")
+            if len(self.method) > LONGEST_ID:
+                raise MCPError(INVALID_REQUEST, "the method is too long")
+
+    @property
+    def params(self) -> Fields:
+        """The members of its parameters; they are read once, and nothing changes them. Raises ``MCPError``."""
+        if self._params is None:
+            try:
+                self._params = fields(self._raw_params) if self._raw_params is not None else {}
+            except BadJson:
+                raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
+        return self._params
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """``_meta`` as a value; it is read once. Raises ``MCPError``."""
+        if self._meta is None:
+            raw = self.params.get("_meta")
+            self._meta = _read_meta(raw) if raw is not None else _NO_META
+        return self._meta
+
+    def values(self) -> dict[str, Any]:
+        """All parameters as values, for methods whose parameters the hub itself reads; raises ``MCPError``."""
+        params = self.params
+        if sum(len(value) for value in params.values()) > LARGEST_READ:
+            raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
+        try:
+            return {key: loads(value) for key, value in params.items()}
+        except BadJson as exc:
+            raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
+
+    def cancelled_key(self) -> str | int | None:
+        """The id of the request that a ``notifications/cancelled`` names; None where it names none."""
+        try:
+            raw = self.params.get("requestId")
+            return _key(raw) if raw is not None else None
+        except MCPError:
+            return None
+
+    def __repr__(self) -> str:
+        kind = "request" if self.is_request else "notification" if self.method is not None else "response"
+        return f"<Message {kind} {self.method or ''} id={self.key!r}>"
+
+
+_NO_META: Final[Mapping[str, Any]] = {}
+
+
+async def read_message(body: bytes) -> Message:
+    """One message; raises ``MCPError`` with the code that its sender is told. Only a large one takes a wait."""
+    try:
+        message = Message(await split(body))
+    except BadJson as exc:
+        code = INVALID_REQUEST if isinstance(exc, NotAnObject) else PARSE_ERROR
+        raise MCPError(code, f"the message cannot be read: {exc}") from None
+    message.escapes = len(body) > SMALL_BYTES or b"\\u" in body
+    return message
+
+
+def _read_meta(raw: Bytes) -> Mapping[str, Any]:
+    if len(raw) > SMALL_BYTES:
+        raise MCPError(INVALID_PARAMS, f"`_meta` has more than {SMALL_BYTES} bytes")
+    try:
+        meta = loads(raw)
+    except BadJson as exc:
+        raise MCPError(INVALID_PARAMS, f"`_meta` cannot be read: {exc}") from None
+    if not isinstance(meta, dict):
+        raise MCPError(INVALID_PARAMS, "`_meta` is not an object")
+    return meta
+
+
+def read_strictly(raw: Bytes) -> Any:
+    """A value as every reader reads it; raises ``ValueError`` where two may differ: what a person approves."""
+    try:
+        return json.loads(bytes(raw).decode("utf-8", "surrogatepass"), object_pairs_hook=each_key_once)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def canonical(raw: Bytes) -> bytes:
+    """The same bytes for the same value, however it is written; what is large must be written the same."""
+    if len(raw) > SMALL_BYTES:
+        return bytes(raw)
+    try:
+        return json.dumps(read_strictly(raw), sort_keys=True, separators=(",", ":")).encode()
+    except ValueError:
+        return bytes(raw)
+
+
+def error_of(exc: Exception) -> ErrorData:
+    """What a client is told of an exception; what was not foreseen stays in the log."""
+    if isinstance(exc, MCPError):
+        return exc.error
+    if isinstance(exc, BadJson):
+        return ErrorData(code=INVALID_PARAMS, message=f"the parameters cannot be read: {exc}")
+    if isinstance(exc, ValidationError):
+        return ErrorData(code=INVALID_PARAMS, message="Invalid request parameters", data="")
+    log.error("a request failed in the hub itself", exc_info=exc)
+    return ErrorData(code=INTERNAL_ERROR, message="Internal server error")
+
+
+def result_message(request_id: Bytes, result: RawObject | bytes) -> bytes:
+    """The answer to a request."""
+    raw = result if isinstance(result, bytes) else result.raw
+    if raw is not None:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, raw)
+    return b"".join(result_pieces(request_id, result))
+
+
+def result_pieces(request_id: Bytes, result: RawObject | bytes) -> list[Bytes]:
+    """The same in pieces: those of a large result are the bytes that it came in."""
+    pieces = [result] if isinstance(result, bytes) else result.pieces()
+    return [b'{"jsonrpc":"2.0","id":', request_id, b',"result":', *pieces, b"}"]
+
+
+def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
+    """The refusal of a request; without an id where it could not be made out."""
+    body: Fields = {"code": dumps(error.code), "message": dumps(error.message)}
+    if error.data is not None:
+        body["data"] = error.data if isinstance(error.data, RawValue) else dumps(error.data)
+    raw_id = request_id if request_id is not None else b"null"
+    return b"".join([b'{"jsonrpc":"2.0","id":', raw_id, b',"error":', *RawObject(body).pieces(), b"}"])
+
+
+def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:
+    """A notification."""
+    if isinstance(params, LoadedObject):
+        return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (dumps(method), params.raw)
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params:
+        message["params"] = params
+    return dump_object(message)
+
+
+def request_message(number: int, method: str, params: Mapping[str, Any] | None) -> bytes:
+    """A request of the hub's own to a client."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
+    if params:
+        message["params"] = params
+    return dump_object(message)
+
+
+def _key(raw: Bytes) -> str | int:
+    if len(raw) > LONGEST_ID:
+        raise MCPError(INVALID_REQUEST, "the id is too long")
+    try:
+        key: str | int = _ID.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise MCPError(INVALID_REQUEST, "the id is neither a string nor an integer") from None
+    return key
+
+
+def settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
+    """Give a client's response to the request that waits for it."""
+    try:
+        _settle(question, message)
+    except BadJson as exc:
+        question.set_exception(MCPError(INVALID_REQUEST, f"the client's answer cannot be read: {exc}"))
+
+
+def _settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
+    if message.error is not None:
+        said = load_object(message.error)
+        code, text = (said.get("code"), said.get("message")) if isinstance(said, dict) else (None, None)
+        question.set_exception(
+            MCPError(code if isinstance(code, int) else INTERNAL_ERROR, str(text or "the client gave an error"))
+        )
+        return
+    result = load_object(message.result) if message.result is not None else None
+    if result is not None:
+        question.set_result(result)
+    else:
+        question.set_exception(MCPError(INVALID_REQUEST, "the client's answer does not follow the protocol"))
+
+
+# What the hub edits in a message that passes through.
+
+_ENVELOPE = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"})
+"""Keys of ``_meta`` that describe the client's connection, not the request."""
+
+
+def _is_envelope(key: str) -> bool:
+    """Whether a key of ``_meta`` is not for the server. The hub's own say something to the hub, or nothing at all."""
+    return key in _ENVELOPE or is_own_key(key)
+
+
+_MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
+
+COMPLETE = b'"complete"'
+"""The type of almost every result, as it is written."""
+
+
+def kind_of(result: RawObject) -> str:
+    """What a result is: ``complete``, ``input_required`` or ``task``. In the legacy era only a task says so."""
+    said = result.get("resultType")
+    kind = "complete" if said is None or said == COMPLETE else text_of(said) or ""
+    return "task" if kind == "complete" and "task" in result.members else kind
+
+
+def params_for_server(
+    params: Fields, *, meta: Mapping[str, Any], escapes: bool, headers: Mapping[str, str], log_level: str | None
+) -> Fields:
+    """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection.
+
+    ``meta`` is the value of ``_meta``; ``escapes`` says whether they may have characters written by their number.
+    """
+    if escapes and (have_lone_surrogate(params.values()) or not all(map(is_text, params))):
+        # Servers drop the whole message, and the client would wait for ever.
+        raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
+    raw = params.get("_meta")
+    if raw is None and log_level is None and "traceparent" not in headers:
+        return params
+    if log_level is None and "traceparent" not in headers and all(map(_is_envelope, meta)):
+        return {key: value for key, value in params.items() if key != "_meta"}
+    said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
+    kept = {key: value for key, value in said.items() if not _is_envelope(key)}
+    if log_level is not None and LOG_LEVEL_META_KEY not in kept:
+        kept[LOG_LEVEL_META_KEY] = dumps(log_level)
+    if kept:
+        return {**params, "_meta": join_fields(kept)}
+    return {key: value for key, value in params.items() if key != "_meta"} if raw is not None else params
+
+
+def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> RawObject:
+    """Return a server's result in the form that the client's era expects; as it came where that is the same."""
+    if modern:
+        return _modern(method, result, stamp)
+    changes: dict[str, Bytes | None] = {}
+    if not _MODERN_ONLY.isdisjoint(result.members):
+        changes.update(dict.fromkeys(_MODERN_ONLY))
+    meta = result.get("_meta")
+    if meta is not None and is_object(meta) and SERVER_INFO_META_KEY in (members := fields(meta)):
+        kept = {key: value for key, value in members.items() if key != SERVER_INFO_META_KEY}
+        changes["_meta"] = join_fields(kept) if kept else None
+    structured = result.get("structuredContent")
+    if structured is not None and not is_object(structured):
+        changes["structuredContent"] = None  # the legacy era allows only objects; the text content says the same
+    return result.changed(changes) if changes else result
+
+
+@lru_cache(maxsize=4)
+def _stamped(stamp: bytes) -> tuple[Fields, bytes]:
+    """``_meta`` with the hub's own name and version, as members and written."""
+    lead: Fields = {"_meta": join_fields({SERVER_INFO_META_KEY: stamp})}
+    return lead, join_fields(lead)
+
+
+def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
+    said = result.get("resultType")
+    kind = None if said is None else "complete" if bytes(said) == COMPLETE else text_of(said)
+    lead: Fields = {}
+    if method in CACHEABLE_METHODS and kind in (None, "complete"):
+        lead |= {"ttlMs": b"0", "cacheScope": b'"private"'}
+    if kind is None:
+        lead["resultType"] = b'"complete"'
+        result = result.changed({"resultType": None}) if "resultType" in result.members else result
+    meta = result.get("_meta")
+    if meta is None and not lead:
+        return result.led_by(*_stamped(stamp))  # almost every result
+    if meta is None or not is_object(meta):
+        lead["_meta"] = _stamped(stamp)[0]["_meta"]
+        result = result.changed({"_meta": None}) if meta is not None else result
+    elif SERVER_INFO_META_KEY not in (members := fields(meta)):
+        result = result.changed({"_meta": join_fields({SERVER_INFO_META_KEY: stamp, **members})})
+    return result.led_by(lead)
+
+
+def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, Any]:
+    """Drop an output schema that makes a legacy client refuse the whole list, and what a tool says of tasks.
+
+    The hub makes a plain call of any tool, so none needs a task; a modern client knows no such annotation.
+    """
+    support = task_support(item)
+    if support != "forbidden":
+        item = without_task_support(item)
+        if not modern:
+            item = {**item, "execution": {**item.get("execution", {}), "taskSupport": "optional"}}
+    schema = item.get("outputSchema")
+    if modern or schema is None or (isinstance(schema, Mapping) and schema.get("type") == "object"):
+        return item
+    return {key: value for key, value in item.items() if key != "outputSchema"}
+
+
+def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
+    """Return a result with every URI as the endpoint shows it; the same object if none changes.
+
+    Blocks that are no resources, and everything in them, pass unread.
+    """
+    changes: dict[str, Bytes | None] = {}
+    for key, change in (("content", _block), ("messages", _message), ("contents", _with_uri)):
+        raw = result.get(key)
+        if raw is None or not is_array(raw) or (key != "contents" and not may_begin(raw, b"resource")):
+            continue
+        blocks = _blocks(raw)
+        changed = [change(one, shown) for one in blocks]
+        if any(one is not None for one in changed):
+            changes[key] = join_items([new or old for new, old in zip(changed, blocks, strict=True)])
+    return result.changed(changes) if changes else result
+
+
+MOST_BLOCKS = 2_000
+"""A list with more blocks than any client reads passes as it is."""
+
+
+def _blocks(raw: Bytes) -> list[Bytes]:
+    try:
+        blocks = items(raw)
+    except BadJson:
+        return []
+    return blocks if len(blocks) <= MOST_BLOCKS else []
+
+
+def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+    message = RawObject.read(raw) if is_object(raw) else None
+    content = message.get("content") if message is not None else None
+    if message is None or content is None:
+        return None
+    if is_array(content):
+        blocks = _blocks(content)
+        changed = [_block(one, shown) for one in blocks]
+        if not any(one is not None for one in changed):
+            return None
+        new: bytes | None = join_items([new or old for new, old in zip(changed, blocks, strict=True)])
+    else:
+        new = _block(content, shown)
+    return message.changed({"content": new}).written() if new is not None else None
+
+
+def _block(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+    block = RawObject.read(raw) if is_object(raw) else None
+    kind = text_of(block.get("type")) if block is not None else None
+    if kind == "resource_link":
+        return _with_uri(raw, shown)
+    inner = block.get("resource") if block is not None and kind == "resource" else None
+    if block is None or inner is None or (new := _with_uri(inner, shown)) is None:
+        return None
+    return block.changed({"resource": new}).written()
+
+
+def _with_uri(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+    one = RawObject.read(raw) if is_object(raw) else None
+    uri = text_of(one.get("uri")) if one is not None else None
+    if one is None or uri is None or (new := shown(uri)) == uri:
+        return None
+    return one.changed({"uri": dumps(new)}).written()
+
+
+def with_related_task(params: Mapping[str, Any] | None, task: str | None) -> Mapping[str, Any] | None:
+    """A server's request with the task as its client knows it; without, if the client made no task."""
+    meta = (params or {}).get("_meta")
+    if params is None or not isinstance(meta, Mapping) or RELATED_TASK not in meta:
+        return params
+    rest = {key: value for key, value in meta.items() if key != RELATED_TASK}
+    if task is not None:
+        rest[RELATED_TASK] = {"taskId": task}
+    plain = {key: value for key, value in params.items() if key != "_meta"}
+    return {**plain, "_meta": rest} if rest else plain
