@@ -20,6 +20,7 @@ import base64
 import logging
 import re
 import secrets
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -116,7 +117,8 @@ class LogBounds:
         self._most = most
         self.shared = shared
         """Tells the other replicas; None for a hub that is alone."""
-        self._events: dict[_Event, None] = {}
+        # In order of age. The oldest one of a plain dict is behind the places of all that were removed before it.
+        self._events: OrderedDict[_Event, None] = OrderedDict()
         self.held = 0
         """Bytes, as they go over the wire."""
 
@@ -152,7 +154,7 @@ class EventLog:
     def __init__(self, bounds: LogBounds, session: bytes = b"", tag: str = "") -> None:
         self._bounds = bounds
         self._session = session
-        self._events: dict[int, _Event] = {}
+        self._events: OrderedDict[int, _Event] = OrderedDict()  # as in LogBounds
         self._number = 0
         self._held = 0
         self._mark = (tag or (bounds.shared.tag if bounds.shared is not None else "")) + secrets.token_hex(4)
