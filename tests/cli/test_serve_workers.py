@@ -327,13 +327,14 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
     assert len(workers_of(hub.process.pid)) == 2
 
     async def counted() -> bool:
-        # Those of a worker's last second are not told: ten of each of the two. A few of the second before come late.
-        counted = (await shown(hub, "it"))["calls_total"] - seen["calls_total"]
-        return bool(abs(counted - load.answered) <= 25)
+        # A worker that ends leaves its totals to the one that speaks, so none is lost. Calls of the test before may
+        # be told late: control/server/test_workers.py shows that each counts once.
+        total: int = (await shown(hub, "it"))["calls_total"] - seen["calls_total"]
+        return total >= load.answered
 
     await asked(counted)
     now = await shown(hub, "it")
-    assert sum(now["activity"]["calls"]) >= load.answered - 25
+    assert sum(now["activity"]["calls"]) >= load.answered
 
 
 async def shown(hub: Served, server: str) -> dict[str, Any]:

@@ -320,8 +320,9 @@ class Supervisor:
             old, self._workers[number] = self._workers[number], new
             log.info("worker %d is replaced: the old one serves open connections until they close", number)
             old.stop_handing()
-            old.tell_to_leave(SUCCEED)
+            # First who stays: an old one without connections ends at once, and leaves its totals to one of those.
             self._workers_changed()
+            old.tell_to_leave(SUCCEED)
             await old.gone(2 * self._serving.leave_seconds)
 
     # The end.

@@ -186,8 +186,9 @@ class WorkerProcess:
         tell(self._channel, word)
 
     def stop_handing(self) -> None:
-        """Give it no more connections: another one takes its place."""
+        """Give it no more connections: another one takes its place, and its end is expected."""
         self._is_closed = True
+        self.leaves = True
 
     def kill(self, why: str = "") -> None:
         """End it now; its warden ends its children."""

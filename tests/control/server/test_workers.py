@@ -38,7 +38,7 @@ class Counting:
             self.history.called(ended)
 
     def learns_from(self, other: Counting) -> None:
-        self.totals._take({other.own: other.totals.own()})
+        self.totals.answered({other.own: other.totals.told()})
 
     @property
     def total(self) -> tuple[int, int]:
@@ -92,6 +92,16 @@ async def test_what_an_ended_worker_left_counts_once() -> None:
     for _ in range(2):
         one.totals.worker_ended(json.dumps([(OTHER, other.totals.own())]).encode())
     assert one.total == (2, 1)
+
+
+async def test_an_answer_that_comes_after_the_end_of_its_worker_counts_nothing_again() -> None:
+    one, other = Counting(ONE), Counting(OTHER)
+    other.calls("completed", 0.1, 0.1)
+    under_way = {OTHER: other.totals.told()}
+    other.calls("completed", 0.1)
+    one.totals.worker_ended(json.dumps([(OTHER, other.totals.own())]).encode())
+    one.totals.answered(under_way)
+    assert one.total == (3, 0)
 
 
 async def test_the_oldest_worker_speaks_and_one_that_leaves_does_not_count() -> None:

@@ -59,8 +59,9 @@ GATHER_SECONDS: Final = 1.0
 """How long the others may take to answer a question to all of them."""
 LARGEST_ANSWER: Final = 64 * 1024 * 1024
 TOTALS_SECONDS: Final = 1.0
-LAST_SECONDS: Final = 0.5
-"""How long a worker that ends may take to leave its totals."""
+LAST_SECONDS: Final = 5.0
+"""How long a worker that ends may take to leave its totals. On a busy machine half a second was too short, and then all
+that it ever counted was lost. A speaker that is gone refuses at once, and an orphan is killed before."""
 _PER_CONNECTION: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade"})
 
 
@@ -273,6 +274,8 @@ class SharedTotals:
         self._events = events
         self._known: dict[Worker, dict[str, tuple[int, int]]] = {}
         """Calls and errors of each other worker and server, as it told them last."""
+        self._ended: set[Worker] = set()
+        """Those that left their totals. An answer of theirs that was under way is older, and must not count again."""
 
     def told(self) -> dict[str, Any]:
         """What the speaker is told of this worker."""
@@ -294,9 +297,7 @@ class SharedTotals:
                 await anyio.sleep(TOTALS_SECONDS)
                 if self._group.speaker is None:
                     answers = await self._group.ask_others("GET", "/workers/totals")
-                    told = {worker: json.loads(answer) for worker, answer in answers.items()}
-                    self._take({worker: one["calls"] for worker, one in told.items()})
-                    self._take_clients([client for one in told.values() for client in one["clients"]])
+                    self.answered({one: json.loads(answer) for one, answer in answers.items()})
         finally:
             with anyio.CancelScope(shield=True):
                 await self._leave_totals()
@@ -312,9 +313,17 @@ class SharedTotals:
         body = json.dumps([*told, (self._group.own, self.own())]).encode()
         await asked(speaker, "POST", "/workers/ended", body=body, within=LAST_SECONDS)
 
+    def answered(self, answers: Mapping[Worker, Mapping[str, Any]]) -> None:
+        """Take what other workers answered, as ``told`` gives it."""
+        told = {worker: answer for worker, answer in answers.items() if worker not in self._ended}
+        self._take({worker: answer["calls"] for worker, answer in told.items()})
+        self._take_clients([client for answer in told.values() for client in answer["clients"]])
+
     def worker_ended(self, body: bytes) -> None:
         """A worker that leaves told its totals."""
-        self._take({Worker(*worker): totals for worker, totals in json.loads(body)})
+        told = {Worker(*worker): totals for worker, totals in json.loads(body)}
+        self._ended.update(told)
+        self._take(told)
 
     def _take_clients(self, told: Sequence[Mapping[str, Any]]) -> None:
         """The clients that joined at other workers."""
