@@ -35,8 +35,7 @@ from mcp_types import INVALID_REQUEST
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL, AuditTrail
 from holdfast.config import CallPolicy
 from holdfast.core import Catalog, State, events as on
-from holdfast.endpoint.announcements import Announcer
-from holdfast.endpoint.attribution import Attribution, ClientRelay, UserRelay, notify
+from holdfast.endpoint.attribution import Announcer, Attribution, ClientRelay, UserRelay, notify
 from holdfast.endpoint.call_gate import CallAudit, CallGate
 from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
 from holdfast.endpoint.open_calls import PendingCalls, TaskIds

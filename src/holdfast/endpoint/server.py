@@ -34,8 +34,7 @@ from mcp_types import (
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from holdfast.core import STATUS_URI, Kind, NameKey, RpcError, Unknown, quoted_line
-from holdfast.endpoint.announcements import Listeners
-from holdfast.endpoint.attribution import notify
+from holdfast.endpoint.attribution import Listeners, notify
 from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers, era_of
 from holdfast.endpoint.clients import Call, Client, Handler
 from holdfast.endpoint.find_tools import CALL_READONLY, FIND_NAMES, FindTools, InnerCall
