@@ -24,7 +24,7 @@ from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.config import config_from_mapping
 from holdfast.core import Kind
 from holdfast.endpoint.broker import ClientServers
-from holdfast.endpoint.view import View, has_all
+from holdfast.endpoint.view import EndpointAddress, View, has_all
 from holdfast.front.app import create_app
 from holdfast.hub import Hub, SlotKey
 from holdfast.hub.call_approvals import CallVerdict
@@ -397,7 +397,7 @@ async def test_rules_mean_the_server_of_a_folder_by_its_name_in_the_configuratio
         assert bob is not None
         assert server.startswith("files@project-")
         path = f"/servers/{server}/mcp"
-        seen = View(doors.hub, folder="/home/ann/project").seen_by(ann)
+        seen = View(doors.hub, EndpointAddress(folder="/home/ann/project")).seen_by(ann)
         expected = {"get_issue", "delete_issue"}
         assert {entry.original for entry in seen.entries(Kind.TOOL)} == expected
         listed = await doors.ask(WIDE, path, "tools/list")
@@ -409,7 +409,7 @@ async def test_rules_mean_the_server_of_a_folder_by_its_name_in_the_configuratio
         assert doors.saw() == []
         await doors.ask(WIDE, path, "tools/call", name="get_issue", arguments={"n": 1})
         assert doors.saw() == [("files", "tool", "get_issue")]
-        one = View(doors.hub, server)
+        one = View(doors.hub, EndpointAddress(server))
         assert [has_all(one.seen_by(who)) for who in (ann, bob)] == [False, True]
 
 

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.access.principals import TokenPolicy, TokensFile
-from holdfast.endpoint import clients
+from holdfast.endpoint import EndpointAddress, clients
 from holdfast.front import sessions
 from holdfast.hub.hub import Hub
 from tests.harness.raw_session import Session
@@ -245,7 +245,7 @@ async def test_an_answer_that_another_principal_forges_never_reaches_the_server(
     ):
         forger = Session(http, served.all)
         await forger.begin(elicitation={}, sampling={})
-        sessions = served.app.state.front.endpoint_of(None).sessions._sessions
+        sessions = served.app.state.front.endpoint_of(EndpointAddress()).sessions._sessions
 
         async def forge() -> None:
             """While ada's question is open: its true id, in bob's own session and in hers, which he has stolen."""

@@ -85,7 +85,7 @@ class Scene:
 
     def __init__(self, era: Era, *, on_a_pipe: bool) -> None:
         hub = Hub.from_config({"mcpServers": {}})
-        self.server = Puppet(Broker(hub), View(hub, None))
+        self.server = Puppet(Broker(hub), View(hub))
         self.era = era
         self.now = 0.0
         self.outlet = Recorded()

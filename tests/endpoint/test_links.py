@@ -11,6 +11,7 @@ from mcp import Client
 
 from holdfast.core import uri_lead
 from holdfast.core.catalog import Kind, NameKey
+from holdfast.endpoint import EndpointAddress
 from holdfast.endpoint.message import relinked
 from holdfast.wire.raw_json import RawObject
 from tests.harness.served_hub import Era, Person, Served, front
@@ -43,7 +44,7 @@ async def test_a_link_in_a_result_is_read_from_the_server_that_gave_it(client_er
             tool = served.hub.catalog.names[NameKey(Kind.TOOL, server, "link")]
             for uri in ("note://one", "note://of/ada", "hidden://in/a/result"):
                 (link,) = await _linked(client, tool, [uri])
-                found = served.app.state.front.endpoint_of(None).server.view.find(Kind.RESOURCE, link)
+                found = served.app.state.front.endpoint_of(EndpointAddress()).server.view.find(Kind.RESOURCE, link)
                 assert (found.server, found.original) == (server, uri)
                 read: Any = await client.read_resource(link)
                 assert read.contents[0].text == f"the text of {uri}"

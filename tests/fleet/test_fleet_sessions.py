@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.config.read import config_from_mapping
 from holdfast.core import FleetExchange, FleetReply, SharedStore
+from holdfast.endpoint import EndpointAddress
 from holdfast.fleet import (
     EventStore,
     Fleet,
@@ -98,7 +99,7 @@ class Replica:
 
     @property
     def sessions(self) -> HttpSessions:
-        found = self.front.endpoint_of(None)
+        found = self.front.endpoint_of(EndpointAddress())
         assert found is not None
         return found.sessions
 

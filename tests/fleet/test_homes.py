@@ -711,7 +711,7 @@ async def test_what_another_replica_asks_about_a_session_is_asked_for_its_princi
         ada = LegacyClient(http, "the token of ada is long")
         await ada.begin(a)
         front = a.served.app.state.front
-        everywhere, other = front.endpoint_of(None), front.endpoint_of(EndpointAddress(None, "find").label)
+        everywhere, other = front.endpoint_of(EndpointAddress()), front.endpoint_of(EndpointAddress(None, "find"))
         named = ada.headers["mcp-session-id"]
         assert front.sessions.in_use(everywhere, named, "ada") is not None
         assert front.sessions.in_use(everywhere, named, "bob") is None

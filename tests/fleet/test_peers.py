@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from holdfast.access import ClientKey, Principal
+from holdfast.endpoint import EndpointAddress
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.fleet import (
     ABOUT_HEADER,
@@ -51,8 +52,8 @@ class Endpoints:
         self.gone = anyio.Event()
         self.go_on = anyio.Event()
 
-    def endpoint_of(self, server: str | None) -> Endpoints | None:
-        return None if server == "unknown" else self
+    def endpoint_of(self, address: EndpointAddress) -> Endpoints | None:
+        return None if address.server == "unknown" else self
 
     def release(self, owner: ClientKey) -> None:
         self.released.append(owner)

@@ -288,7 +288,7 @@ async def _piped(folder: Path) -> AsyncIterator[tuple[LoopSteps, Piped]]:
                 assert await hub.ready(10)
                 longest = hub.config.settings.limits.message_bytes
                 writer = StdoutWriter(hub_writes)
-                pipe = PipeServer.of(McpServer(broker, View(hub, None)), tasks, writer, longest)
+                pipe = PipeServer.of(McpServer(broker, View(hub)), tasks, writer, longest)
                 await tasks.start(broker.run)
                 tasks.start_soon(pipe.serve, StdinLines(lines, longest, pipe.refuse_long))
                 with os.fdopen(client_writes, "wb") as to_hub:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.front import requests, streams
 from holdfast.front.listener import HttpConnection
-from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
+from holdfast.front.streams import Backlog, EventId, EventLog, LogBounds, MessageStream
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import Served, front
 from tests.harness.waiting import came_true
@@ -166,8 +166,11 @@ def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch)
     log, stream = _log(LogBounds()), _stream()
     numbers = [log.add(stream, b"x") for _ in range(5)]
     assert len(log._events) == 3
-    assert log.stream_of(log.event_id(stream, numbers[0]).decode()) is None
-    assert log.stream_of(log.event_id(stream, numbers[4]).decode()) == (stream, numbers[4])
+    first, last = (EventId.read(log.event_id(stream, number).decode()) for number in (numbers[0], numbers[4]))
+    assert first is not None
+    assert last is not None
+    assert log.stream_of(first) is None
+    assert log.stream_of(last) is stream
 
 
 def test_only_what_followed_in_the_same_stream_is_replayed() -> None:

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from holdfast.access.principals import TokenPolicy
+from holdfast.endpoint import EndpointAddress
 from holdfast.endpoint.instructions import RESTARTED
 from holdfast.front import requests, sessions as sessions_module
 from holdfast.front.app import Front, create_app
@@ -49,7 +50,7 @@ class Replica:
 
     @property
     def sessions(self) -> HttpSessions:
-        found = self.front.endpoint_of(None)
+        found = self.front.endpoint_of(EndpointAddress())
         assert found is not None
         return found.sessions
 

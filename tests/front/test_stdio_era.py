@@ -50,7 +50,7 @@ async def _answers(*messages: dict[str, Any]) -> dict[int, dict[str, Any]]:
     answers = Answers(*messages)
     hub = Hub.from_config({"mcpServers": {}})
     async with hub, anyio.create_task_group() as tasks:
-        server = McpServer(Broker(hub), View(hub, None))
+        server = McpServer(Broker(hub), View(hub))
         pipe = PipeServer.of(server, tasks, cast("StdoutWriter", answers), 1_000_000)
         await pipe.serve(cast("StdinLines", answers.lines()))
         tasks.cancel_scope.cancel()

@@ -29,7 +29,7 @@ from holdfast.access import LOCAL
 from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
 from holdfast.endpoint.instructions import mistake, said
 from holdfast.endpoint.message import LARGEST_READ
-from holdfast.endpoint.view import ToolRoute, View
+from holdfast.endpoint.view import EndpointAddress, ToolRoute, View
 from holdfast.errors import CallFailed
 from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
@@ -230,7 +230,7 @@ class FindTools:
 
 def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
     """The tools of find mode as handles, for programs that use the hub in their own process; of one server if named."""
-    view = View(hub, server, tools="find")
+    view = View(hub, EndpointAddress(server, "find"))
 
     async def called(
         name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None

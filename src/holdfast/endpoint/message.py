@@ -301,24 +301,19 @@ def _key(raw: Bytes) -> str | int:
 def settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
     """Give a client's response to the request that waits for it."""
     try:
-        _settle(question, message)
+        result = load_object(message.result) if message.result is not None else None
+        said = load_object(message.error) if message.error is not None else None
     except BadJson as exc:
         question.set_exception(MCPError(INVALID_REQUEST, f"the client's answer cannot be read: {exc}"))
-
-
-def _settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
-    if message.error is not None:
-        said = load_object(message.error)
-        code, text = (said.get("code"), said.get("message")) if isinstance(said, dict) else (None, None)
-        question.set_exception(
-            MCPError(code if isinstance(code, int) else INTERNAL_ERROR, str(text or "the client gave an error"))
-        )
         return
-    result = load_object(message.result) if message.result is not None else None
-    if result is not None:
-        question.set_result(result)
-    else:
+    if message.error is not None:
+        code, text = (said.get("code"), said.get("message")) if isinstance(said, dict) else (None, None)
+        known = code if isinstance(code, int) else INTERNAL_ERROR
+        question.set_exception(MCPError(known, str(text or "the client gave an error")))
+    elif result is None:
         question.set_exception(MCPError(INVALID_REQUEST, "the client's answer does not follow the protocol"))
+    else:
+        question.set_result(result)
 
 
 # What the hub edits in a message that passes through.

@@ -52,7 +52,7 @@ from holdfast.core import (
     text_for,
     unmarked,
 )
-from holdfast.endpoint.announcements import Listeners
+from holdfast.endpoint.attribution import Listeners
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.clients import Call, Client, Handler, LivesElsewhere, RequestHomes
 from holdfast.endpoint.find_tools import DESCRIBE, FIND, FindTools, find_definitions, listed_for_find, own_arguments
@@ -138,7 +138,8 @@ class OwnMethods:
         asker = client if call.method == "tools/list" else None
         await self._broker.servers.wait_for_first_listing(call.view, asker)
         await call.view.settle()
-        page, start, digest = await self._lists.page(call.view, call.method, cursor, modern=client.modern)
+        start = _offset(cursor)
+        page, digest = await self._lists.page(call.view, call.method, start, modern=client.modern)
         if not client.modern:
             client.listed = client.listed or {}
             client.listed[call.method] = next_digest(client.listed.get(call.method, ""), start, digest)
@@ -245,29 +246,25 @@ class Lists:
     def __init__(self) -> None:
         self._pages: dict[_Place, tuple[Catalog, Config, RawObject, bytes]] = {}
 
-    async def page(self, view: View, method: str, cursor: object, *, modern: bool) -> tuple[RawObject, int, bytes]:
-        """One page, where it begins, and its digest; raises ``MCPError`` if the cursor is of no page."""
-        start = _offset(cursor)
-        return await self._page(view, method, start, modern=modern)
-
     async def differs(self, view: View, method: str, seen: str) -> bool:
         """Whether the pages that a legacy client was given look different now."""
         given = ""
         for start in map(int, seen.split(":")[:-1]):
             try:
-                _, _, digest = await self._page(view, method, start, modern=False)
+                _, digest = await self.page(view, method, start, modern=False)
             except MCPError:
                 return True  # there is no such page any more
             given = next_digest(given, start, digest)
         return given != seen
 
-    async def _page(self, view: View, method: str, start: int, *, modern: bool) -> tuple[RawObject, int, bytes]:
+    async def page(self, view: View, method: str, start: int, *, modern: bool) -> tuple[RawObject, bytes]:
+        """The page that begins with an item, and its digest; raises ``MCPError`` if there is no such page."""
         catalog, config = view.user.catalog, view.hub.config
         lacking = lacking_login(view) if method == "tools/list" else ()
         place: _Place = (view.rights, method, modern, start, lacking)
         made = self._pages.get(place)
         if made is not None and made[0] is catalog and made[1] is config:
-            return made[2], start, made[3]
+            return made[2], made[3]
         kind, key = LIST_METHODS[method]
         entries = view.entries(kind)
         # The hub's own items count as one: they are on the page of the last item, or on one of their own.
@@ -298,7 +295,7 @@ class Lists:
         written = RawObject(members, join_fields(members))
         if view.user.catalog is catalog:
             self._keep(place, (catalog, config, written, digest.digest()))
-        return written, start, digest.digest()
+        return written, digest.digest()
 
     def _keep(self, place: _Place, page: tuple[Catalog, Config, RawObject, bytes]) -> None:
         if place[0] and place not in self._pages:

@@ -112,17 +112,17 @@ class EndpointAddress(NamedTuple):
         return cls(*json.loads(label)[1:])
 
 
+ALL_SERVERS: Final = EndpointAddress()
+
+
 class View:
     """The servers of one endpoint; ``server`` is None for all of them."""
 
     def __init__(
         self,
         hub: Hub,
-        server: str | None = None,
+        address: EndpointAddress = ALL_SERVERS,
         *,
-        tools: ToolsMode = "all",
-        profile: str | None = None,
-        folder: str | None = None,
         principal: str = LOCAL.name,
         grants: Grants | None = None,
     ) -> None:
@@ -135,10 +135,8 @@ class View:
         self.grants = grants
         self.rights = grants.key if grants is not None else ""
         """Equal for all who see the same of this endpoint; empty where nothing is limited."""
-        self.server = server
-        self.tools = tools
-        self.profile = profile
-        self.folder = folder
+        self.address = address
+        self.server, self.tools, self.profile, self.folder = address
         self._own_names = FolderNames(self)
         self._uris = ResourceUris(self)
         self._listed: dict[Kind, tuple[Catalog, Config, list[CatalogEntry]]] = {}
@@ -213,11 +211,6 @@ class View:
             shown_here = [entry for entry in catalog.of(kind) if self.covers(entry.server) and self.shows(entry.key)]
             known = self._listed[kind] = catalog, config, shown_here
         return known[2]
-
-    @property
-    def label(self) -> str | None:
-        """The address of the endpoint, as session ids and other replicas name it."""
-        return EndpointAddress(self.server, self.tools, self.profile, self.folder).label
 
     def name_of(self, entry: CatalogEntry) -> str:
         """The name of an item at this endpoint."""
@@ -302,15 +295,7 @@ class UserServers:
 
 def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
     """The same view for another user, or for other rights."""
-    return View(
-        view.hub,
-        view.server,
-        tools=view.tools,
-        profile=view.profile,
-        folder=view.folder,
-        principal=principal,
-        grants=grants,
-    )
+    return View(view.hub, view.address, principal=principal, grants=grants)
 
 
 def input_schema(view: View, tool: str) -> Mapping[str, Any] | None:

@@ -186,8 +186,8 @@ class Front:
         self._ids = ids or SessionIds()
         homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
         self.broker = Broker(hub, homes, keys=lambda: self._ids.keys.ring, audit=audit, links=links)
-        self._endpoints: dict[str | None, HttpEndpoint] = {}
-        """Those that are open, by the labels of their addresses; None is the endpoint of all servers."""
+        self._endpoints: dict[EndpointAddress, HttpEndpoint] = {}
+        """Those that are open."""
         self.accepted = False
         """Whether this hub was ready once, or took the place of another one: clients may be sent to it."""
         self.is_told_ready = False
@@ -239,10 +239,9 @@ class Front:
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:
-                    for label, endpoint in list(self._endpoints.items()):
-                        server = endpoint.server.view.server
-                        if server is not None and server not in self.hub.registry.slots:
-                            del self._endpoints[label]  # new requests get 404 at once
+                    for address, endpoint in list(self._endpoints.items()):
+                        if address.server is not None and address.server not in self.hub.registry.slots:
+                            del self._endpoints[address]  # new requests get 404 at once
                             tasks.start_soon(self._end, endpoint)
                 await anyio.sleep_forever()
             finally:
@@ -292,22 +291,17 @@ class Front:
 
     # Its endpoints.
 
-    def endpoint_of(self, label: str | None) -> HttpEndpoint | None:
-        """One endpoint, by the label of its address, which opens now if needed; None if there is no such server."""
-        endpoint = self._endpoints.get(label)
-        server = endpoint.server.view.server if endpoint is not None else EndpointAddress.of_label(label).server
-        if server is not None and server not in self.hub.registry.slots:
+    def endpoint_of(self, address: EndpointAddress) -> HttpEndpoint | None:
+        """One endpoint, which opens now if needed; None if there is no such server."""
+        if address.server is not None and address.server not in self.hub.registry.slots:
             return None
+        endpoint = self._endpoints.get(address)
         if endpoint is None:
-            endpoint = self._endpoints[label] = self._opened(EndpointAddress.of_label(label))
+            server = McpServer(self.broker, View(self.hub, address))
+            self.broker.announcer.listeners.append(server.listeners)
+            peers = PeerRequests(self._peers, address.label, self.broker.start) if self._peers is not None else None
+            endpoint = self._endpoints[address] = HttpEndpoint(self, server, self.sessions, peers)
         return endpoint
-
-    def _opened(self, address: EndpointAddress) -> HttpEndpoint:
-        view = View(self.hub, address.server, tools=address.tools, profile=address.profile, folder=address.folder)
-        server = McpServer(self.broker, view)
-        self.broker.announcer.listeners.append(server.listeners)
-        peers = PeerRequests(self._peers, view.label, self.broker.start) if self._peers is not None else None
-        return HttpEndpoint(self, address, server, self.sessions, peers)
 
     async def _end(self, endpoint: HttpEndpoint) -> None:
         """Close an endpoint; calls in flight get their answers first."""

@@ -158,7 +158,7 @@ class McpPaths:
         address = _address(server, request.head.query, self._front.hub.registry.config.settings)
         if isinstance(address, EndpointAddress) and address.folder is not None:
             address = await _in_folder(address, found, self._folders)
-        endpoint = self._front.endpoint_of(address.label) if isinstance(address, EndpointAddress) else None
+        endpoint = self._front.endpoint_of(address) if isinstance(address, EndpointAddress) else None
         if endpoint is not None and server is not None and not _is_there(endpoint.server.view, server, found):
             endpoint = None
         if endpoint is None:
@@ -251,7 +251,6 @@ class HttpEndpoint:
     def __init__(
         self,
         front: Front,
-        address: EndpointAddress,
         server: McpServer,
         sessions: HttpSessions,
         peers: PeerRequests | None,
@@ -259,10 +258,11 @@ class HttpEndpoint:
         """``peers`` is the way to other replicas; None if there are none."""
         self._front = front
         self.server = server
-        self.label = server.view.label
+        self.label = server.view.address.label
+        """Its address, as session ids and other replicas name it."""
         self.sessions = sessions
         self.peers = peers
-        self.roots_of = partial(root_folder, front, address)
+        self.roots_of = partial(root_folder, front, server.view.address)
         """Chooses the folder of a client by its roots."""
         self._streams = StreamOpener(self)
         self.in_flight = RequestsInFlight(front.quotas)
@@ -564,7 +564,7 @@ def root_folder(
         return None
 
     def server_of(folder: str | None) -> McpServer:
-        endpoint = front.endpoint_of(address._replace(folder=folder).label)
+        endpoint = front.endpoint_of(address._replace(folder=folder))
         assert endpoint is not None  # noqa: S101 - it names no server
         return endpoint.server
 

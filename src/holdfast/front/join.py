@@ -47,7 +47,7 @@ from holdfast.endpoint import (
 from holdfast.front.app import Front
 from holdfast.front.http import root_folder
 from holdfast.front.line_peek import id_in
-from holdfast.front.stdio import CHUNK, UNREAD_BYTES, PipeClient, PipeServer, Refuse
+from holdfast.front.stdio import CHUNK, FLUSH_SECONDS, UNREAD_BYTES, PipeClient, PipeServer, Refuse
 from holdfast.wire import BadJson, dumps, loads, unix_peer_uid
 
 __all__ = ["JoinServer", "JoinedClient", "SharedEnvironment"]
@@ -60,9 +60,6 @@ HELLO_SECONDS: Final = 10.0
 """How long a process that connects may take for its hello."""
 
 MOST_CLIENTS: Final = 500
-
-FLUSH_SECONDS: Final = 1.0
-"""At the end, the hub gives up on a client that reads nothing for this long."""
 
 LEAVING: Final = b'{"holdfast":{"leaving":true}}\n'
 
@@ -213,9 +210,10 @@ class _Connection:
     @property
     def shown(self) -> JoinedClient:
         """What people are shown of it."""
-        program = self._exchange.program if self._exchange is not None else ""
-        chosen = self._folder or _root_folder(self._exchange)
-        folder = chosen or str(self._hello.get("cwd") or "")
+        exchange = self._exchange
+        program = exchange.program if exchange is not None else ""
+        by_roots = exchange.roots.folder if exchange is not None and exchange.roots is not None else ""
+        folder = self._folder or by_roots or str(self._hello.get("cwd") or "")
         return JoinedClient(program=program, folder=folder, pid=int(self._hello.get("pid") or 0))
 
     def _look(self) -> None:
@@ -261,7 +259,7 @@ class _Connection:
 
     async def _converse(self, address: EndpointAddress, begun: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         """Serve the client's own messages."""
-        endpoint = self._front.endpoint_of(address.label)
+        endpoint = self._front.endpoint_of(address)
         assert endpoint is not None  # noqa: S101 - it names no server
         client = PipeClient(self._writer)
         exchange = self._exchange = Exchange(
@@ -348,11 +346,6 @@ def _address(front: Front, hello: Mapping[str, Any], folder: str) -> EndpointAdd
     if hello.get("folder") and not folder:
         return f"--folder names `{hello['folder']}`, which is no folder"
     return EndpointAddress(None, tools, profile, folder or None)
-
-
-def _root_folder(exchange: Exchange | None) -> str:
-    """The folder that a client's roots chose; empty if they chose none."""
-    return exchange.roots.folder if exchange is not None and exchange.roots is not None else ""
 
 
 class SocketLines:

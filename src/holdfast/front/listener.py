@@ -227,7 +227,7 @@ class InboundRequests:
         """The status for bytes that are no request, once those before them have their answers."""
         self._in_head = False
         """Whether the next request has begun, and its time runs."""
-        self._counted = 0
+        self.counted = 0
         """Bytes of bodies that no reader asked for, as they were counted last."""
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
@@ -284,7 +284,7 @@ class InboundRequests:
                 now += request.waiting
         if now <= UNCOUNTED:
             now = 0
-        before, self._counted = self._counted, now
+        before, self.counted = self.counted, now
         return now == before or self._bodies.wait(before, now)
 
     def too_slow(self) -> None:
@@ -460,7 +460,8 @@ class HttpConnection(asyncio.Protocol):
                 finally:
                     if request.lease is not None:
                         request.lease.end()
-                    inbound.count()
+                    if inbound.counted:
+                        inbound.count()
                 await self.out.drained()
                 if not request.complete:
                     await self._pass_over(request)

@@ -41,7 +41,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.access import ClientKey, ConnectionLimits, Principal, is_endpoint
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
-from holdfast.endpoint import LivesElsewhere, Message
+from holdfast.endpoint import EndpointAddress, LivesElsewhere, Message
 from holdfast.fleet import (
     ABOUT_HEADER,
     OPERATIONS,
@@ -60,7 +60,6 @@ from holdfast.fleet import (
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.listener import HttpConnection, HttpConnections, MessageEndpoint, RequestHandler
 from holdfast.front.requests import JSON_HEADER, BodyBudget, Reply, Request
-from holdfast.front.streams import tag_of_event
 from holdfast.wire import dumps, principal_in
 
 if TYPE_CHECKING:
@@ -154,11 +153,11 @@ class PeerRequests:
             return problem if problem is None else UNKNOWN_QUESTION
         return f"the replica that asked this question did not take the answer: {problem}"
 
-    async def resume(self, event_id: str, request: Request, reply: Reply) -> bool:
-        """Let the replica of an event go on with its stream; False if no other replica does."""
+    async def resume(self, tag: str, request: Request, reply: Reply) -> bool:
+        """Let the replica that made an event go on with its stream; False if no other replica does."""
         if request.forwarded:
             return False
-        return await self._relay_to_one(await self._with_tag(tag_of_event(event_id)), request, reply) is None
+        return await self._relay_to_one(await self._with_tag(tag), request, reply) is None
 
     async def pass_notice(self, replica: str, request: Request) -> None:
         """Pass a client's notification to the replica with its connections; it has no answer."""
@@ -378,7 +377,7 @@ class PeerListener:
         if self._front.refusing:
             refuse_forwarded(reply, 503, "it is shutting down")
             return None
-        endpoint = self._front.endpoint_of(about.get("endpoint"))
+        endpoint = self._front.endpoint_of(EndpointAddress.of_label(about.get("endpoint")))
         if endpoint is None:
             refuse_forwarded(reply, 409, "it has no such server")
             return None
@@ -410,7 +409,7 @@ class PeerListener:
                 refuse_forwarded(reply, 409, f"it knows no {operation[:50]}")
 
     def _session(self, about: Mapping[str, Any]) -> HttpSession | None:
-        endpoint = self._front.endpoint_of(about.get("endpoint"))
+        endpoint = self._front.endpoint_of(EndpointAddress.of_label(about.get("endpoint")))
         if endpoint is None:
             return None
         return endpoint.sessions.in_use(endpoint, str(about.get("session")), str(about.get("principal")))

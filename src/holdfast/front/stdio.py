@@ -34,6 +34,7 @@ from holdfast.config import ToolsMode
 from holdfast.endpoint import (
     Broker,
     ClientFolders,
+    EndpointAddress,
     Exchange,
     McpServer,
     Message,
@@ -325,7 +326,7 @@ async def serve_stdio(
     mode = tools or hub.config.settings.tools
 
     def server_of(folder: str | None) -> McpServer:
-        made = McpServer(broker, View(hub, server, tools=mode, profile=profile, folder=folder))
+        made = McpServer(broker, View(hub, EndpointAddress(server, mode, profile, folder)))
         broker.announcer.listeners.append(made.listeners)
         return made
 

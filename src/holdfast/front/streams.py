@@ -23,7 +23,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp import MCPError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
@@ -40,13 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backlog",
+    "EventId",
     "EventLog",
     "LogBounds",
-    "LostEvent",
     "MessageStream",
     "StreamOpener",
-    "lost_event",
-    "tag_of_event",
 ]
 
 log = logging.getLogger("holdfast.front")
@@ -180,11 +178,10 @@ class EventLog:
         """The id of an event; it names the request of its stream, so that a client can be told what was lost."""
         return f"{self._mark}.{number}{_suffix(stream.request)}".encode()
 
-    def stream_of(self, event_id: str) -> tuple[MessageStream, int] | None:
-        """The stream of an event, and the event's number; None if it is not kept any more."""
-        found = _EVENT_ID.fullmatch(event_id)
-        event = self._events.get(int(found["number"])) if found is not None and found["mark"] == self._mark else None
-        return (event.stream, event.number) if event is not None else None
+    def stream_of(self, event_id: EventId) -> MessageStream | None:
+        """The stream of an event; None if the event is not kept any more."""
+        event = self._events.get(event_id.number) if event_id.mark == self._mark else None
+        return event.stream if event is not None else None
 
     def after(self, stream: MessageStream, number: int) -> Iterator[tuple[int, bytes]]:
         """What followed on the same stream."""
@@ -205,43 +202,37 @@ class EventLog:
 
 
 _EVENT_ID: Final = re.compile(
-    r"(?P<mark>(?P<tag>[0-9a-f]{5})?[0-9a-f]{8})\.(?P<number>[0-9]{1,15})(?P<call>\.(?P<request>[A-Za-z0-9_-]*))?"
+    r"(?P<mark>(?P<tag>[0-9a-f]{5})?[0-9a-f]{8})\.(?P<number>[0-9]{1,15})(?P<call>\.[A-Za-z0-9_-]*)?"
 )
 _LONGEST_REQUEST_ID: Final = 96
 """Bytes. A longer one is not part of an event's id."""
 
 
-def tag_of_event(event_id: str) -> str:
-    """The tag of the replica that made an event; empty if its id has none."""
-    found = _EVENT_ID.fullmatch(event_id)
-    return found["tag"] or "" if found is not None else ""
+class EventId(NamedTuple):
+    """The id of an event in its parts. The event may be of another process, or of too long ago."""
 
+    mark: str
+    """The log that it is of."""
+    tag: str
+    """The replica that made it; empty for a hub that is alone."""
+    number: int
+    suffix: str
+    """Names the request of its stream; empty for an event of the notices."""
 
-class LostEvent:
-    """An event of a stream that is not kept here: of another process, or of too long ago."""
+    @classmethod
+    def read(cls, written: str) -> EventId | None:
+        """The parts of an id; None if it is not of our making."""
+        found = _EVENT_ID.fullmatch(written)
+        return cls(found["mark"], found["tag"] or "", int(found["number"]), found["call"] or "") if found else None
 
-    def __init__(self, event_id: re.Match[str], request: bytes | None = None) -> None:
-        self.mark, self.number = event_id["mark"], int(event_id["number"])
-        """The log that it is of, and its number there."""
-        self.suffix = event_id["call"] or ""
-        self.call = bool(self.suffix)
-        """Whether its stream was that of a request, and not that of notices."""
-        self.request = request
-        """The id of that request, as JSON; None if it is not known."""
-
-
-def lost_event(event_id: str) -> LostEvent | None:
-    """What is known of an event that no log has; None if its id is not of our making."""
-    found = _EVENT_ID.fullmatch(event_id)
-    if found is None:
-        return None
-    if found["call"] is None:
-        return LostEvent(found)
-    try:
-        raw = base64.urlsafe_b64decode(found["request"] + "=" * (-len(found["request"]) % 4))
-        return LostEvent(found, raw if isinstance(loads(raw), str | int) else None)
-    except ValueError:
-        return LostEvent(found)
+    @property
+    def request(self) -> bytes | None:
+        """The id of the request of its stream, as JSON; None if it is not known."""
+        try:
+            raw = base64.urlsafe_b64decode(self.suffix[1:] + "=" * (-len(self.suffix[1:]) % 4))
+            return raw if isinstance(loads(raw), str | int) else None
+        except ValueError:
+            return None
 
 
 # A session and its streams.
@@ -436,35 +427,34 @@ class StreamOpener:
 
     async def open(self, request: Request, reply: Reply, session: HttpSession) -> bool:
         """Serve a stream until it ends; False if the session has its stream of notices already."""
-        last, peers = request.headers.get("last-event-id"), self._endpoint.peers
+        given, peers = request.headers.get("last-event-id"), self._endpoint.peers
+        last = EventId.read(given) if given is not None else None
         session.client.identity = request.principal  # from now on its notices are for this credential
-        found = session.log.stream_of(last) if last is not None else None
-        if last is not None and found is None and peers is not None and await peers.resume(last, request, reply):
+        stream = session.log.stream_of(last) if last is not None else None
+        if last is not None and stream is None and peers is not None and await peers.resume(last.tag, request, reply):
             return True
         reply.streams = True
         reply.wait_for_result(session.header)
-        if found is not None and found[0].rights != session.client.seen.rights:
-            found = None  # what it says was for other eyes: another token of the principal, or other rules
-        lost = lost_event(last) if last is not None and found is None else None
-        if found is not None:
-            stream, number = found
+        if stream is not None and stream.rights != session.client.seen.rights:
+            stream = None  # what it says was for other eyes: another token of the principal, or other rules
+        if last is not None and stream is not None:
             reply.begin()
-            stream.resume(reply, number)
+            stream.resume(reply, last.number)
             if stream is session.notices:
                 session.missed = False  # it was in what followed
                 session.opened()
-        elif last is None or (lost is not None and not lost.call):
-            if not await self._open_notices(session, lost, reply):
+        elif given is None or (last is not None and not last.suffix):
+            if not await self._open_notices(session, last, reply):
                 return False
         else:
             reply.begin()
-            if lost is not None:
-                await self._resume_lost(session, lost, reply)
+            if last is not None:
+                await self._resume_lost(session, last, reply)
             reply.end()
         await reply.ended()
         return True
 
-    async def _open_notices(self, session: HttpSession, lost: LostEvent | None, reply: Reply) -> bool:
+    async def _open_notices(self, session: HttpSession, lost: EventId | None, reply: Reply) -> bool:
         missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
         if session.listening:
             return False
@@ -486,7 +476,7 @@ class StreamOpener:
         listed = client.listed if self._endpoint.peers is None else await self._ids.listed(session.ticket)
         await self._endpoint.server.of(client.principal).own.tell_missed(client, listed)
 
-    async def _resume_lost(self, session: HttpSession, lost: LostEvent, reply: Reply) -> None:
+    async def _resume_lost(self, session: HttpSession, lost: EventId, reply: Reply) -> None:
         """Send what followed in the stream of a request on another replica; or that its answer is lost."""
         async for event_id, event in self._shared(session, lost, reply):
             reply.event(event.message, event_id=event_id)
@@ -496,7 +486,7 @@ class StreamOpener:
             reply.event(error_message(lost.request, ANSWER_LOST))
 
     async def _shared(
-        self, session: HttpSession, lost: LostEvent, reply: Reply
+        self, session: HttpSession, lost: EventId, reply: Reply
     ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
         """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
         if self._ids.events is None or session.client.seen.rights:
