@@ -29,6 +29,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.names import Kind
 from holdfast.errors import CallDenied, LoginFailed, ServerFailure
 from holdfast.hub.hub import Hub
+from holdfast.hub.slot import latest_failure
 from tests.conformance.responses import Answering
 from tests.peers.browser import Browser
 
@@ -61,7 +62,7 @@ class Visitor:
         """Connect, and use everything once; or make just these calls."""
         await self._hub.ready()
         while self._hub.server_health(SERVER).state is State.DENIED and self._logins < MOST_LOGINS:
-            await self._log_in(self._hub.registry.slots[SERVER].leases.failed_dials)
+            await self._log_in(latest_failure(self._hub.registry.slots[SERVER]))
         listing = self._hub.catalog.servers[SERVER].listing
         if listing is None:
             raise NotServed(self._hub.server_health(SERVER).reason)
@@ -81,7 +82,7 @@ class Visitor:
             except CallDenied as denied:
                 if self._logins >= MOST_LOGINS:
                     return
-                await self._log_in({0: denied})
+                await self._log_in(denied.evidence)
                 continue
             except ServerFailure:
                 return  # what the suite wanted to see, it saw
@@ -92,11 +93,10 @@ class Visitor:
             base = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
             params = {**base, "inputResponses": answers, **state}
 
-    async def _log_in(self, seen: Mapping[int, Any]) -> None:
+    async def _log_in(self, seen: object) -> None:
         """What the words of a denial say: log in, for the scope that is named, where a hint says so with its issuer."""
         self._logins += 1
-        evidence = [one.evidence for one in seen.values()]
-        header = evidence[0].headers.get("www-authenticate", "") if isinstance(evidence[0], HttpStatus) else ""
+        header = seen.headers.get("www-authenticate", "") if isinstance(seen, HttpStatus) else ""
         challenge = read_challenge(header)
         more = challenge.scope if challenge.wants_scope else ()
         try:

@@ -288,9 +288,12 @@ class Operations:
             while generation is not None and one.machine.dialing == generation:
                 await one.changed()
             _require_served(slot)  # still
-            failure = one.leases.failed_dials.get(generation) if generation is not None else None
-            if failure is not None and not (one in own and failure.event.status == "denied"):
-                raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
+            failure = one.leases.failed_dial
+            if failure is None or failure.event.generation != generation:
+                continue  # it succeeded, or its failure is that of an earlier dial
+            if not (one in own and failure.event.status == "denied"):
+                reason = failure.event.reason
+                raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {reason}")
         return slot.health()
 
     async def toggle(self, name: str, enabled: bool) -> Health:

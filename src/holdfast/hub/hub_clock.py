@@ -1,7 +1,9 @@
-"""Time for the hub: a small protocol, so that tests can supply a clock of their own.
+"""Time for the hub: a small protocol, so that tests can supply a clock of their own, and the polls of files.
 
-``stamps`` and ``next_poll`` poll files: all at the same times, and all in one thread. So a hub that has nothing to do
-wakes rarely.
+A hub polls the state file, the approvals, the configuration, the sessions and the logins. If each poll had a timer and
+a thread of its own, a hub that has nothing to do would wake many times a second (PERF-4). So all polls of one period
+are due at the same times (``next_poll``), and those that look in the same turn of the loop share one thread
+(``stamps``). A disk that hangs must not stop the polls of other disks: a look that takes too long is not shared.
 
 The files are polled and not watched by the system: a change behind a link, on a network or in a container is seen too.
 """
@@ -10,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -35,15 +36,11 @@ class Clock(Protocol):
 class RealClock:
     """The time of the event loop in which it is first used."""
 
-    def __init__(self) -> None:
-        self._time: Callable[[], float] | None = None
-
     def now(self) -> float:
         """Seconds, as the event loop counts them."""
-        if self._time is None:
-            self._time = _loop_time()
-            setattr(self, "now", self._time)  # noqa: B010 - every call needs the time: from now on it is one step
-        return self._time()
+        loop_time = asyncio.get_running_loop().time
+        setattr(self, "now", loop_time)  # noqa: B010 - every call needs the time: from now on it is one step (PERF-7)
+        return loop_time()
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:
         """Wait for the event or for the time, the first of them; True if it was the event."""
@@ -59,14 +56,6 @@ def _whole_step(until: float) -> float:
     A timer for a time in between comes too early. The scope then sets it again, turn after turn, until that time.
     """
     return math.ceil(until * 1000) / 1000
-
-
-def _loop_time() -> Callable[[], float]:
-    """The loop's own function: every call needs the time, and finding the running loop costs ten times as much."""
-    try:
-        return asyncio.get_running_loop().time
-    except RuntimeError:  # another kind of loop, or none yet
-        return anyio.current_time
 
 
 EARLY = 0.01
@@ -110,10 +99,8 @@ class _FileLook:
     """One look at the files that several polls ask for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
         self._files: list[Path | None] = []
-        self._found: asyncio.Future[Stamps] = loop.create_future()
-        loop.call_soon(self._begin)
+        self._found = loop.create_task(self._look(loop), name="look at files")
 
     async def at(self, files: tuple[Path | None, ...]) -> Stamps:
         """The states of these among them."""
@@ -122,19 +109,11 @@ class _FileLook:
         found = await asyncio.shield(self._found)  # the others wait for it too
         return found[first : first + len(files)]
 
-    def _begin(self) -> None:
-        _looks.pop(self._loop, None)
-        self._loop.run_in_executor(None, _stamps_of, self._files).add_done_callback(self._end)
-
-    def _end(self, look: asyncio.Future[Stamps]) -> None:
-        if self._found.done():
-            return
-        if look.cancelled():
-            self._found.cancel()
-        elif (failure := look.exception()) is not None:
-            self._found.set_exception(failure)
-        else:
-            self._found.set_result(look.result())
+    async def _look(self, loop: asyncio.AbstractEventLoop) -> Stamps:
+        # A task begins in the next turn of the loop: by then all polls of this turn have asked. Later ones make
+        # another look, because this one has its files.
+        del _looks[loop]
+        return await loop.run_in_executor(None, _stamps_of, self._files)
 
 
 _looks: WeakKeyDictionary[asyncio.AbstractEventLoop, _FileLook] = WeakKeyDictionary()

@@ -311,8 +311,8 @@ class Leases:
         self.by_generation: dict[int, Lease] = {}
         self.latest: Lease | None = None
         """The one that stood last, open or closed."""
-        self.failed_dials: dict[int, FailedDial] = {}
-        """The failure of the latest dial, for the caller that requested it."""
+        self.failed_dial: FailedDial | None = None
+        """The failure of the latest dial, if it failed."""
 
     def __bool__(self) -> bool:
         return bool(self.by_generation)
@@ -375,7 +375,7 @@ class Leases:
         def report(event: on.Event) -> None:
             if isinstance(event, on.DialSucceeded):
                 self.latest = lease
-                self.failed_dials = {}  # a remedy for an older failure would mislead
+                self.failed_dial = None  # a remedy for an older failure would mislead
             self._handle(event)
 
         try:
@@ -391,7 +391,7 @@ class Leases:
             del self.by_generation[generation]
             lease.attempt = None  # it refers to the lease
         if failed is not None and machine.dialing == generation:
-            self.failed_dials = {generation: failed}
+            self.failed_dial = failed
             self._handle(failed.event)
             return
         if machine.connection == generation:
@@ -410,12 +410,8 @@ class FailedDial(NamedTuple):
     """A failed dial: the event, and the evidence behind it."""
 
     event: on.DialFailed
+    """Its reason has no secrets."""
     evidence: Evidence
-
-    @property
-    def reason(self) -> str:
-        """The reason, without secrets."""
-        return self.event.reason
 
 
 class Connector:

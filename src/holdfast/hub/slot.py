@@ -457,8 +457,8 @@ def remedy_for(slot: Slot) -> FailureRemedy:
 
 def latest_failure(slot: Slot) -> Evidence | None:
     """The evidence of the latest dial, if it failed."""
-    failed = slot.leases.failed_dials
-    return next(iter(failed.values())).evidence if failed else None
+    failed = slot.leases.failed_dial
+    return failed.evidence if failed is not None else None
 
 
 def _evidence_name(seen: Evidence) -> str:

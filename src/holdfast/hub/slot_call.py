@@ -40,7 +40,6 @@ many calls take less.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -51,7 +50,6 @@ import anyio
 import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 from opentelemetry.propagate import extract, inject
 from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
 
@@ -531,7 +529,6 @@ Stage: TypeAlias = Literal["admission", "wait", "upstream"]
 ANSWERED = ("completed", "tool_error", "rpc_error")
 
 _tracer = trace.get_tracer("holdfast", __version__)
-_NAMED_BY_ENVIRONMENT = OTEL_PYTHON_TRACER_PROVIDER in os.environ
 
 
 class Trace:
@@ -581,10 +578,7 @@ class Trace:
 
 def is_tracing() -> bool:
     """Whether a tracer is configured."""
-    # The public function reads the environment at every call until a provider is set; this is asked for every call.
-    if _NAMED_BY_ENVIRONMENT or trace.__dict__.get("_TRACER_PROVIDER", trace) is not None:
-        return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
-    return False
+    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 def begin_trace(call: SlotCall) -> None:

@@ -305,8 +305,6 @@ class StateWriter:
         self._dirty = anyio.Event()
         self._hurry = anyio.Event()
         self._writing = anyio.Lock()
-        self._marks: dict[str, tuple[ServerSpec, str]] = {}
-        """The fingerprint of each definition at the last write."""
 
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
@@ -373,27 +371,18 @@ class StateWriter:
 
     async def _write(self) -> bool:
         """Write what is not written; False if something could not be, and is to be tried again."""
-        if self._store is None:
+        store = self._store
+        if store is None:
             return True
         async with self._writing:
             pending, self._pending = self._pending, False
             state = self._last or self._snapshot()
-            written = not pending or await anyio.to_thread.run_sync(self._save, self._store, *state)
+            # In a thread, also what is stored is made: a large fleet takes longer than a step of the event loop may.
+            written = not pending or await anyio.to_thread.run_sync(lambda: store.save(_stored(*state)))
             self._pending |= not written
             if self._pins.unsaved:
                 written = await self._write_approvals() and written
             return written
-
-    def _save(self, store: Store, config: Config, catalog: Catalog, off: frozenset[str]) -> bool:
-        """Runs in a thread: a large fleet takes longer than a step of the event loop may."""
-        marks = self._marks
-        self._marks = {}
-        for server in config.servers.values():
-            if not server.problems:
-                known = marks.get(server.id)
-                same = known is not None and known[0] is server
-                self._marks[server.id] = known if known is not None and same else (server, fingerprint(server))
-        return store.save(_stored(config, catalog, off, {name: mark for name, (_, mark) in self._marks.items()}))
 
     async def _write_approvals(self) -> bool:
         changes = self._pins.to_save()
@@ -413,13 +402,13 @@ def _unstamped(listing: Listing | None) -> Listing | None:
     return replace(listing, generation=0, instructions=None) if listing is not None else None
 
 
-def _stored(config: Config, catalog: Catalog, off: frozenset[str], marks: Mapping[str, str]) -> dict[str, StoredServer]:
+def _stored(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, StoredServer]:
     names: dict[str, dict[NameKey, str]] = {}
     for key, name in catalog.names.items():
         names.setdefault(key.server, {})[key] = name
     return {
         server.id: StoredServer(
-            fingerprint=marks.get(server.id, ""),
+            fingerprint=fingerprint(server) if not server.problems else "",
             disabled=server.id in off,
             listing=_unstamped(catalog.servers[server.id].listing),
             names=names.get(server.id, {}),

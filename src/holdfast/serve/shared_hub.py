@@ -227,7 +227,7 @@ class ClientVariables:
     def _look_for_commands(self) -> None:
         """Try the servers again whose command was not found."""
         for slot in self._hub.registry.slots.values():
-            failed = next(iter(slot.leases.failed_dials.values()), None)
+            failed = slot.leases.failed_dial
             seen = failed.evidence if failed is not None and slot.lease is None else None
             if isinstance(seen, CommandUnusable) and seen.fault is CommandFault.NOT_FOUND:
                 slot.handle(on.ReconnectRequested())
