@@ -29,8 +29,8 @@ from holdfast.fleet import (
     serve_broker,
     shared_events,
 )
+from holdfast.fleet.fleet import ReplicaState
 from holdfast.fleet.local_store import MemoryEvents
-from holdfast.fleet.replica_state import ReplicaState
 from holdfast.fleet.shared_events import SharedEvent, SharedEvents
 from holdfast.front import requests
 from holdfast.front.app import Front, create_app

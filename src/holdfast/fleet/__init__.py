@@ -12,7 +12,6 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet as Fleet, replica_name as replica_name
-    from holdfast.fleet.homes import ClientHomeFinder as ClientHomeFinder, home_name as home_name
     from holdfast.fleet.local_store import (
         LocalEvents as LocalEvents,
         LocalStore as LocalStore,
@@ -34,7 +33,11 @@ if TYPE_CHECKING:
         said_in as said_in,
         written as written,
     )
-    from holdfast.fleet.presence import ReplicaView as ReplicaView
+    from holdfast.fleet.presence import (
+        ClientHomeFinder as ClientHomeFinder,
+        ReplicaView as ReplicaView,
+        home_name as home_name,
+    )
     from holdfast.fleet.redis_store import (
         RedisAddress as RedisAddress,
         RedisEvents as RedisEvents,

@@ -1,8 +1,22 @@
 """One hub as a replica of a fleet: exchanges with the store in a task of its own, and applies what peers decide.
 
-``FleetMember`` decides; the parts of this class perform (``replica_state`` says which there are). Nothing here is on
-the path of a call: a call asks its slot, and the slot knows what the last exchange brought. If the store is slow, wrong
-or gone, the hub goes on with its copy and says so.
+Theory of operation. ``FleetMember`` (``core/replicas``) decides, with time and chance as arguments; the simulation runs
+the same code. ``Fleet`` performs: in a loop it asks the member when the next exchange is due, sends what is new here,
+and gives what comes back to the part that it concerns. There is one part for each subject: who is present
+(presence.py), each kind of record that replicas share (shared_records.py), and the logins of users (user_logins.py).
+All parts use one ``ReplicaState``: the copy of the records, the clocks, the hub, and a way to hurry the next exchange.
+
+What must never happen:
+
+* A call waits for the store (FLEET-3). A call asks its slot, and the slot knows what the last exchange brought. A write
+  of any part goes into the copy of this replica, and the next exchange sends it.
+* The exchange waits for something slow. Presence ends if it is not renewed, so listings and digests are made in
+  threads beside it (``_prepare``), and an exchange has a deadline of its own in every store.
+* A replica acts as if it were alone for ever, or as if it were not. If the store is slow, wrong or gone, the hub goes
+  on with its copy, says so (``not_shared_since``), and grants itself the right to probe. When the store answers again,
+  both sides send what the other lacks; every record says by its stamp which one is newer.
+* An answer is taken for that of another store. A new connection may lead to a replica of Redis with an older copy: the
+  answer to a question for the old one is dropped, and the member reads everything again.
 """
 
 from __future__ import annotations
@@ -22,11 +36,14 @@ import anyio.abc
 from holdfast.core import (
     Alone,
     Connected,
+    FleetClock,
+    FleetMember,
     FleetRecord,
     FleetReply,
     Granted,
     Happening,
     RecordLearned,
+    Ticket,
     Unused,
     events as on,
     pinned_tool,
@@ -34,7 +51,6 @@ from holdfast.core import (
 )
 from holdfast.fleet.peers import Peers
 from holdfast.fleet.presence import Presence, first_words
-from holdfast.fleet.replica_state import ReplicaState
 from holdfast.fleet.shared_events import SharedEvents
 from holdfast.fleet.shared_records import (
     ConfigComparison,
@@ -48,7 +64,7 @@ from holdfast.fleet.user_logins import FleetUserTokens, RedisLeases
 from holdfast.hub import Clock, ReplicaHost
 from holdfast.keys import KeyRing
 
-__all__ = ["Fleet", "replica_name"]
+__all__ = ["Fleet", "ReplicaState", "SharedTime", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
@@ -285,3 +301,143 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<Fleet {self.replica!r} on {self.store.name}: {self.member!r}>"
+
+
+class ReplicaState:
+    """The state of one replica."""
+
+    def __init__(
+        self,
+        replica: str,
+        *,
+        about: Mapping[str, object],
+        records: Iterable[FleetRecord] = (),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.member = FleetMember(replica, about=about, records=records, using=self._is_trying)
+        self.clock = SharedTime(self, wall)
+        self.problem = ""
+        """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""
+        self.not_shared_since: float | None = None
+        """Since when the store does not answer, in seconds since the epoch."""
+        self.wake = anyio.Event()
+        """Ends the wait for the next exchange."""
+        self.changed = anyio.Event()
+        """Set after each exchange that succeeds; then there is another one."""
+        self.read_at = float("-inf")
+        """When the last exchange began after which this replica had all that the store has."""
+        self._open: tuple[ReplicaHost, Clock] | None = None
+
+    def open(self, host: ReplicaHost, clock: Clock) -> None:
+        """Begin for this hub."""
+        self._open = host, clock
+
+    @property
+    def host(self) -> ReplicaHost:
+        """The hub."""
+        assert self._open is not None  # noqa: S101 - see open()
+        return self._open[0]
+
+    @property
+    def waiting(self) -> Clock:
+        """The clock of the hub."""
+        assert self._open is not None  # noqa: S101 - see open()
+        return self._open[1]
+
+    def now(self) -> float:
+        """The time on the clock of the hub, which only grows."""
+        return self.waiting.now()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this replica has its hub."""
+        return self._open is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first sight is one for the whole fleet."""
+        return self.member.is_settled(self.now())
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store answers."""
+        return self.not_shared_since is None and self.member.is_connected(self.now())
+
+    def write(self, key: str, value: object, *, first: bool = False, again: bool = False) -> Ticket | None:
+        """Share a value; see ``FleetMember.write``. It does not wait: the next exchange sends it."""
+        ticket = self.member.write(key, value, self.clock.time(), first=first, again=again)
+        self.wake.set()
+        return ticket
+
+    async def catch_up(self, within: float) -> bool:
+        """Read what the others wrote until now; False if that could not be done within so many seconds."""
+        began, until = self.now(), self.now() + within
+        while self.read_at < began:
+            self.member.pace.hurry()  # the next exchange is due at once
+            self.wake.set()
+            if not await self.waiting.wait(self.changed, until):
+                return False
+        return True
+
+    def kept(self, key: str) -> Mapping[str, Any] | None:
+        """A value that this or another replica shares."""
+        record = self.member.book.get(key)
+        return record_value(record) if record is not None else None
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether this copy has the state of every session of the fleet."""
+        return self.is_settled and not self.member.expiring.crowded
+
+    def _is_trying(self, server: str) -> bool:
+        return self._open is not None and self._open[0].is_trying(server)
+
+    def __repr__(self) -> str:
+        return f"<ReplicaState {self.member!r}{f': {self.problem}' if self.problem else ''}>"
+
+
+class SharedTime:
+    """The time of day for all that replicas share: a wrong clock must not end the sessions of the others."""
+
+    def __init__(self, state: ReplicaState, wall: Callable[[], float]) -> None:
+        self._state = state
+        self.wall = wall
+        """The clock of this machine."""
+        self.agreed = FleetClock()
+        """The time on which the replicas agree."""
+
+    def time(self) -> float:
+        """The time on which the replicas agree; that of this machine before the hub is open."""
+        return self.agreed.time(self.wall(), self._count()) if self._state.is_open else self.wall()
+
+    def _count(self) -> float:
+        return self._state.now() + _suspended_seconds()
+
+    def note(self, reply: FleetReply, store: str) -> None:
+        """The store showed its time, and perhaps how far the others are ahead of it."""
+        if not reply.wall:
+            return
+        member = self._state.member
+        known = member.replica in self.agreed.wrong
+        own = member.about["ahead"] = round(self.wall() - reply.wall)
+        if reply.replicas is not None:
+            told = {name: peer.about.get("ahead") for name, peer in member.peers.items()}
+            self.agreed.note(reply.wall, told | {member.replica: own}, self._count())
+        if member.replica in self.agreed.wrong and not known:
+            log.warning("%s: %s", store, self.notice)
+
+    @property
+    def wrong(self) -> dict[str, float]:
+        """The replicas whose clock is wrong, and how many seconds it is ahead of the others; a minus is behind."""
+        return self.agreed.wrong if self._state.is_shared else {}
+
+    @property
+    def notice(self) -> str:
+        """What the operator should know about clocks that are wrong; empty if none is."""
+        return self.agreed.notice if self._state.is_shared else ""
+
+
+def _suspended_seconds() -> float:
+    """How long this machine was suspended since it started, where the system tells it."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0

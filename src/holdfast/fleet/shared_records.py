@@ -27,7 +27,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 import msgspec
@@ -49,9 +49,11 @@ from holdfast.core import (
     switch_key,
 )
 from holdfast.fleet.presence import Presence
-from holdfast.fleet.replica_state import ReplicaState
 from holdfast.hub import listing_from, listing_pieces
 from holdfast.keys import KeyRing
+
+if TYPE_CHECKING:
+    from holdfast.fleet.fleet import ReplicaState
 
 __all__ = [
     "ConfigComparison",

@@ -42,7 +42,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -50,9 +50,11 @@ import anyio.from_thread
 from holdfast.auth import Grant, GrantKey, StoreUnusable, UserRow, UserTokenStore, read_entry, write_entry
 from holdfast.core import FleetRecord, VersionClock, record_value, stamp
 from holdfast.fleet.redis_store import MOST_CHANGES, WRITE_NEWER, RedisAddress, RedisClient, record_in
-from holdfast.fleet.replica_state import ReplicaState
 from holdfast.fleet.stores import StoreUnavailable, signed, verified
 from holdfast.keys import KeyRing
+
+if TYPE_CHECKING:
+    from holdfast.fleet.fleet import ReplicaState
 
 __all__ = ["CommandUserTokens", "FleetUserTokens", "RedisLeases"]
 
