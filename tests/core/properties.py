@@ -21,7 +21,6 @@ from holdfast.core.lifecycle.effects import (
     Emit,
     Publish,
     Reinstate,
-    Reject,
 )
 from holdfast.core.lifecycle.events import (
     AddressChecked,
@@ -201,7 +200,7 @@ class BudgetIsFive(Watcher):
         stood = self.standing is not None and slot.now - self.connected_at >= 30.0 - EPSILON
         if isinstance(happening, Tick) and stood and not self.proven:
             self._proved()
-        if isinstance(happening, ConfigChanged) and not any(isinstance(e, Reject) for e in effects):
+        if isinstance(happening, ConfigChanged) and not slot.machine.life.stopped:
             self.ever_connected = False
             if self.state not in {State.DISCONNECTED, State.DISABLING, State.DISABLED}:
                 self.charges = 0
@@ -305,7 +304,7 @@ class StoppedStaysStopped(Watcher):
 
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         if self.stopped:
-            self.holds(all(isinstance(effect, Close | Reject | Emit) for effect in effects))
+            self.holds(all(isinstance(effect, Close | Emit) for effect in effects))
             self.holds(slot.machine.state is State.DISCONNECTED)
             self.holds(slot.wake_at is None)
         self.stopped = self.stopped or isinstance(happening, ShutdownRequested | RemoveRequested)

@@ -7,8 +7,6 @@ from holdfast.core.lifecycle.effects import (
     Close,
     Dial,
     Emit,
-    Reject,
-    RejectReason,
     RetryPlanned,
     Transition,
     WakeAt,
@@ -91,12 +89,12 @@ def test_a_manual_reconnect_of_a_connected_server_detaches_before_it_closes_and_
 
 
 @pytest.mark.requirement("LIFE-8")
-def test_a_disabled_server_refuses_a_reconnect() -> None:
+def test_a_reconnect_does_not_enable_a_disabled_server() -> None:
     slot = connected()
     slot.send(DisableRequested())
-    assert slot.send(ReconnectRequested()) == (Reject(ReconnectRequested(), RejectReason.DISABLED),)
+    assert slot.send(ReconnectRequested()) == ()
     slot.send(Closed(1))
-    assert slot.send(ReconnectRequested()) == (Reject(ReconnectRequested(), RejectReason.DISABLED),)
+    assert slot.send(ReconnectRequested()) == ()
 
 
 @pytest.mark.requirement("LIFE-8")
@@ -212,7 +210,7 @@ def test_nothing_revives_a_server_after_the_hub_has_closed() -> None:
     assert slot.send(DialSucceeded(2, listing(2))) == (Close(2),)
     assert slot.send(Tick()) == ()
     for command in (ReconnectRequested(), EnableRequested(), StartRequested(), LoginSucceeded()):
-        assert slot.send(command) == (Reject(command, RejectReason.STOPPED),)
+        assert slot.send(command) == ()
     assert slot.state() is State.DISCONNECTED
 
 
@@ -251,13 +249,13 @@ def test_a_changed_definition_does_not_enable_a_disabled_server() -> None:
     assert slot.state() is State.DISABLED
 
 
-@pytest.mark.requirement("MSG-8", "FLEET-6")
-def test_a_server_that_was_up_and_moves_to_another_replica_is_lost_and_not_starting_up() -> None:
+@pytest.mark.requirement("MSG-8")
+def test_a_lost_server_whose_definition_is_edited_is_starting_up_again() -> None:
     slot = connected()
-    slot.send(ConfigChanged(moved=True, reason="it runs on another replica now"))
-    failure = slot.machine.health(slot.now).failure
-    assert failure is not None
-    assert "was lost (it runs on another replica now)" in for_user(failure)
+    slot.send(TransportLost(1, "its process ended"))
+    lost = slot.machine.health(slot.now).failure
+    assert lost is not None
+    assert "was lost (its process ended)" in for_user(lost)
     slot.fail("transient")
     slot.send(ConfigChanged())
     edited = slot.machine.health(slot.now).failure

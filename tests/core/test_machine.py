@@ -12,8 +12,6 @@ from holdfast.core.lifecycle.effects import (
     CheckLiveness,
     Close,
     Dial,
-    Reject,
-    RejectReason,
 )
 from holdfast.core.lifecycle.events import (
     Closed,
@@ -180,7 +178,7 @@ def test_a_person_closes_the_breaker(command: ReconnectRequested | LoginSucceede
 def test_a_reconnect_that_is_refused_closes_nothing_and_enabling_resets_everything() -> None:
     slot = tripped_and_down()
     slot.send(DisableRequested())
-    assert slot.send(ReconnectRequested()) == (Reject(ReconnectRequested(), RejectReason.DISABLED),)
+    assert slot.send(ReconnectRequested()) == ()
     slot.send(Closed(1))
     slot.send(EnableRequested())
     assert slot.machine.breaker.state is BreakerState.CLOSED

@@ -26,7 +26,7 @@ from holdfast.config.jsonc import parse
 from holdfast.config.own_folders import state_folder, user_folders
 from holdfast.core import command_line
 from holdfast.errors import ConfigError, ConfigNotFound, HoldfastError, Problem, UntrustedConfig
-from holdfast.files import PRIVATE_FILE, locked, private_folder, replace_file, set_aside
+from holdfast.files import locked, private_folder, replace_file, set_aside
 
 __all__ = [
     "PROJECT_FILES",
@@ -230,12 +230,12 @@ def require_trust(file: Path, data: bytes, *, environ: Mapping[str, str]) -> Non
         raise UntrustedConfig(file.absolute(), data)
 
 
-def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
-    """Replace a file in one step. Links are followed, and an existing file keeps its mode."""
+def write_whole(file: Path, text: str) -> None:
+    """Replace a file in one step. Links are followed, an existing file keeps its mode, and a new one is private."""
     target = Path(os.path.realpath(file))
     try:
         private_folder(target.parent)
-        replace_file(target, text, mode=mode, keep_mode=True)
+        replace_file(target, text, keep_mode=True)
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         raise HoldfastError(

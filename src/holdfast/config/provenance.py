@@ -80,7 +80,7 @@ def _server(definition: Definition, source_map: SourceMap) -> Described:
     }
 
 
-def _value(key: str, value: Shown, origin: Described, *, redactor: Redactor | None = None, note: str = "") -> Described:
+def _value(key: str, value: Shown, origin: Described, *, redactor: Redactor | None = None) -> Described:
     """One value. ``redactor`` hides what is secret in it."""
     mask = (redactor or Redactor()).mask
     shown: object = value
@@ -88,7 +88,7 @@ def _value(key: str, value: Shown, origin: Described, *, redactor: Redactor | No
         shown = visible(mask(mask_url(value) if key == "url" else value))
     elif isinstance(value, tuple):
         shown = [visible(mask(word)) for word in value]
-    return {"key": key, "value": shown, "from": origin, "note": visible(note)}
+    return {"key": key, "value": shown, "from": origin, "note": ""}
 
 
 def _origin(kind: Literal["file", "env", "envFile", "inferred", "default"], place: str = "") -> Described:

@@ -444,11 +444,6 @@ class AccessRule:
         metadata=in_file("ApproverName", "Who is asked, for `ask`: the `caller` herself, or an `operator`."),
     )
 
-    @property
-    def has_subjects(self) -> bool:
-        """Whether it is for some principals only."""
-        return bool(self.principals or self.groups or self.scopes)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RoleHolders:

@@ -366,8 +366,6 @@ def _rejected(status: int, said: str) -> tuple[str, str]:
 
 
 def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
-    if seen.replica is not None:
-        return _replica(seen, seen.replica)
     if seen.fault in _UNREACHABLE:
         if connected_before:
             return Verdict(status="transient", reason=_NETWORK[seen.fault], unreachable=True)
@@ -385,17 +383,6 @@ def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
             status="transient", reason=f"the request was not sent: {seen.detail or 'the connection is gone'}"
         )
     return Verdict(status="transient", reason=_NETWORK[seen.fault])
-
-
-def _replica(seen: NetworkFailure, replica: str) -> Verdict:
-    """A server that runs on another replica: what failed is the way to that replica."""
-    why = f": {seen.detail}" if seen.detail else ""
-    if not replica:
-        return Verdict(status="transient", reason=seen.detail or "no replica runs it now")
-    if not seen.sent:
-        return Verdict(status="transient", reason=f"the replica that should run it did not take the request{why}")
-    what = "was closed" if seen.detail else "is lost"
-    return Verdict(status="transient", reason=f"the connection to the replica that runs it ({replica}) {what}{why}")
 
 
 def _rpc(seen: RpcError) -> Verdict:

@@ -131,8 +131,6 @@ class NetworkFailure:
     """Whether the request may have reached the server; False where it was never written whole."""
     errno: int | None = None
     detail: str = ""
-    replica: str | None = None
-    """The replica that runs the server, where it is another one; empty if no replica runs it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,8 @@ from holdfast.core.lifecycle.backoff import to_milliseconds
 from holdfast.core.lifecycle.effects import (
     AccessChanged,
     BreakerChanged,
+    Cause,
+    CheckLiveness,
     Effect,
     Emit,
     Record,
@@ -81,7 +83,7 @@ from holdfast.core.lifecycle.events import (
     Tick,
     TransportLost,
 )
-from holdfast.core.lifecycle.lifecycle import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
+from holdfast.core.lifecycle.lifecycle import Lifecycle, Step, adopt_policy
 from holdfast.core.lifecycle.table import State
 from holdfast.core.messages import Failure
 
@@ -326,8 +328,9 @@ class Machine:
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
         if self.life.is_stale(event):
             return self.life.apply(event, now, chance=chance)
-        if isinstance(event, SessionExpired) and renewed_without_use(self.life):
-            event = lost_session(event)
+        if isinstance(event, SessionExpired) and _renewed_without_use(self.life):
+            # One expiry is normal. A session that expires right after its renewal is a lost connection, for both.
+            event = TransportLost(event.generation, "its sessions expire as soon as they are made")
         before = self.connection
         suspect = self.life.lease is not None and self.life.lease.suspect
         effects = self.life.apply(event, now, chance=chance)
@@ -348,13 +351,30 @@ class Machine:
         emitted: list[Effect] = [Emit(BreakerChanged(server=self.life.server, change=change))]
         stands = self.life.lease is not None
         if isinstance(change, Tripped):
-            emitted += self.life.check_suspect(failures=self.breaker.policy.threshold)
+            emitted += _check_suspect(self.life, failures=self.breaker.policy.threshold)
             if self.life.policy.claims and self.breaker.by_calls:
                 tripped = PeerTripped(reason=self.failed_call, retry_in=change.retry_in, by_calls=True)
                 emitted.append(ShareEvidence(tripped))
         elif self.life.policy.claims and stands:
             emitted.append(ShareEvidence(PeerRecovered()))
         return emitted
+
+
+def _check_suspect(life: Lifecycle, *, failures: int) -> list[Effect]:
+    """Check the liveness of a connection that the breaker holds responsible for earlier failures.
+
+    The breaker has tripped, though fewer than ``failures`` calls failed on this connection.
+    """
+    lease = life.lease
+    if lease is None or lease.failures + 1 >= failures:
+        return []
+    checking, lease.checking, lease.suspect = lease.checking, True, True
+    return [] if checking else [CheckLiveness(lease.generation)]
+
+
+def _renewed_without_use(life: Lifecycle) -> bool:
+    """Whether the connection was made to renew a session and has completed no call since."""
+    return life.lease is not None and life.lease.cause is Cause.SESSION and not life.lease.proven
 
 
 def _reason(machine: Machine) -> str:

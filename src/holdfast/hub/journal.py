@@ -419,7 +419,6 @@ _START = {
     "EnableRequested": "enabled; connecting",
     "LoginSucceeded": "logged in; connecting",
     "ReconnectRequested": "reconnect requested; connecting",
-    "ServerMoved": "the replica that runs it changed; connecting",
 }
 _LOSS = {
     "FailedRepeatedly": "lost after repeated failures",

@@ -640,7 +640,7 @@ def _is_of_hub(item: Item) -> bool:
 def _never_stood(seen: Evidence) -> bool:
     """Whether a host was silent or could not be reached: a bare TCP connect shows when that changes."""
     match seen:
-        case NetworkFailure(fault=NetworkFault.UNREACHABLE, stood=False, replica=None) | TimedOut(sent=False):
+        case NetworkFailure(fault=NetworkFault.UNREACHABLE, stood=False) | TimedOut(sent=False):
             return True
         case _:
             return False

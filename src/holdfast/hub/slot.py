@@ -414,7 +414,7 @@ class Slot:
                 case do.ShareEvidence(evidence=evidence) if fleet is not None:
                     fleet.share(self.id, evidence)
                 case _:
-                    pass  # a Reject is for the caller of handle(); a hub that is alone shares nothing
+                    pass  # a hub that is alone shares nothing
         stopped = self.machine.life.stopped
         lease = self.lease
         # A hub answers while the server behind it still starts: the outcome is that of the server.

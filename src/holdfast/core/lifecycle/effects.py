@@ -32,8 +32,6 @@ __all__ = [
     "Record",
     "RefreshNow",
     "Reinstate",
-    "Reject",
-    "RejectReason",
     "ReleaseProbe",
     "RetryPlanned",
     "ShareEvidence",
@@ -59,13 +57,6 @@ class Cause(Enum):
     ENABLE = "enable"
     LOGIN = "login"
     CONFIG = "config"
-
-
-class RejectReason(Enum):
-    """Why a command is refused."""
-
-    DISABLED = "disabled"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ class Reinstate:
 
 @dataclass(frozen=True, slots=True)
 class CheckAddress:
-    """Check the address by one bare TCP connect, now; report ``Looked`` with the same number."""
+    """Check the address by one bare TCP connect, now; report ``AddressChecked`` with the same number."""
 
     number: int
 
@@ -162,14 +153,6 @@ class ShareEvidence:
     """Send this event to the other replicas."""
 
     evidence: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """The command changes nothing; its caller gets this reason."""
-
-    command: Event
-    reason: RejectReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +230,5 @@ Effect: TypeAlias = (
     | ClaimProbe
     | ReleaseProbe
     | ShareEvidence
-    | Reject
     | Emit
 )

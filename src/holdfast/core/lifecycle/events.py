@@ -27,7 +27,6 @@ __all__ = [
     "ClaimGranted",
     "CloseOverdue",
     "Closed",
-    "Command",
     "ConfigChanged",
     "Denied",
     "DialFailed",
@@ -68,16 +67,6 @@ __all__ = [
 class Event:
     """The base class: never sent itself."""
 
-    @property
-    def cause(self) -> str:
-        """What the record of a transition calls it."""
-        return type(self).__name__
-
-
-@dataclass(frozen=True, slots=True)
-class Command(Event):
-    """A person or a program asks something of the server."""
-
 
 @dataclass(frozen=True, slots=True)
 class OfDial(Event):
@@ -98,49 +87,40 @@ class Tick(Event):
     """The time that ``WakeAt`` asked for has come."""
 
 
-# Commands.
+# Commands: a person or a program asks something of the server.
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequested(Command):
+class StartRequested(Event):
     """The hub opens."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReconnectRequested(Command):
+class ReconnectRequested(Event):
     """A new connection is asked for, now."""
 
 
 @dataclass(frozen=True, slots=True)
-class EnableRequested(Command):
+class EnableRequested(Event):
     """The server is to be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class DisableRequested(Command):
+class DisableRequested(Event):
     """The server is not to be used, and its tools are withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoginSucceeded(Command):
+class LoginSucceeded(Event):
     """New credentials are available."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChanged(Command):
-    """The server's definition changed, or the place where it runs."""
+class ConfigChanged(Event):
+    """The server's definition changed."""
 
     lazy: bool = False
     watchable: bool = False
-    moved: bool = False
-    """Whether another replica of a fleet runs it now, or this one does, under the same definition."""
-    reason: str = ""
-    """Where it runs now, if it moved."""
-
-    @property
-    def cause(self) -> str:
-        """See ``Event``: a person edited nothing where a server moved."""
-        return "ServerMoved" if self.moved else "ConfigChanged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.lifecycle.backoff import LifecyclePolicy, shortened
+from holdfast.core.lifecycle.backoff import LifecyclePolicy, aligned, shortened
 from holdfast.core.lifecycle.effects import (
     AccessChanged,
     Cause,
@@ -23,8 +23,6 @@ from holdfast.core.lifecycle.effects import (
     Publish,
     RefreshNow,
     Reinstate,
-    Reject,
-    RejectReason,
     Transition,
     WakeAt,
     Withdraw,
@@ -42,7 +40,6 @@ from holdfast.core.lifecycle.events import (
     ClaimGranted,
     Closed,
     CloseOverdue,
-    Command,
     ConfigChanged,
     Denied,
     DialFailed,
@@ -73,11 +70,10 @@ from holdfast.core.lifecycle.events import (
     ShutdownRequested,
     StandingDue,
     StartRequested,
-    Tick,
     TransportLost,
     WentIdle,
 )
-from holdfast.core.lifecycle.lifecycle_state import DOWN, Dialing, LeaseState, LifecycleMemory, Step
+from holdfast.core.lifecycle.lifecycle_state import DOWN, Dialing, LeaseState, LifecycleState, Step
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
 
 if TYPE_CHECKING:
@@ -85,31 +81,29 @@ if TYPE_CHECKING:
 
     from holdfast.core.messages import FailureStatus
 
-__all__ = ["ON_LEASE", "Lifecycle", "Step", "act", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
+__all__ = ["ON_LEASE", "Lifecycle", "Step", "act", "adopt_policy", "judge"]
 
 
-class Lifecycle(LifecycleMemory):
+class Lifecycle(LifecycleState):
     """The state of one server's slot and the decisions about it. No I/O, no clock, no tasks."""
 
     def __repr__(self) -> str:
         attempt = f" attempt={self.attempts}" if self.attempts else ""
         return f"<Lifecycle {self.server!r} {self.state.value}{attempt} gen={self.generation}>"
 
-    def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[Effect, ...]:
-        """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
-        events = self.due(now) if isinstance(event, Tick) else (event,)
-        effects = [effect for each in events for effect in self.apply(each, now, chance=chance)]
-        return (*effects, *self.wake())
-
     def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
-        """Take any event but a tick, and plan no wake-up."""
+        """Take any event but a tick, and plan no wake-up. ``IllegalTransition``: the table forbids it.
+
+        The table is asked before anything changes, so an event that it forbids leaves no trace.
+        """
         if self.is_stale(event):
             return self._discard(event)
-        judged = judge(self, event, now)
-        new = next_state(self.state, type(judged))
-        step = Step(now, chance)
-        self._change_state(new, judged, step)
-        act(self, judged, step)
+        step = Step(now, chance, then=event)
+        while step.then is not None:
+            judged = judge(self, step.then, now)
+            step.then = None
+            self._change_state(next_state(self.state, type(judged)), judged, step)
+            act(self, judged, step)
         return step.effects
 
     def due(self, now: float) -> Iterator[Event]:
@@ -184,7 +178,7 @@ class Lifecycle(LifecycleMemory):
                     server=self.server,
                     old=old,
                     new=new,
-                    cause=event.cause,
+                    cause=type(event).__name__,
                     at=step.now,
                     generation=self.generation,
                     reason=reason,
@@ -197,8 +191,6 @@ class Lifecycle(LifecycleMemory):
             # Only this event knows the connection: without a close it would never end.
             self.closing.add(event.generation)
             return [Close(event.generation)]
-        if isinstance(event, Command):
-            return [Reject(event, RejectReason.STOPPED)]
         return []
 
 
@@ -218,7 +210,7 @@ def _evidence_of(event: Event) -> FailureStatus | None:
     return None
 
 
-def judge(life: LifecycleMemory, event: Event, now: float) -> Event:
+def judge(life: LifecycleState, event: Event, now: float) -> Event:
     """What an event amounts to: the same event, or a judgement that the table has a row for.
 
     Reads the lifecycle and changes nothing: an event that the table then forbids leaves no trace.
@@ -230,8 +222,6 @@ def judge(life: LifecycleMemory, event: Event, now: float) -> Event:
             return _judge_failed_dial(life, event)
         case TransportLost():
             return _judge_loss(life, event)
-        case SessionExpired():
-            return _judge_loss(life, lost_session(event)) if renewed_without_use(life) else event
         case RefreshFailed(status="denied"):
             return _judge_denied_refresh(life, event)
         case RefreshFailed() | CallTransportFailed() | LivenessFailed():
@@ -245,23 +235,12 @@ def judge(life: LifecycleMemory, event: Event, now: float) -> Event:
     return event
 
 
-def renewed_without_use(life: LifecycleMemory) -> bool:
-    """Whether the connection was made to renew a session and has completed no call since."""
-    lease = life.lease
-    return lease is not None and lease.cause is Cause.SESSION and not lease.proven
-
-
-def lost_session(event: SessionExpired) -> TransportLost:
-    """One expiry is normal; a session that expires right after its renewal is a lost connection."""
-    return TransportLost(event.generation, "its sessions expire as soon as they are made")
-
-
-def _may_rest(life: LifecycleMemory) -> bool:
+def _may_rest(life: LifecycleState) -> bool:
     """A lazy server may stay idle only if its tools are known."""
     return life.policy.lazy and life.listed and life.state is State.DISCONNECTED
 
 
-def _judge_failed_dial(life: LifecycleMemory, event: DialFailed) -> Event:
+def _judge_failed_dial(life: LifecycleState, event: DialFailed) -> Event:
     if life.dial is not None and life.dial.again:
         return event
     if event.status == "denied":
@@ -272,17 +251,17 @@ def _judge_failed_dial(life: LifecycleMemory, event: DialFailed) -> Event:
     return Parked(event.reason, event.status, event.unreachable, event.answers, event.retry_after)
 
 
-def _judge_denied_refresh(life: LifecycleMemory, event: RefreshFailed) -> Event:
+def _judge_denied_refresh(life: LifecycleState, event: RefreshFailed) -> Event:
     """One denied listing proves nothing about the server; several in a row do."""
     denials = 1 + (life.lease.denials if life.lease is not None else 0)
     return event if denials < life.policy.denied_refreshes else Denied(event.reason, event.unconfirmed)
 
 
-def _judge_loss(life: LifecycleMemory, event: TransportLost) -> Event:
+def _judge_loss(life: LifecycleState, event: TransportLost) -> Event:
     return Parked(event.reason) if life.budget_spent() else event
 
 
-def _judge_failure(life: LifecycleMemory, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
+def _judge_failure(life: LifecycleState, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
     lease = life.lease
     failures = 1 + (lease.failures if lease is not None else 0)
     unanswered = isinstance(event, LivenessFailed) and lease is not None and lease.suspect
@@ -292,17 +271,17 @@ def _judge_failure(life: LifecycleMemory, event: RefreshFailed | CallTransportFa
     return Parked(event.reason, status) if life.budget_spent() else FailedRepeatedly(event.reason, status)
 
 
-def _unused(life: LifecycleMemory, now: float) -> bool:
+def _unused(life: LifecycleState, now: float) -> bool:
     # The same sum as the timer's: a rounding difference would make the timer fire for ever.
     return life.calls == 0 and life.last_used + life.policy.idle_after <= now
 
 
-def _judge_close(life: LifecycleMemory, event: Closed) -> Event:
+def _judge_close(life: LifecycleState, event: Closed) -> Event:
     last = life.closing <= {event.generation}
     return AllClosed(event.generation, event.error) if last and life.state is State.DISABLING else event
 
 
-def act(life: LifecycleMemory, event: Event, step: Step) -> None:
+def act(life: LifecycleState, event: Event, step: Step) -> None:
     """Perform what follows from an event. The state is the new one already; the event is current and allowed."""
     kind = type(event)
     if kind in _ON_DIAL and life.dial is not None:
@@ -316,21 +295,21 @@ def act(life: LifecycleMemory, event: Event, step: Step) -> None:
 # Commands.
 
 
-def _start(life: LifecycleMemory, _: StartRequested, step: Step) -> None:
+def _start(life: LifecycleState, _: StartRequested, step: Step) -> None:
     life.begin_dial(Cause.START, step)
 
 
-def _reconnect(life: LifecycleMemory, event: ReconnectRequested, step: Step) -> None:
+def _reconnect(life: LifecycleState, _: ReconnectRequested, step: Step) -> None:
     if life.state in _OFF:
-        step.do(Reject(event, RejectReason.DISABLED))
-    elif life.dial is not None:
+        return  # the user disabled it: only an enable ends that
+    if life.dial is not None:
         life.dial.cause = Cause.MANUAL
     else:
         life.detach(step)
         life.begin_dial(Cause.MANUAL, step)
 
 
-def _enable(life: LifecycleMemory, _: EnableRequested, step: Step) -> None:
+def _enable(life: LifecycleState, _: EnableRequested, step: Step) -> None:
     if life.state is State.DISABLING:
         life.enable_next = True
     elif life.state is State.CONNECTING and life.dial is None:
@@ -339,7 +318,7 @@ def _enable(life: LifecycleMemory, _: EnableRequested, step: Step) -> None:
         life.begin_dial(Cause.ENABLE, step)
 
 
-def _disable(life: LifecycleMemory, _: DisableRequested, step: Step) -> None:
+def _disable(life: LifecycleState, _: DisableRequested, step: Step) -> None:
     life.enable_next = False
     if life.state is State.DISABLED or CloseOverdue in life.timers:
         return
@@ -349,10 +328,10 @@ def _disable(life: LifecycleMemory, _: DisableRequested, step: Step) -> None:
     if life.closing:
         life.timers.set(CloseOverdue, step.now + life.policy.close_patience)
     else:
-        step.do(*life.apply(AllClosed(), step.now, chance=step.chance))
+        step.then = AllClosed()
 
 
-def _login(life: LifecycleMemory, _: LoginSucceeded, step: Step) -> None:
+def _login(life: LifecycleState, _: LoginSucceeded, step: Step) -> None:
     if life.dial is not None:
         # The dial may use the old credentials, and a second dial beside it is not allowed.
         life.dial.again = True
@@ -360,34 +339,33 @@ def _login(life: LifecycleMemory, _: LoginSucceeded, step: Step) -> None:
         life.begin_dial(Cause.LOGIN, step)
 
 
-def _reconfigure(life: LifecycleMemory, event: ConfigChanged, step: Step) -> None:
+def _reconfigure(life: LifecycleState, event: ConfigChanged, step: Step) -> None:
     life.policy = replace(life.policy, lazy=event.lazy, watchable=event.watchable)
-    life.ever_connected = False
-    life.was_up = life.was_up and event.moved
+    life.ever_connected = life.was_up = False
     if life.state is State.CONNECTING:
         _reset_budget(life)
-        life.reason = event.reason
+        life.reason = ""
         life.end_watch(step)
         life.detach(step)
         life.begin_dial(Cause.CONFIG, step)
 
 
-def _remove(life: LifecycleMemory, _: RemoveRequested, step: Step) -> None:
+def _remove(life: LifecycleState, _: RemoveRequested, step: Step) -> None:
     step.do(Withdraw(removed=True))
     _stop(life, step)
 
 
-def _shut_down(life: LifecycleMemory, _: ShutdownRequested, step: Step) -> None:
+def _shut_down(life: LifecycleState, _: ShutdownRequested, step: Step) -> None:
     _stop(life, step)
 
 
-def _stop(life: LifecycleMemory, step: Step) -> None:
+def _stop(life: LifecycleState, step: Step) -> None:
     life.stopped = True
     life.end_watch(step)
     life.detach(step)
 
 
-def _reset_budget(life: LifecycleMemory) -> None:
+def _reset_budget(life: LifecycleState) -> None:
     life.attempts = 0
     life.evidence = life.denied_since = None
 
@@ -395,7 +373,7 @@ def _reset_budget(life: LifecycleMemory) -> None:
 # Dials.
 
 
-def _dial_succeeded(life: LifecycleMemory, dial: Dialing, event: DialSucceeded, step: Step) -> None:
+def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, step: Step) -> None:
     life.dial = None
     life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
     life.ever_connected = life.was_up = life.listed = True
@@ -405,11 +383,11 @@ def _dial_succeeded(life: LifecycleMemory, dial: Dialing, event: DialSucceeded, 
     life.timers.set(StandingDue, step.now + life.policy.standing)
     if life.policy.lazy:
         life.timers.set(IdleDue, step.now + life.policy.idle_after)
-    life.plan_refresh(lease, step)
+    _plan_refresh(life, lease, step)
     step.do(Publish(event.generation, event.listing))
 
 
-def _dial_failed(life: LifecycleMemory, dial: Dialing, event: DialFailed, step: Step) -> None:
+def _dial_failed(life: LifecycleState, dial: Dialing, event: DialFailed, step: Step) -> None:
     life.charge()
     life.dial = None
     if dial.again:
@@ -419,7 +397,7 @@ def _dial_failed(life: LifecycleMemory, dial: Dialing, event: DialFailed, step: 
     life.plan_address_check(step, event)
 
 
-def _park(life: LifecycleMemory, event: Parked, step: Step) -> None:
+def _park(life: LifecycleState, event: Parked, step: Step) -> None:
     life.charge()
     if life.dial is None and life.lease is None:
         life.attempts = len(life.policy.backoff)  # a peer spent the budget
@@ -430,29 +408,29 @@ def _park(life: LifecycleMemory, event: Parked, step: Step) -> None:
     life.plan_self_probe(step)
 
 
-def _denied(life: LifecycleMemory, event: Denied, step: Step) -> None:
+def _denied(life: LifecycleState, event: Denied, step: Step) -> None:
     life.dial = None
     life.detach(step)
     life.end_watch(step)
     life.plan_denied(step, unconfirmed=event.unconfirmed)
 
 
-def _retry(life: LifecycleMemory, _: RetryDue, step: Step) -> None:
+def _retry(life: LifecycleState, _: RetryDue, step: Step) -> None:
     life.try_again(Cause.RECONNECT, step)
 
 
-def _self_probe(life: LifecycleMemory, _: SelfProbeDue, step: Step) -> None:
+def _self_probe(life: LifecycleState, _: SelfProbeDue, step: Step) -> None:
     life.try_again(Cause.SELF_PROBE, step)
 
 
-def _check_address(life: LifecycleMemory, _: AddressCheckDue, step: Step) -> None:
+def _check_address(life: LifecycleState, _: AddressCheckDue, step: Step) -> None:
     if life.address_watch.answers:
         life.try_again(Cause.WATCH, step)
     else:
         step.do(CheckAddress(life.address_watch.begin_check(step.now)))
 
 
-def _address_checked(life: LifecycleMemory, event: AddressChecked, step: Step) -> None:
+def _address_checked(life: LifecycleState, event: AddressChecked, step: Step) -> None:
     if event.listening:
         life.address_watch.pending = None
         life.try_again(Cause.WATCH, step)
@@ -463,17 +441,17 @@ def _address_checked(life: LifecycleMemory, event: AddressChecked, step: Step) -
 # Other replicas.
 
 
-def _granted(life: LifecycleMemory, event: ClaimGranted, step: Step) -> None:
+def _granted(life: LifecycleState, event: ClaimGranted, step: Step) -> None:
     life.claim_until, life.claim_used = event.until, False
     if life.waiting is not None and life.dial is None and step.now < event.until:
         life.begin_dial(life.waiting[0], step)
 
 
-def _expired(life: LifecycleMemory, _: ClaimExpired, __: Step) -> None:
+def _expired(life: LifecycleState, _: ClaimExpired, __: Step) -> None:
     life.claim_until = life.interest_at = None
 
 
-def _peer_tripped(life: LifecycleMemory, event: PeerTripped, step: Step) -> None:
+def _peer_tripped(life: LifecycleState, event: PeerTripped, step: Step) -> None:
     """A try of a peer replaces the next one of this replica; its own dial, if one is under way, tells more."""
     if life.state not in DOWN or life.dial is not None or event.by_calls:
         return
@@ -488,7 +466,7 @@ def _peer_tripped(life: LifecycleMemory, event: PeerTripped, step: Step) -> None
         life.timers.set(AddressCheckDue, at)
 
 
-def _peer_recovered(life: LifecycleMemory, _: PeerRecovered, step: Step) -> None:
+def _peer_recovered(life: LifecycleState, _: PeerRecovered, step: Step) -> None:
     """Dial at once, but not each time that a peer loses and finds a server which this replica cannot reach."""
     if life.state not in DOWN or life.dial is not None:
         return
@@ -497,18 +475,18 @@ def _peer_recovered(life: LifecycleMemory, _: PeerRecovered, step: Step) -> None
         life.begin_dial(Cause.PEER, step)
 
 
-def _peer_published(life: LifecycleMemory, _: PeerPublished, step: Step) -> None:
+def _peer_published(life: LifecycleState, _: PeerPublished, step: Step) -> None:
     lease = life.lease
     if lease is not None:
         lease.notices += 1
         if not lease.refreshing:
-            life.plan_refresh(lease, step)
+            _plan_refresh(life, lease, step)
 
 
 # The connection that stands.
 
 
-def _lost(life: LifecycleMemory, _: TransportLost, step: Step) -> None:
+def _lost(life: LifecycleState, _: TransportLost, step: Step) -> None:
     life.charge()
     life.detach(step)
     if life.immediate_at is None or step.now - life.immediate_at >= life.policy.standing:
@@ -518,44 +496,44 @@ def _lost(life: LifecycleMemory, _: TransportLost, step: Step) -> None:
         life.plan_retry(step, share=1.0 if life.attempts else life.policy.after_loss)
 
 
-def _failed_repeatedly(life: LifecycleMemory, _: FailedRepeatedly, step: Step) -> None:
+def _failed_repeatedly(life: LifecycleState, _: FailedRepeatedly, step: Step) -> None:
     life.charge()
     life.detach(step)
     life.plan_retry(step)
 
 
-def _session_expired(life: LifecycleMemory, _: SessionExpired, step: Step) -> None:
+def _session_expired(life: LifecycleState, _: SessionExpired, step: Step) -> None:
     life.detach(step)
     life.begin_dial(Cause.SESSION, step)
 
 
-def _list_changed(life: LifecycleMemory, _: ListChanged, step: Step) -> None:
+def _list_changed(life: LifecycleState, _: ListChanged, step: Step) -> None:
     if life.dial is not None:
         life.dial.notices += 1
     elif life.lease is not None:
         life.lease.notices += 1
         if not life.lease.refreshing:
-            life.plan_refresh(life.lease, step)
+            _plan_refresh(life, life.lease, step)
 
 
-def _closed(life: LifecycleMemory, event: Closed | AllClosed, step: Step) -> None:
+def _closed(life: LifecycleState, event: Closed | AllClosed, step: Step) -> None:
     life.closing.discard(event.generation)
     if event.error:
         step.do(Emit(CloseFailed(server=life.server, generation=event.generation, error=event.error, at=step.now)))
 
 
-def _disabled(life: LifecycleMemory, event: AllClosed | CloseOverdue, step: Step) -> None:
+def _disabled(life: LifecycleState, event: AllClosed | CloseOverdue, step: Step) -> None:
     if isinstance(event, AllClosed):
         _closed(life, event, step)
     if life.enable_next:
         life.enable_next = False
-        step.do(*life.apply(EnableRequested(), step.now, chance=step.chance))
+        step.then = EnableRequested()
 
 
 # Calls.
 
 
-def _call_waiting(life: LifecycleMemory, event: CallWaiting, step: Step) -> None:
+def _call_waiting(life: LifecycleState, event: CallWaiting, step: Step) -> None:
     if life.dial is not None or life.lease is not None:
         return
     if life.state is State.CONNECTING:
@@ -564,12 +542,12 @@ def _call_waiting(life: LifecycleMemory, event: CallWaiting, step: Step) -> None
         life.begin_dial(Cause.PROBE, step)
 
 
-def _idle_later(life: LifecycleMemory, _: IdleDue, step: Step) -> None:
+def _idle_later(life: LifecycleState, _: IdleDue, step: Step) -> None:
     since = step.now if life.calls else life.last_used
     life.timers.set(IdleDue, since + life.policy.idle_after)
 
 
-def _go_idle(life: LifecycleMemory, _: WentIdle, step: Step) -> None:
+def _go_idle(life: LifecycleState, _: WentIdle, step: Step) -> None:
     life.detach(step)
 
 
@@ -578,7 +556,7 @@ _TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
 _ASKED_BY_CALLS = frozenset({State.PERMANENTLY_FAILED, State.DENIED})
 
 # The key decides the type of the event. No annotation of a mapping can express that.
-_ACTIONS: Mapping[type[Event], Callable[[LifecycleMemory, Any, Step], None]] = {
+_ACTIONS: Mapping[type[Event], Callable[[LifecycleState, Any, Step], None]] = {
     StartRequested: _start,
     ReconnectRequested: _reconnect,
     EnableRequested: _enable,
@@ -609,7 +587,7 @@ _ACTIONS: Mapping[type[Event], Callable[[LifecycleMemory, Any, Step], None]] = {
     PeerRecovered: _peer_recovered,
     PeerPublished: _peer_published,
 }
-_ON_DIAL: Mapping[type[Event], Callable[[LifecycleMemory, Dialing, Any, Step], None]] = {
+_ON_DIAL: Mapping[type[Event], Callable[[LifecycleState, Dialing, Any, Step], None]] = {
     DialSucceeded: _dial_succeeded,
     DialFailed: _dial_failed,
 }
@@ -631,7 +609,7 @@ ON_LEASE: frozenset[type[Event]] = frozenset(
 )
 
 
-def act_on_lease(life: LifecycleMemory, lease: LeaseState, event: Event, step: Step) -> None:
+def act_on_lease(life: LifecycleState, lease: LeaseState, event: Event, step: Step) -> None:
     """Perform what follows from an event of a standing connection. None of these changes the state."""
     match event:
         case RefreshDue():
@@ -660,11 +638,36 @@ def act_on_lease(life: LifecycleMemory, lease: LeaseState, event: Event, step: S
             _check(lease, step)
         case CallCompleted():
             lease.failures = 0
-            life.open_access(lease, step)
+            _open_access(life, lease, step)
             life.timers.drop(StandingDue)
-            life.mark_proven(lease)
+            _mark_proven(life, lease)
         case StandingDue():
-            life.mark_proven(lease)
+            _mark_proven(life, lease)
+
+
+def _mark_proven(life: LifecycleState, lease: LeaseState) -> None:
+    """The connection is proven: the budget is full again."""
+    life.attempts = 0
+    lease.proven = True
+
+
+def _open_access(life: LifecycleState, lease: LeaseState, step: Step) -> None:
+    """A call completed, or a listing was not denied: calls may pass again."""
+    was_shut = lease.shut
+    lease.denials, lease.denial, lease.call_denied = 0, None, False
+    if was_shut:
+        step.do(Emit(AccessChanged(server=life.server, denied=False, reason="", at=step.now)))
+
+
+def _plan_refresh(life: LifecycleState, lease: LeaseState, step: Step) -> None:
+    """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
+    if lease.notices > lease.covered:
+        # A failed listing is repeated more slowly: the third failure gives the connection up.
+        spacing = life.policy.refresh_spacing * 2**lease.failures
+        life.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
+    elif life.policy.refresh is not None:
+        due = step.now + shortened(life.policy.refresh, life.policy, step.chance)
+        life.timers.set(RefreshDue, aligned(due, life.policy.refresh))
 
 
 def _refresh(lease: LeaseState, step: Step) -> None:
@@ -676,29 +679,29 @@ def _refresh(lease: LeaseState, step: Step) -> None:
     step.do(RefreshNow(lease.generation))
 
 
-def _refreshed(life: LifecycleMemory, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
+def _refreshed(life: LifecycleState, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
     lease.refreshing = False
     lease.covered = lease.covering
     lease.failures = 0
-    life.open_access(lease, step)
+    _open_access(life, lease, step)
     if event.listing is not None:
         step.do(Publish(event.generation, event.listing))
-    life.plan_refresh(lease, step)
+    _plan_refresh(life, lease, step)
 
 
-def _refresh_failed(life: LifecycleMemory, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
+def _refresh_failed(life: LifecycleState, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
     """A denied listing is that request's denial: it says nothing about the connection."""
     lease.refreshing = False
     if event.status != "denied":
-        life.open_access(lease, step)
+        _open_access(life, lease, step)
         lease.failures += 1
-        life.plan_refresh(lease, step)
+        _plan_refresh(life, lease, step)
         return
     was_shut = lease.shut
     lease.denials += 1
     lease.denial = event
     if not lease.shut:
-        life.plan_refresh(lease, step)
+        _plan_refresh(life, lease, step)
         return
     # Calls and the listing are denied: ask again soon, and send no call before that.
     waits = life.policy.denied_again
@@ -715,7 +718,7 @@ def _check(lease: LeaseState, step: Step) -> None:
         step.do(CheckLiveness(lease.generation))
 
 
-def adopt_policy(life: LifecycleMemory, policy: LifecyclePolicy, step: Step) -> None:
+def adopt_policy(life: LifecycleState, policy: LifecyclePolicy, step: Step) -> None:
     """Use another policy from now on. The connection stays; times planned by the old policy are planned again.
 
     A reconnect that is planned already keeps its time.
@@ -732,7 +735,7 @@ def adopt_policy(life: LifecycleMemory, policy: LifecyclePolicy, step: Step) -> 
         _adopt_on_lease(life, life.lease, old, step)
 
 
-def _adopt_on_lease(life: LifecycleMemory, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
+def _adopt_on_lease(life: LifecycleState, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
     timers, policy = life.timers, life.policy
     if (stands := timers.at(StandingDue)) is not None:
         timers.set(StandingDue, stands + policy.standing - old.standing)
@@ -740,4 +743,4 @@ def _adopt_on_lease(life: LifecycleMemory, lease: LeaseState, old: LifecyclePoli
         timers.set(IdleDue, life.last_used + policy.idle_after)
     if policy.refresh != old.refresh and not lease.refreshing:
         timers.drop(RefreshDue)
-        life.plan_refresh(lease, step)
+        _plan_refresh(life, lease, step)

@@ -8,16 +8,13 @@ it still counts as the current one (``detach`` takes it out first), or a budget 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
-from holdfast.core.lifecycle.backoff import RETRY_AFTER_CAP, AddressWatch, LifecyclePolicy, Timers, aligned, shortened
+from holdfast.core.lifecycle.backoff import RETRY_AFTER_CAP, AddressWatch, LifecyclePolicy, Timers, shortened
 from holdfast.core.lifecycle.effects import (
-    AccessChanged,
     Cause,
-    CheckLiveness,
     Close,
     Dial,
     Effect,
@@ -30,7 +27,6 @@ from holdfast.core.lifecycle.events import (
     DialFailed,
     Event,
     Parked,
-    RefreshDue,
     RefreshFailed,
     RetryDue,
     SelfProbeDue,
@@ -45,7 +41,6 @@ __all__ = [
     "DOWN",
     "Dialing",
     "LeaseState",
-    "LifecycleMemory",
     "LifecycleState",
     "Step",
 ]
@@ -111,6 +106,8 @@ class Step:
     now: float
     chance: float
     effects: list[Effect] = field(default_factory=list)
+    then: Event | None = None
+    """What is handled next, in the same step: a disable that finds nothing to close has ended already."""
 
     def do(self, *effects: Effect) -> None:
         """Add effects."""
@@ -118,7 +115,7 @@ class Step:
 
 
 class LifecycleState:
-    """What is remembered of one server, and what follows from it alone: the budget, and the right to try."""
+    """What is remembered of one server, and the steps that several events share."""
 
     def __init__(self, server: str, policy: LifecyclePolicy | None = None, *, listed: bool = False) -> None:
         self.server = server
@@ -140,9 +137,9 @@ class LifecycleState:
         self.attempts = 0
         self.listed = listed
         self.ever_connected = False
-        """Whether a dial succeeded where the server runs now: only then does a permanent failure leave hope."""
+        """Whether a dial succeeded under this definition: only then does a permanent failure leave hope."""
         self.was_up = False
-        """Whether the server was connected in this run, here or on another replica: then it is lost, not starting."""
+        """Whether the server was connected under this definition: then it is lost, not starting."""
         self.stopped = False
         self.enable_next = False
         self.immediate_at: float | None = None
@@ -192,18 +189,7 @@ class LifecycleState:
         """Whether the next charge uses up the budget."""
         return self.attempts + self.charge_due() >= len(self.policy.backoff)
 
-    def mark_proven(self, lease: LeaseState) -> None:
-        """The connection is proven: the budget is full again."""
-        self.attempts = 0
-        lease.proven = True
-
-
-class LifecycleMemory(LifecycleState, ABC):
-    """The steps that several events share: dials begin and end, tries and listings are planned."""
-
-    @abstractmethod
-    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
-        """Take any event but a tick, and plan no wake-up."""
+    # The steps that several events share: dials begin and end, tries and listings are planned.
 
     def try_again(self, cause: Cause, step: Step) -> None:
         """Dial a server that failed before: now with the right to probe, else once it is granted."""
@@ -303,31 +289,3 @@ class LifecycleMemory(LifecycleState, ABC):
         """Cancel the address check that is under way, if there is one."""
         if number is not None:
             step.do(StopAddressCheck(number))
-
-    def plan_refresh(self, lease: LeaseState, step: Step) -> None:
-        """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
-        if lease.notices > lease.covered:
-            # A failed listing is repeated more slowly: the third failure gives the connection up.
-            spacing = self.policy.refresh_spacing * 2**lease.failures
-            self.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
-        elif self.policy.refresh is not None:
-            due = step.now + shortened(self.policy.refresh, self.policy, step.chance)
-            self.timers.set(RefreshDue, aligned(due, self.policy.refresh))
-
-    def open_access(self, lease: LeaseState, step: Step) -> None:
-        """A call completed, or a listing was not denied: calls may pass again."""
-        was_shut = lease.shut
-        lease.denials, lease.denial, lease.call_denied = 0, None, False
-        if was_shut:
-            step.do(Emit(AccessChanged(server=self.server, denied=False, reason="", at=step.now)))
-
-    def check_suspect(self, *, failures: int) -> list[Effect]:
-        """Check the liveness of a connection that the breaker holds responsible for earlier failures.
-
-        The breaker has tripped, though fewer than ``failures`` calls failed on this connection.
-        """
-        lease = self.lease
-        if lease is None or lease.failures + 1 >= failures:
-            return []
-        checking, lease.checking, lease.suspect = lease.checking, True, True
-        return [] if checking else [CheckLiveness(lease.generation)]

@@ -22,7 +22,7 @@ export const GROUPS = [
 
 // A server that connects and is lost again and again looks connected most of the time: three losses count as flapping.
 export const FLAPPING = { losses: 3, seconds: 300 };
-const MEANT = new Set(["ReconnectRequested", "SessionExpired", "ConfigChanged", "ServerMoved"]);
+const MEANT = new Set(["ReconnectRequested", "SessionExpired", "ConfigChanged"]);
 
 /** How often a connection was lost recently, without those that were ended on purpose. */
 export function lossesOf(server, now) {
