@@ -166,6 +166,11 @@ def test_arguments_that_two_readers_may_read_differently_are_not_judged(raw: byt
         "file:///public/..%2Fsecret/key",
         "file:///public/.\t./secret/key",
         "file:///public/..\\secret/key",
+        "file:///public/.%09./secret/key",
+        "file:///public/%252e%252e/secret/key",
+        "file:///public/..%252Fsecret/key",
+        "file:///public/%2525252e%2525252e/secret/key",
+        f"file:///public/{'%' + '25' * 40 + '2e'}./secret/key",
     ],
 )
 def test_dots_in_a_uri_do_not_lead_out_of_what_is_allowed(uri: str) -> None:
@@ -186,6 +191,12 @@ def test_dots_in_a_uri_do_not_lead_out_of_what_is_allowed(uri: str) -> None:
         "file://localhost/secret",
         "file:///public/../secret",
         "file:///%73ecret",
+        "file:///%2573ecret",
+        "FILE:///%73ecret",
+        "file:///secret?x/../../y",
+        "file:///public/../secret?x",
+        "file:///public/%252e%252e/secret",
+        f"file:///{'%' + '25' * 40 + '73'}ecret",
         "file:///sec\tret",
         "file:///secret?",
         "file:///secret#part",
@@ -197,7 +208,8 @@ def test_what_is_denied_is_denied_however_its_uri_is_written(uri: str) -> None:
         AccessRule(effect="deny", servers=("files",), resources=("file:///secret",)),
     )
     assert made.decide(ANN, AccessItem("resource", "files", uri)).effect == "deny"
-    assert made.decide(ANN, AccessItem("resource", "files", "file:///secrets")).effect == "allow"
+    for other in ("file:///secrets", "file:///100%25", "file:///a%2520b"):
+        assert made.decide(ANN, AccessItem("resource", "files", other)).effect == "allow"
 
 
 @pytest.mark.parametrize("uri", ["docs://public/../secret", "docs:public/../secret", "mem:x", "no uri at all"])

@@ -11,8 +11,11 @@ person. A rule with a condition covers tools and prompts only: a resource has no
 - A condition that cannot be evaluated counts as true for ``deny`` and ``ask``, and as false for ``allow``: of two
   readings of a request the stricter one holds. Arguments over the bound are refused where a condition is asked.
 - A resource's URI can be written in several ways, and each server has its own way to read it. A deny holds for all of
-  them; an allow does not hold for dots that lead out of what it allows (``other_readings``).
-- **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids.
+  them; an allow does not hold for dots that lead out of what it allows (``other_readings``). A URI that is encoded more
+  often than any server decodes is allowed by no rule, and denied by each rule that denies resources of its server.
+- **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids. A
+  completion needs no more than that: it suggests values for arguments, so there are no arguments yet for a condition.
+  For a template it is the server that chooses the values: they may name resources that a rule denies, and no content.
 
 How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Rules`` those for an item; a
 decision is their common bits. Both tables are bounded, and no table has an entry for a principal *and* an item: a
@@ -226,6 +229,7 @@ class _Rules:
         self._kinds: Mapping[ItemKind, _Patterns] = {
             kind: _Patterns([_covered(rule, kind) for rule in self.all]) for kind in ("tool", "prompt", "resource")
         }
+        self._of_resources = _bits(bool(_covered(rule, "resource")) for rule in self.all)
         self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
         self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
 
@@ -264,7 +268,11 @@ class _Rules:
         return found
 
     def _by_all_readings(self, uri: str, found: int, server: int) -> int:
-        readings, has_dots = other_readings(uri)
+        read = other_readings(uri)
+        if read is None:
+            # What a server makes of it cannot be said: no allow holds for it, and each deny of resources does.
+            return server & self.effects["deny"] & self._of_resources
+        readings, has_dots = read
         for reading in readings:
             also = self._kinds["resource"].of(reading, among=server) & server
             found = (found & also if has_dots else found) | ((found | also) & self.effects["deny"])
@@ -330,26 +338,41 @@ _DROPPED = str.maketrans("", "", "\t\r\n")
 """What parsers of URLs leave out, wherever it stands."""
 
 
-def other_readings(uri: str) -> tuple[frozenset[str], bool]:
-    """What servers may read for a URI, beside its own text; and whether it has segments of dots.
+MOST_DECODINGS: Final = 4
+"""How often a URI is decoded at most, the time included that changes nothing. A proxy, a framework and a server decode
+once each. Without a bound a URI of megabytes could ask for as many rounds as it has characters."""
 
-    ``file:///a/../b`` is ``file:///b`` to most libraries, and so is ``FILE:///b``; many servers decode the path, and
-    many use the path alone, without query and fragment.
+_DOTS: Final = frozenset({".", ".."})
+
+
+def other_readings(uri: str) -> tuple[frozenset[str], bool] | None:
+    """What servers may read for a URI, beside its own text; and whether one of these has segments of dots.
+
+    ``file:///a/../b`` is ``file:///b`` to most libraries, and so is ``FILE:///b``. Many servers decode the path, some
+    twice (``%252e`` is a dot then), and many use the path alone, without query and fragment. Each of these steps may
+    follow another, so each is done to the results of those before it. None for a URI that is encoded too often.
     """
-    decoded = unquote(uri.translate(_DROPPED)).replace("\\", "/")
-    has_dots = any(part in (".", "..") for part in decoded.split("/"))
-    found = {decoded}
-    with suppress(ValueError):  # what is no URL can only be compared
-        found.add(str(AnyUrl(uri)))  # as the libraries of most servers do
-    if has_dots:
-        scheme, mark, rest = decoded.partition("://") if "://" in decoded else decoded.partition(":")
+    found: set[str] = set()
+    text = uri
+    for _ in range(MOST_DECODINGS):
+        found.add(text.replace("\\", "/"))
+        with suppress(ValueError):  # what is no URL can only be compared
+            found.add(str(AnyUrl(text)))  # as the libraries of most servers do
+        decoded = unquote(text.translate(_DROPPED))
+        if decoded == text:
+            break
+        text = decoded
+    else:
+        return None
+    found |= {one.partition(mark)[0] for one in found for mark in "#?"}
+    dotted = [one for one in found if not _DOTS.isdisjoint(one.split("/"))]
+    for one in dotted:
+        scheme, mark, rest = one.partition("://") if "://" in one else one.partition(":")
         host, _, path = rest.partition("/")
         found.add(f"{scheme}{mark}{host}{_resolved(path)}")
         if host:  # it is the first folder to some servers
             found.add(f"{scheme}{mark}{_resolved(rest).removeprefix('/')}")
-    else:
-        found |= {part for one in (uri, *found) for mark in "#?" if (part := one.partition(mark)[0]) != one}
-    return frozenset(found - {uri}), has_dots
+    return frozenset(found - {uri}), bool(dotted)
 
 
 def _resolved(path: str) -> str:
