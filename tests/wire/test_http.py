@@ -388,3 +388,16 @@ def test_a_time_to_wait_is_read_in_every_form_and_in_utc(value: str, monkeypatch
         seconds = client_room._retry_after(value, 784111740.0)
     time.tzset()
     assert seconds == 37.0
+
+
+async def test_the_user_info_of_a_proxy_is_sent_unquoted_and_to_the_proxy_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FaultServer(respond(200, "{}")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://us%40er:pass@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("http_proxy", f"http://us%40er:pass@127.0.0.1:{proxy.port}")
+        with anyio.fail_after(20):
+            assert await client_room.fetch("http://document.example/of?it=1") == b"{}"
+    (request,) = proxy.requests
+    assert request.headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
+    assert "authorization" not in request.headers

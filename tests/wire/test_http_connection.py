@@ -401,7 +401,7 @@ async def test_every_address_failing_is_a_failure() -> None:
 async def test_a_plain_request_goes_to_a_proxy_whole() -> None:
     server = Server(PLAIN)
     async with serving(server) as port:
-        proxy = Proxy.at("127.0.0.1", port, tls=False, userinfo="us%40er:pass")
+        proxy = Proxy("127.0.0.1", port, authorization="Basic dXNAZXI6cGFzcw==")
         assert await post(Pool(HttpOrigin("mcp.example", 80, tls=False), proxy=proxy)) == b"ok"
     assert server.requests[0].startswith(b"POST http://mcp.example/mcp HTTP/1.1\r\nhost: mcp.example\r\n")
     assert b"proxy-authorization: Basic dXNAZXI6cGFzcw==\r\n" in server.requests[0]
@@ -410,7 +410,7 @@ async def test_a_plain_request_goes_to_a_proxy_whole() -> None:
 async def test_a_proxy_that_does_not_connect_us_says_so() -> None:
     server = Server(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
     async with serving(server) as port:
-        proxy = Proxy.at("127.0.0.1", port, tls=False)
+        proxy = Proxy("127.0.0.1", port)
         with pytest.raises(ProxyRefused) as caught:
             await post(Pool(HttpOrigin("mcp.example", 443, tls=True), proxy=proxy))
     assert caught.value.status == 407

@@ -51,6 +51,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.dispatcher import Relay
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
+from holdfast.wire.http.http_faults import causes
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import Era
 from holdfast.wire.listen import STATUS_SECONDS, first_status
@@ -118,19 +119,10 @@ def require_descriptors() -> None:
 
 def descriptor_shortage(exc: BaseException) -> OutOfDescriptors | None:
     """The evidence of an exception, or of what caused it, if the process had no free descriptor."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [exc]
-    while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, OSError) and one.errno in _NONE_FREE:
-            _say(limit := _limit())
-            return OutOfDescriptors(limit=limit)
-        inner = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-        pending += [one.__cause__, one.__context__, getattr(one, "os_error", None), *inner]
-    return None
+    if not any(isinstance(one, OSError) and one.errno in _NONE_FREE for one in causes(exc)):
+        return None
+    _say(limit := _limit())
+    return OutOfDescriptors(limit=limit)
 
 
 def _limit() -> int:

@@ -293,22 +293,15 @@ class Child:
         environment = {**environment_of(spec), MARK: warden.name, CHILD_MARK: mark}
         program = find_program(spec, environment)
         await warden.ready()
-        theirs, ours = os.pipe()
-        os.set_blocking(ours, False)
         try:
-            process = await spawn([program, *spec.args], stdin=theirs, cwd=spec.cwd, env=environment)
-        except BaseException as exc:
-            os.close(ours)
-            if isinstance(exc, OSError | ValueError):
-                raise ServerFailure(_unusable(spec, exc)) from exc
-            raise
-        finally:
-            os.close(theirs)
+            process, stdin = await spawn([program, *spec.args], cwd=spec.cwd, env=environment)
+        except (OSError, ValueError) as exc:
+            raise ServerFailure(_unusable(spec, exc)) from exc
         warden.watch(process.pid)
         assert process.stderr is not None  # noqa: S101 - spawn made the pipe
         stderr = StderrTail(process.stderr, redactor, keep, on_line)
         group = ProcessGroup(process.pid, f"{CHILD_MARK}={mark}".encode(), warden)
-        return cls(process, ours, group, stderr, warden)
+        return cls(process, stdin, group, stderr, warden)
 
     @property
     def group(self) -> int:

@@ -62,7 +62,6 @@ __all__ = [
     "loads",
     "long_text",
     "may_begin",
-    "objects",
     "one_line",
     "read_bytes",
     "split",
@@ -78,7 +77,6 @@ _BOM = b"\xef\xbb\xbf"
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
-_OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING = msgspec.json.Decoder(str)
 _ANY = msgspec.json.Decoder(Raw)
 _VALUE = msgspec.json.Decoder()
@@ -450,14 +448,6 @@ def items(data: Bytes) -> list[Bytes]:
         raise BadJson("it is not a JSON array") from None
     except _UNREADABLE as exc:
         return [value for _, value in _odd_parts(data, _GAP, exc)]
-
-
-def objects(data: Bytes) -> list[Fields]:
-    """The members of each object in a JSON array; an item that is no object has none."""
-    try:
-        return _OBJECTS.decode(data)  # type: ignore[return-value]  # as above
-    except _UNREADABLE:  # one is no object, or has odd escapes
-        return [fields(one) if is_object(one) else {} for one in items(data)]
 
 
 def join_fields(members: Mapping[str, Bytes]) -> bytes:

@@ -33,7 +33,6 @@ from holdfast.wire.raw_json import (
     join_items,
     load_object,
     may_begin,
-    objects,
     text_of,
 )
 
@@ -158,7 +157,8 @@ def check_result(method: str, result: RawObject, version: str) -> None:
 
 def _check_blocks(content: Bytes) -> None:
     """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
-    for place, block in enumerate(objects(content)):
+    for place, raw in enumerate(items(content)):
+        block = fields(raw) if is_object(raw) else {}
         kind = block.get("type")
         wanted = _WRITTEN_BLOCKS.get(bytes(kind)) if kind is not None else None
         if wanted is None and kind is not None:

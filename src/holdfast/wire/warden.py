@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
 import anyio
 
@@ -102,22 +102,12 @@ class Warden:
 
     async def _start(self) -> None:
         await self._end()
-        ours, theirs = _pipe()
-        try:
-            self._process = await spawn(
-                [sys.executable, "-I", "-S", str(PROGRAM), MARK, self.name],
-                stdin=theirs,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=helper_environment(),  # without a mark: the warden of a hub around us must not end ours first
-            )
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-        self._pipe = ours
+        self._process, self._pipe = await spawn(
+            [sys.executable, "-I", "-S", str(PROGRAM), MARK, self.name],
+            output=subprocess.DEVNULL,
+            cwd="/",
+            env=helper_environment(),  # without a mark: the warden of a hub around us must not end ours first
+        )
         self._begun.set()
         for group in self._groups:
             self._tell(f"+{group}\n")
@@ -147,22 +137,12 @@ class Warden:
         return f"<Warden of {sorted(self._groups)}>"
 
 
-def _pipe() -> tuple[int, int]:
-    """A pipe as (our end, the child's end); no other child inherits either."""
-    theirs, ours = os.pipe()
-    os.set_blocking(ours, False)
-    return ours, theirs
-
-
 # Starting a process. uvloop starts processes without closing descriptors: a child of it has every inheritable
 # descriptor that the hub got from its own launcher, and a second copy of its own pipes, so that closing stdout is not
 # seen. So the standard library starts the process here, and the event loop reads the pipes and waits for the end.
 
 BUFFERED_BYTES: Final = 64 * 1024
 """How much of a pipe is read ahead; the loop stops reading at twice as much."""
-
-Target: TypeAlias = int | None
-"""What a standard stream is: a descriptor, ``subprocess.PIPE`` or ``subprocess.DEVNULL``."""
 
 
 class OutputPipe:
@@ -265,26 +245,34 @@ class Spawned:
 async def spawn(
     command: Sequence[str],
     *,
-    stdin: Target,
-    stdout: Target = subprocess.PIPE,
-    stderr: Target = subprocess.PIPE,
+    output: int = subprocess.PIPE,
     cwd: Path | str | None = None,
     env: Mapping[str, str],
-) -> Spawned:
+) -> tuple[Spawned, int]:
     """Start a process in a session of its own; raises ``OSError`` or ``ValueError``.
 
-    Shielded: a cancellation in the middle would leave a process without an owner.
+    With it comes our end of its stdin, which never blocks: the caller closes it. ``output`` is what stdout and stderr
+    are. Shielded: a cancellation in the middle would leave a process without an owner.
     """
-    process = subprocess.Popen(  # noqa: ASYNC220, S603 - it returns when the program is loaded, on any loop
-        command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=True, bufsize=0
-    )
-    spawned = Spawned(process)
-    with anyio.CancelScope(shield=True):
-        if process.stdout is not None:
-            spawned.stdout = await OutputPipe.open(process.stdout)
-        if process.stderr is not None:
-            spawned.stderr = await OutputPipe.open(process.stderr)
-    return spawned
+    # A pipe of our own: neither end is inherited by another child, so closing ours is seen as the end of stdin.
+    theirs, ours = os.pipe()
+    os.set_blocking(ours, False)
+    try:
+        process = subprocess.Popen(  # noqa: ASYNC220, S603 - it returns when the program is loaded, on any loop
+            command, stdin=theirs, stdout=output, stderr=output, cwd=cwd, env=env, start_new_session=True, bufsize=0
+        )
+        spawned = Spawned(process)
+        with anyio.CancelScope(shield=True):
+            if process.stdout is not None:
+                spawned.stdout = await OutputPipe.open(process.stdout)
+            if process.stderr is not None:
+                spawned.stderr = await OutputPipe.open(process.stderr)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return spawned, ours
 
 
 def helper_environment() -> dict[str, str]:

@@ -236,7 +236,7 @@ def test_a_code_is_no_token_and_nothing_of_it_is_shown() -> None:
 @pytest.mark.requirement("HUB-5")
 async def test_a_client_with_a_wrong_token_is_told_so() -> None:
     async with steered({"x": MISSING}) as hub:
-        hub.control._api._peer._credentials._static = {"authorization": "Bearer wrong"}
+        hub.control._api._peer._credentials._headers = {"authorization": "Bearer wrong"}
         with anyio.fail_after(10), pytest.raises(HubRefused) as refused:
             await hub.control.hub()
     assert refused.value.status == 401

@@ -277,9 +277,6 @@ class BadChunk(Exception):
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?)")
 _NEXT_CHUNK: Final = re.compile(rb"\r\n(?!0+\r)([0-9A-Fa-f]{1,15})\r\n")
-_LAST: Final = b"0\r\n\r\n"
-"""The last chunk, and no trailers."""
-
 _SIZE_BYTES: Final = 16
 """The digits of a size, and the first half of its line end."""
 
@@ -313,9 +310,6 @@ class ChunkReader:
         while at < size and not self.done:
             if self._left > 0:
                 return self._take_chunks(data, at)
-            if not self._line and not self._ended and self._left < 0 and data.startswith(_LAST, at):
-                self._ended = self.done = True  # as almost every body ends
-                return b"", at + len(_LAST)
             end = data.find(b"\n", at)
             line = self._line + (data[at:] if end < 0 else data[at : end + 1])
             self._line = b""

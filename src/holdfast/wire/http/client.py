@@ -13,7 +13,7 @@ import re
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -60,7 +60,6 @@ __all__ = [
     "fetch",
     "read_bounded",
     "ssl_context",
-    "translated",
 ]
 
 
@@ -104,6 +103,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _DEFAULT_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "holdfast"}
 
+_HeaderCallable: TypeAlias = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -115,7 +116,6 @@ class Credentials:
     """
 
     def __init__(self, spec: ServerSpec, url: httpx2.URL, redactor: Redactor, authorizer: Authorizer | None) -> None:
-        self._source = spec.headers
         self._redactor = redactor
         self._authorizer = authorizer
         self.are_given = bool(spec.headers) or bool(url.userinfo)
@@ -124,13 +124,14 @@ class Credentials:
         if self.are_given and self._exposed:
             raise ServerFailure(PlainHttpRefused())
         self._basic = _basic(url)
-        self._static = None if callable(spec.headers) else _checked(spec.headers)
+        self._headers = spec.headers if callable(spec.headers) else _checked(spec.headers)
+        """The configured headers, or what gives them afresh for each request."""
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
 
     async def current(self) -> tuple[Mapping[str, str], str | None]:
         """The headers of the next request, not to be changed, and the token among them if a login gave it."""
-        own = self._static if self._static is not None else await self._fresh_headers()
+        own = await self._fresh(self._headers) if callable(self._headers) else self._headers
         self._own_authorization = "authorization" in own
         token = None
         if self._authorizer is not None and not self._own_authorization:
@@ -150,11 +151,8 @@ class Credentials:
         """The state of the login, unless the request used an ``Authorization`` of the definition."""
         return None if self._authorizer is None or self._own_authorization else self._authorizer.login()
 
-    async def _fresh_headers(self) -> Mapping[str, str]:
+    async def _fresh(self, source: _HeaderCallable) -> Mapping[str, str]:
         """The configured headers, from the callable; each value is a secret."""
-        source = self._source
-        if not callable(source):
-            return _checked(source)
         try:
             given = source()
             headers = await given if inspect.isawaitable(given) else given
@@ -254,12 +252,18 @@ class HttpPeer:
         A request that is refused for its token is made once more if there is another token: the server did nothing yet.
         ``on_sending`` is called when the connection is open and the request is about to be sent.
         """
-        with translated(doing):
+        began = time.monotonic()
+        try:
             response = await self.send(method, url, headers, content, on_sending=on_sending)
             try:
                 yield response
             finally:
                 response.close()
+        except Exception as exc:
+            seen = evidence_of(exc, doing=doing, after=round(time.monotonic() - began, 1))
+            if seen is None:
+                raise  # a failure with evidence, or a fault that is not about the network
+            raise ServerFailure(seen) from exc
 
     async def send(
         self,
@@ -360,23 +364,6 @@ class HttpPeer:
         return f"<HttpPeer {shown} {self._credentials!r} pools={len(self._pools)}>"
 
 
-class translated:  # noqa: N801 - used as `with translated("…"):`
-    """In the block, exceptions of the HTTP client become ``ServerFailure`` with evidence."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-        self._began = time.monotonic()
-
-    def __enter__(self) -> None:
-        """Nothing is set up."""
-
-    def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
-        if isinstance(exc, Exception) and not isinstance(exc, ServerFailure):
-            evidence = evidence_of(exc, doing=self._doing, after=round(time.monotonic() - self._began, 1))
-            if evidence is not None:
-                raise ServerFailure(evidence) from exc
-
-
 async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
     """A whole body, unless it is over the bound on a message."""
     body = await response.read(limits.message_bytes)
@@ -424,17 +411,13 @@ async def fetch(
         id="document", transport="http", url=url, headers=headers or {}, allow_plain_http=allow_plain_http
     )
     doing = "the document"
-    with anyio.move_on_after(within):
-        peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor())
-        try:
-            async with peer.request("GET", httpx2.URL(url), headers={}, doing=doing) as response:
-                if response.status < 300:
-                    return bytes(await read_bounded(response, peer.limits))
-                raise ServerFailure((await peer.refusal(response))[0])
-        finally:
-            with anyio.CancelScope(shield=True):
-                await peer.aclose()
-    raise ServerFailure(TimedOut(doing=doing, after=within))
+    async with (
+        _peer_for_one_request(spec, largest, within, doing) as peer,
+        peer.request("GET", peer.url, headers={}, doing=doing) as response,
+    ):
+        if response.status >= 300:
+            raise ServerFailure((await peer.refusal(response))[0])
+        return bytes(await read_bounded(response, peer.limits))
 
 
 async def exchange(
@@ -449,17 +432,28 @@ async def exchange(
 ) -> HttpAnswer:
     """One request and its answer, an error status too; ``ServerFailure`` if there is none."""
     spec = ServerSpec(id="authorization", transport="http", url=url)
-    with anyio.move_on_after(within):
-        peer = HttpPeer(spec, Limits(message_bytes=LARGEST_ANSWER), Redactor())
-        try:
-            async with peer.request(
-                method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
-            ) as response:
-                return await _whole(response, peer.limits)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await peer.aclose()
-    raise ServerFailure(TimedOut(doing=doing, after=within))
+    async with (
+        _peer_for_one_request(spec, LARGEST_ANSWER, within, doing) as peer,
+        peer.request(
+            method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
+        ) as response,
+    ):
+        return await _whole(response, peer.limits)
+
+
+@asynccontextmanager
+async def _peer_for_one_request(spec: ServerSpec, largest: int, within: float, doing: str) -> AsyncIterator[HttpPeer]:
+    """A peer whose connection ends with the block. The block may take so many seconds."""
+    try:
+        with anyio.fail_after(within):
+            peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor())
+            try:
+                yield peer
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await peer.aclose()
+    except TimeoutError:
+        raise ServerFailure(TimedOut(doing=doing, after=within)) from None
 
 
 async def _whole(response: Response, limits: Limits) -> HttpAnswer:
@@ -551,7 +545,7 @@ def _proxy_for(url: httpx2.URL) -> Proxy | None:
         raise ServerFailure(BadConfig(problems=(f"a proxy by {proxy.scheme} cannot be used",), hint=_PROXY_HINT))
     tls = proxy.scheme == "https"
     port = proxy.port or (443 if tls else 80)
-    return Proxy.at(proxy.raw_host.decode("ascii"), port, tls=tls, userinfo=proxy.userinfo.decode("ascii"))
+    return Proxy(proxy.raw_host.decode("ascii"), port, tls, _basic(proxy))
 
 
 _PROXY_HINT = "check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"

@@ -29,7 +29,7 @@ from holdfast.core import (
 from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.pool import ConnectFailed, ConnectTimedOut, ProxyRefused, ProxyUnreachable, ProxyUnusable
 
-__all__ = ["NOT_HTTP", "evidence_of"]
+__all__ = ["NOT_HTTP", "causes", "evidence_of"]
 
 NOT_HTTP = "it does not speak HTTP"
 """The detail of the evidence for a peer that does not answer with HTTP."""
@@ -111,13 +111,13 @@ def _no_proxy(seen: Evidence) -> NetworkFailure:
 
 def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
     """The first cause in the chain with a certificate, a name or an errno."""
-    causes = list(_causes(exc))
-    for cause in causes:
+    found = list(causes(exc))
+    for cause in found:
         if isinstance(cause, ssl.SSLError):
             return _tls(cause, stood=stood)
         if isinstance(cause, socket.gaierror):
             return NetworkFailure(fault=NetworkFault.NAME_RESOLUTION, errno=cause.errno)
-    for cause in causes:
+    for cause in found:
         if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
             return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
         if isinstance(cause, ConnectionResetError):  # event loops say so of a peer that leaves during the TLS handshake
@@ -143,7 +143,7 @@ def _tls(exc: ssl.SSLError, *, stood: bool) -> Evidence:
     return TlsFailure(fault=TlsFault.HANDSHAKE)
 
 
-def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+def causes(exc: BaseException | None) -> Iterator[BaseException]:
     """An exception, its causes and contexts, and the members of groups: each once."""
     seen: set[int] = set()
     waiting = [exc]

@@ -12,7 +12,6 @@ is by the hub's listener, so what comes over such a connection is said by a prog
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import os
 import re
@@ -23,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 from holdfast.wire.http.answer_parser import HEAD_BYTES, Disconnected
 from holdfast.wire.http.connection import IDLE_SECONDS, PooledConnection, Response
@@ -86,13 +84,7 @@ class Proxy:
     port: int
     tls: bool = False
     authorization: str = field(default="", repr=False)
-
-    @classmethod
-    def at(cls, host: str, port: int, *, tls: bool, userinfo: str = "") -> Proxy:
-        """A proxy by the parts of its URL."""
-        user, _, password = userinfo.partition(":")
-        pair = f"{unquote(user)}:{unquote(password)}".encode()
-        return cls(host, port, tls, f"Basic {base64.b64encode(pair).decode()}" if userinfo else "")
+    """The header that shows it who asks; empty where it wants none."""
 
 
 @dataclass(frozen=True)
