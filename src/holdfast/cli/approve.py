@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+import holdfast.control
 import holdfast.hub
 from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url, Yes
 from holdfast.cli.output import (
@@ -25,10 +26,12 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.running_hub import ask, chosen, found_hub, near
 from holdfast.cli.status_view import one_line
-from holdfast.control import Approval, ControlClient, RunningHub
 from holdfast.core import ApprovalKind, command_line, plain, span
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError
 from holdfast.files import replace_file
+
+if TYPE_CHECKING:
+    from holdfast.control import Approval, ControlClient, RunningHub
 
 __all__ = ["approve"]
 
@@ -114,7 +117,7 @@ def approve(
 
 def show_calls(found: RunningHub, *, as_json: bool) -> None:
     """Print the calls that wait for a person."""
-    waiting = ask(found, ControlClient.calls)
+    waiting = ask(found, holdfast.control.ControlClient.calls)
     if as_json:
         print_json({"calls": [one.model_dump(mode="json") for one in waiting.calls]})
         return
@@ -148,7 +151,7 @@ def decide_call(found: RunningHub, call: str, *, approve: bool, reason: str, as_
 
 def _export(found: RunningHub, file: Path) -> None:
     """Write the lock; what waits for approval is not in it."""
-    approved = ask(found, ControlClient.approved)
+    approved = ask(found, holdfast.control.ControlClient.approved)
     try:
         replace_file(file, holdfast.hub.ApprovalsLock(approved.servers, frozenset(approved.disabled)).text())
     except OSError as exc:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+import holdfast.config
 import holdfast.control
 import holdfast.serve
 from holdfast.cli.command_options import AsJson, group_of_commands
 from holdfast.cli.output import print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
-from holdfast.config import find_config, is_named, read_config, read_file, user_folders
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError, NoHub, UsageError
 from holdfast.files import replace_file
@@ -237,7 +237,7 @@ def hub_service(
 ) -> HubService:
     """The service for a configuration, in the environment of this process."""
     try:
-        file = find_config(config, environ=os.environ, cwd=Path.cwd()).absolute()
+        file = holdfast.config.find_config(config, environ=os.environ, cwd=Path.cwd()).absolute()
     except ConfigNotFound as exc:
         hint = f"{command_line('import')} copies the servers of your MCP clients; {command_line('add')} adds one"
         raise HoldfastError("there is no mcp.json to serve", hint=hint) from exc
@@ -255,19 +255,19 @@ def hub_service(
         port=port,
         options=options,
         path=os.environ.get("PATH", ""),
-        environment=next(user_folders(os.environ)) / "service.env",
+        environment=next(holdfast.config.user_folders(os.environ)) / "service.env",
     )
 
 
 def _check_trust(config: Path | None, file: Path) -> None:
     """The service names the file with ``--config``, which is trust: a found project file needs it before that."""
-    found = not is_named(config, os.environ)
-    with_trust(lambda: read_file(file, environ=os.environ, found=found))
+    found = not holdfast.config.is_named(config, os.environ)
+    with_trust(lambda: holdfast.config.read_file(file, environ=os.environ, found=found))
 
 
 def _variable_hints(wanted: HubService) -> list[str]:
     """The service does not see the variables of a shell: name those that the config needs."""
-    names = sorted(set(_REFERENCE.findall(read_config(wanted.config).decode("utf-8", "replace"))))
+    names = sorted(set(_REFERENCE.findall(holdfast.config.read_config(wanted.config).decode("utf-8", "replace"))))
     known = _names_in(wanted.environment)
     missing = [name for name in names if name not in known]
     if not missing or wanted.environment is None:

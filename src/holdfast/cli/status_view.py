@@ -11,14 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from holdfast.cli.output import GAP, Cell, Page, counted
-from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, JoinedClientView, Server, Status
 from holdfast.core import cause_of, plain
+
+if TYPE_CHECKING:
+    from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, JoinedClientView, Server, Status
 
 __all__ = [
     "STYLES",
@@ -237,10 +240,6 @@ def matches(server: Server, words: str) -> bool:
     return all(word in text for word in words.casefold().split())
 
 
-class _GroupRow(Server):
-    """Several servers as one row of the table."""
-
-
 @dataclass(frozen=True)
 class CauseGroup:
     """Servers with the same status and the same cause."""
@@ -275,23 +274,25 @@ class CauseGroup:
         """Whether the group is one row."""
         return len(self.servers) >= (FOLD_WELL_AT if need(self.servers[0]) == 0 else FOLD_AT)
 
-    def row(self) -> Server:
-        """The group as one row of the table."""
+    @property
+    def why(self) -> str:
+        """The cause, and which servers have it."""
+        return f"{self.cause}: {self.names}" if self.cause else self.names
+
+    def sum(self) -> Server:
+        """The group as if it were one server, for all columns but the last one."""
         first, retries = self.servers[0], [one.retry_in for one in self.servers if one.retry_in is not None]
         values = {
-            **dict(first),
             "id": counted(len(self.servers), "server"),
             "state": self.states,
-            "reason": f"{self.cause}: {self.names}" if self.cause else self.names,
             "since": min(server.since for server in self.servers),
             "tools": sum(server.tools for server in self.servers),
             "calls_total": sum(server.calls_total for server in self.servers),
             "errors_total": sum(server.errors_total for server in self.servers),
             "retry_in": min(retries, default=None),
             "activity": None,
-            "held": (),
         }
-        return _GroupRow.model_construct(**values)
+        return first.model_copy(update=values)
 
     def commands(self) -> list[str]:
         """The commands to paste: one for all of them where the command takes several servers."""
@@ -324,10 +325,15 @@ def _kind(server: Server) -> tuple[Status, int, str]:
     return server.status, need(server), "" if is_well(server) else cause_of(one_line(server.reason))
 
 
-def folded(servers: Sequence[Server]) -> list[Server]:
+Row: TypeAlias = "Server | CauseGroup"
+
+
+def folded(servers: Sequence[Server]) -> list[Row]:
     """One row for each server, or for each group of servers with an equal cause."""
-    rows = [[group.row()] if group.is_folded else list(group.servers) for group in grouped(servers)]
-    return [row for group in rows for row in group]
+    rows: list[Row] = []
+    for group in grouped(servers):
+        rows += [group] if group.is_folded else group.servers
+    return rows
 
 
 def _host(target: str) -> str:
@@ -417,11 +423,14 @@ def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
     return lines
 
 
-def table(servers: Sequence[Server], now: float, page: Page) -> list[Text]:
-    """A title and a line for each server, in the given order, with the columns that fit the width."""
+def table(rows: Sequence[Row], now: float, page: Page) -> list[Text]:
+    """A title and a line for each row, in the given order, with the columns that fit the width."""
     columns = [column for column in _COLUMNS if page.width >= column.at_width]
-    title = [Cell(text=column.title, style="bold", right=column.right) for column in columns]
-    return page.table([title, *([column.of(server, now, page) for column in columns] for server in servers)])
+    lines = [[*(Cell(text=column.title, style="bold", right=column.right) for column in columns), WHY]]
+    for row in rows:
+        server, why = (row.sum(), row.why) if isinstance(row, CauseGroup) else (row, _why(row, page))
+        lines.append([*(column.of(server, now, page) for column in columns), Cell(text=why)])
+    return page.table(lines)
 
 
 def needs_attention(servers: Iterable[Server], page: Page) -> list[Text]:
@@ -477,10 +486,12 @@ def _errors(server: Server, _now: float, page: Page) -> str:
     return spark(activity.errors, SPARK_CELLS, ascii_only=page.ascii_only, most=most)
 
 
-def _why(server: Server, _now: float, page: Page) -> str:
-    """The reason for the state, in the rest of the line."""
-    if isinstance(server, _GroupRow):
-        return one_line(server.reason)
+WHY = Cell(text="WHY", style="bold")
+"""The title of the last column, which has the rest of the line."""
+
+
+def _why(server: Server, page: Page) -> str:
+    """The reason for the state."""
     parts = []
     if server.breaker.state != "closed" and page.width < BREAKER_AT:
         parts.append(f"breaker {breaker_words(server.breaker)}")
@@ -521,7 +532,6 @@ _COLUMNS = (
     ),
     _Column(title="CALLS LATELY", text=_calls, style=lambda _: "cyan", right=True, at_width=160),
     _Column(title="FAILED LATELY", text=_errors, style=lambda _: "red", right=True, at_width=185),
-    _Column(title="WHY", text=_why),
 )
 
 

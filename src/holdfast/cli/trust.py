@@ -12,29 +12,21 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+import holdfast.config
 import holdfast.serve
 from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import data_console, print_json, print_line, print_note, side_console
-from holdfast.config import (
-    Config,
-    ServerSummary,
-    TrustStore,
-    find_config,
-    load_config,
-    parse_config,
-    read_config,
-    settings_in,
-    steers,
-    summarize,
-)
 from holdfast.core import INVISIBLE, MASK, Redactor, mask_url
 from holdfast.errors import HoldfastError, UntrustedConfig
+
+if TYPE_CHECKING:
+    from holdfast.config import Config, ServerSummary, TrustStore
 
 __all__ = ["load_servers", "load_trusted", "trust", "with_trust"]
 
@@ -53,16 +45,18 @@ def trust(
 
     A file that is named with --config or $HOLDFAST_CONFIG needs no trust. A changed file needs it again.
     """
-    store = TrustStore(os.environ)
+    store = holdfast.config.TrustStore(os.environ)
     if list_files:
         _list(store, as_json=as_json)
         return
-    path = (file if file is not None else find_config(None, environ=os.environ, cwd=Path.cwd())).absolute()
+    path = (
+        file if file is not None else holdfast.config.find_config(None, environ=os.environ, cwd=Path.cwd())
+    ).absolute()
     if remove:
         done = _written(store, lambda: store.forget(path))
     else:
-        data = read_config(path, found=True)
-        parse_config(data, file=path, environ={})
+        data = holdfast.config.read_config(path, found=True)
+        holdfast.config.parse_config(data, file=path, environ={})
         if not as_json:
             _show(data_console(), path, data)
         done = _written(store, lambda: store.trust(path, data)) is None
@@ -76,7 +70,7 @@ def trust(
 
 def load_trusted(config: Path | None) -> Config:
     """The configuration to use. On a terminal, the user is asked about a found project file that is not trusted."""
-    return with_trust(lambda: load_config(config))
+    return with_trust(lambda: holdfast.config.load_config(config))
 
 
 def load_servers(config: Path | None) -> Config:
@@ -94,7 +88,7 @@ def with_trust(read: Callable[[], _T]) -> _T:
         _show(side_console(), exc.file, exc.data)
         if not typer.confirm("Trust this file?", err=True):
             raise
-        store = TrustStore(os.environ)
+        store = holdfast.config.TrustStore(os.environ)
         file, data = exc.file, exc.data
         _written(store, lambda: store.trust(file, data))
     return read()
@@ -112,18 +106,18 @@ def _written(store: TrustStore, change: Callable[[], _T]) -> _T:
 
 def _show(console: Console, file: Path, data: bytes) -> None:
     """All that the file decides, uncut. Its texts are data: what cannot be seen is written by its number."""
-    servers = summarize(data)
+    servers = holdfast.config.summarize(data)
     console.print(Text(f"{_visible(str(file))} defines these servers:"), soft_wrap=True)
     for server in servers:
         console.print(Text(f"  {_visible(server.name)}", style="bold"), soft_wrap=True)
         for fact in _facts(server):
             _print_fact(console, *fact)
-    settings = settings_in(data)
+    settings = holdfast.config.settings_in(data)
     if settings:
         console.print(Text("  settings of Holdfast", style="bold"), soft_wrap=True)
     for key, value in settings:
         _print_fact(console, "sets", f"{_visible(key)}={_shown(value)}")
-    steered = [server.name for server in servers if any(steers(name) for name, _ in server.env)]
+    steered = [server.name for server in servers if any(holdfast.config.steers(name) for name, _ in server.env)]
     if steered:  # once more at the end: the list may be longer than the screen
         named = ", ".join(map(_visible, steered))
         console.print(Text(f"Variables change what runs: {named}", style="bold yellow"), soft_wrap=True)
@@ -142,7 +136,7 @@ def _facts(server: ServerSummary) -> Iterator[tuple[str, str] | tuple[str, str, 
     if server.cwd:
         yield "in", _shown(server.cwd)
     for name, value in server.env:
-        steered = steers(name)
+        steered = holdfast.config.steers(name)
         shown = _shown(value) if steered or not _is_secret(name, value) else MASK
         yield "sets", f"{_visible(name)}={shown}", _CHANGES_WHAT_RUNS if steered else ""
     if server.env_file:

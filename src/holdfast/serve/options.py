@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 
 from typer import Option
 
-from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.core import is_loopback
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
+    from holdfast.config import Config
     from holdfast.serve.takeover import Predecessor
     from holdfast.serve.worker_link import WorkerLink
 

@@ -14,11 +14,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.config import Config, find_config, load_config, user_folders
+import holdfast.config  # every command imports this module: what reads a configuration waits until it is used
 from holdfast.core import Invocation, typed_as
 from holdfast.errors import ConfigNotFound
 
 if TYPE_CHECKING:
+    from holdfast.config import Config
     from holdfast.serve.options import Serving
 
 __all__ = ["anywhere", "config_in", "found_config", "here", "own_command", "program_stamp", "typed_command"]
@@ -77,7 +78,9 @@ def here(arguments: Sequence[str], environ: Mapping[str, str]) -> Invocation:
 
 def anywhere(config: Path | None, environ: Mapping[str, str]) -> Invocation:
     """How commands are typed in any terminal, for the hub that serves this file."""
-    own = next((file for folder in user_folders(environ) if (file := folder / "mcp.json").is_file()), None)
+    own = next(
+        (file for folder in holdfast.config.user_folders(environ) if (file := folder / "mcp.json").is_file()), None
+    )
     named = "" if config is None or (own is not None and _is_same(str(own), str(config))) else str(config.absolute())
     return Invocation(typed_command(anywhere=True), named)
 
@@ -86,7 +89,7 @@ def _finds(file: str, environ: Mapping[str, str]) -> bool:
     """Whether a command without ``--config`` finds this file, also in a shell without our variable."""
     unset = {name: value for name, value in environ.items() if name != "HOLDFAST_CONFIG"}
     try:
-        return _is_same(str(find_config(None, environ=unset, cwd=Path.cwd())), file)
+        return _is_same(str(holdfast.config.find_config(None, environ=unset, cwd=Path.cwd())), file)
     except (ConfigNotFound, OSError):  # or there is no working folder any more
         return False
 
@@ -119,4 +122,4 @@ async def found_config(serving: Serving) -> AsyncIterator[tuple[Config, str]]:
             note_running(control, serving.url)
             stack.callback(forget_running)
         stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
-        yield load_config(control.config_file), str(control.folder)
+        yield holdfast.config.load_config(control.config_file), str(control.folder)
