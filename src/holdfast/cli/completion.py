@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +22,7 @@ import holdfast.doctor
 from holdfast.cli.entry import COMMANDS
 from holdfast.cli.runner import command_named
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.serve import config_in
 
 __all__ = ["candidates", "completion", "main"]
 
@@ -178,7 +178,8 @@ def _of_command(command: Any, path: tuple[str, ...], before: Sequence[str], curr
     at = min(len(positional), len(arguments) - 1)
     if at < len(positional) and arguments[at].nargs != -1:
         return []
-    return _words_for(str(arguments[at].metavar), path, positional, _config_in(before))
+    config = config_in(before)
+    return _words_for(str(arguments[at].metavar), path, positional, Path(config) if config else None)
 
 
 def _read(command: Any, words: Sequence[str]) -> tuple[list[str], Any]:
@@ -206,15 +207,6 @@ def _values(option: Any) -> list[Candidate]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [Candidate(str(choice.value)) for choice in kind]
     return [Candidate(FILES)] if option.metavar in _FILE_METAVARS else []
-
-
-def _config_in(words: Sequence[str]) -> Path | None:
-    """The file after ``--config`` or ``--file``."""
-    for name, value in pairwise(words):
-        if name in ("--config", "--file"):
-            return Path(value)
-    found = (word.partition("=") for word in words if word.startswith(("--config=", "--file=")))
-    return next((Path(value) for _, _, value in found if value), None)
 
 
 def _words_for(metavar: str, path: tuple[str, ...], before: Sequence[str], config: Path | None) -> list[Candidate]:

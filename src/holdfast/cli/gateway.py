@@ -6,11 +6,9 @@ is used, after the check that they are installed.
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -21,10 +19,10 @@ import anyio
 import typer
 
 import holdfast.gateway
-from holdfast.cli.command_options import ConfigFile, group_of_commands
+from holdfast.cli.command_options import ConfigFile, group_of_commands, seconds_in, with_options_of
 from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
-from holdfast.config import InvalidValue, parse_duration, targets_of
+from holdfast.config import targets_of
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import NotPrivate, read_secret, require_private
 from holdfast.gateway import (
@@ -143,26 +141,6 @@ class GatewayOptions:
         return Jwt(issuer=self.jwt_issuer, jwks=self.jwt_jwks, audiences=tuple(self.jwt_audience or ()))
 
 
-def with_gateway_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options; it receives them as its first argument, a ``GatewayOptions``."""
-    shared = inspect.signature(GatewayOptions, eval_str=True).parameters
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-
-    def run(**given: Any) -> None:
-        command(GatewayOptions(**{name: given.pop(name) for name in shared}), **given)
-
-    options = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in (*(one for one in own if one.default is one.empty), *shared.values())
-    ]
-    options += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own if one.default is not one.empty]
-    # typer reads the options from the signature and the annotations.
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    return run
-
-
 def warn(text: str) -> None:
     """Print a warning on stderr."""
     print_note(f"warning: {text}")
@@ -171,7 +149,7 @@ def warn(text: str) -> None:
 TOKEN_VARIABLE = "HOLDFAST_TARGETS_TOKEN"  # noqa: S105 - the name of a variable
 
 
-@with_gateway_options
+@with_options_of(GatewayOptions)
 def bridge(
     options: GatewayOptions,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file that the gateway reads")],
@@ -324,10 +302,7 @@ async def _serve(worker: Bridge, address: str) -> int:
 
 
 def _seconds(text: str, option: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except InvalidValue as exc:
-        raise UsageError(f"{option} {exc.message}", hint=exc.hint) from exc
+    seconds = seconds_in(text, option)
     if not seconds:
         raise UsageError(f"{option} must be more than 0")
     return seconds
@@ -351,7 +326,7 @@ def gateway() -> None:
 
 
 @app.command()
-@with_gateway_options
+@with_options_of(GatewayOptions)
 def render(
     options: GatewayOptions,
     config: ConfigFile = None,

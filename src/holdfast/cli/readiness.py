@@ -21,15 +21,15 @@ from rich.text import Text
 
 import holdfast.control
 import holdfast.hub
-from holdfast.cli.command_options import AsJson, ConfigFile, Url
+from holdfast.cli.command_options import AsJson, ConfigFile, Url, seconds_in
 from holdfast.cli.output import counted, first_names, print_json, print_line, print_note, working
 from holdfast.cli.running_hub import near, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.config import Config, InvalidValue, parse_duration
 from holdfast.core import command_line, next_try, plain
 from holdfast.errors import HoldfastError, NoHub, UsageError
 
 if TYPE_CHECKING:
+    from holdfast.config import Config
     from holdfast.control import CatalogItem, ControlClient, RunningHub, Server, Views
     from holdfast.hub import Hub
 
@@ -91,7 +91,7 @@ def check(
     tool is held until its change is approved. 11: one was not ready in time, or failed for good; the reason and the
     next try are shown. 2: wrong usage.
     """
-    seconds = _seconds(wait)
+    seconds = float(wait) if wait.replace(".", "", 1).isdigit() else seconds_in(wait, "--wait")
     wanted = [name for text in require or () for one in text.split(",") if (name := one.strip())]
     if require and not wanted:
         raise UsageError("--require names nothing", hint="for example --require github,files/read_file")
@@ -338,13 +338,6 @@ class _Watch:
 
 
 # Words
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
-    except InvalidValue as exc:
-        raise UsageError(f"--wait {exc.message}", hint=exc.hint) from None
 
 
 def _waiting(rows: Sequence[Row]) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields
-from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, get_type_hints
 
 import typer
 
+from holdfast.cli.command_options import with_options_of
 from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
@@ -29,7 +27,8 @@ from holdfast.serve import (
 __all__ = ["serve"]
 
 
-def serve(**options: Any) -> None:
+@with_options_of(ServeConfig)
+def serve(asked: ServeConfig) -> None:
     """Serve all servers of an mcp.json at one MCP endpoint, over HTTP or stdio.
 
     With --stdio the client joins the hub that you already run; without one, a hub starts in the background and serves
@@ -51,7 +50,6 @@ def serve(**options: Any) -> None:
     (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).
     Files with tokens and certificates are read again when they change, and at SIGHUP.
     """
-    asked = ServeConfig(**options)
     worker = WorkerLink.find(os.environ)
     asked.check(os.environ)
     if (joins := JoinOptions.read(sys.argv[2:], os.environ)) is not None and asked.stdio and worker is None:
@@ -59,51 +57,6 @@ def serve(**options: Any) -> None:
     is_demo = asked.demo or (worker is not None and bool(worker.task.demo))
     if code := start_serving(asked, None if is_demo else _load(asked.config), worker):
         raise typer.Exit(code)
-
-
-GROUPS = {
-    "Configuration": ("config", "watch", "demo", "approvals_lock"),
-    "Listen": ("host", "port", "public_url", "allow_host", "tls_cert", "tls_key", "tls_client_ca", "takeover"),
-    "One client over stdin and stdout": ("stdio", "own", "folder", "tools", "profile"),
-    "Callers": (
-        *("token", "token_file", "tokens_file", "jwt_issuer", "jwt_audience", "jwt_keys", "jwt_groups_claim"),
-        *(
-            "jwt_scopes_claim",
-            "jwt_user_claim",
-            "oidc_client_id",
-            "oidc_client_secret_file",
-            "oidc_scope",
-            "gateway_secret_file",
-            "gateway_user_header",
-            "gateway_groups_header",
-            "gateway_mtls",
-        ),
-        *("gateway_cert_name", "allow_uid", "local_token", "control_token_file"),
-    ),
-    "Several hubs": (*("workers", "advertise", "session_key_file", "listen_hubs", "only", "fleet"),),
-    "End": ("lame_duck", "drain"),
-    "Log": ("log_format", "log_level", "verbose"),
-}
-"""The groups of the help, each with its options; what stands in none is shown last."""
-
-
-def _parameters() -> Signature:
-    """Each field of ``ServeConfig`` as a parameter: typer makes an option of it."""
-    types = get_type_hints(ServeConfig, include_extras=True)
-    group_of = {name: title for title, names in GROUPS.items() for name in names}
-    for name, title in group_of.items():
-        for option in getattr(types.get(name), "__metadata__", ()):
-            option.rich_help_panel = title
-    order = [*group_of, *types]
-    return Signature(
-        [
-            Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
-            for one in sorted(fields(ServeConfig), key=lambda one: order.index(one.name))
-        ]
-    )
-
-
-serve.__signature__ = _parameters()  # type: ignore[attr-defined]  # inspect reads it, mypy does not know it
 
 
 def _load(config: Path | None) -> Config | None:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
         ServeConfig as ServeConfig,
         endpoint_url as endpoint_url,
     )
-    from holdfast.serve.program import here as here, own_command as own_command, typed_command as typed_command
+    from holdfast.serve.program import (
+        config_in as config_in,
+        here as here,
+        own_command as own_command,
+        typed_command as typed_command,
+    )
     from holdfast.serve.replicas import command_user_tokens as command_user_tokens
     from holdfast.serve.shared_hub import own_file as own_file, runs_in_background as runs_in_background
     from holdfast.serve.start import (

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -83,33 +84,84 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
+# The help shows the options in these groups, and each group in the order of the fields.
+_Configuration = partial(Option, rich_help_panel="Configuration")
+_Listen = partial(Option, rich_help_panel="Listen")
+_OneClient = partial(Option, rich_help_panel="One client over stdin and stdout")
+_Callers = partial(Option, rich_help_panel="Callers")
+_SeveralHubs = partial(Option, rich_help_panel="Several hubs")
+_End = partial(Option, rich_help_panel="End")
+_Log = partial(Option, rich_help_panel="Log")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """What a person asked for, as it was typed."""
 
-    config: Annotated[Path | None, Option("--config", metavar="FILE", help="The mcp.json to use")] = None
-    host: Annotated[str, Option("--host", metavar="HOST", help="The address to listen on")] = DEFAULT_HOST
+    config: Annotated[Path | None, _Configuration("--config", metavar="FILE", help="The mcp.json to use")] = None
+    watch: Annotated[bool, _Configuration("--watch/--no-watch", help="Apply changes of the mcp.json at once")] = True
+    demo: Annotated[bool, _Configuration("--demo", help="Serve the built-in demo servers")] = False
+    approvals_lock: Annotated[
+        Path | None,
+        _Configuration(
+            "--approvals-lock",
+            metavar="FILE",
+            envvar="HOLDFAST_APPROVALS_LOCK",
+            help="Use only what this lock has; `holdfast approve --export` writes one",
+        ),
+    ] = None
+    host: Annotated[str, _Listen("--host", metavar="HOST", help="The address to listen on")] = DEFAULT_HOST
     port: Annotated[
-        int, Option("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for a free one")
+        int, _Listen("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for a free one")
     ] = DEFAULT_PORT
-    stdio: Annotated[
-        bool, Option("--stdio", help="Serve one client over stdin and stdout, with the hub that you already run")
+    public_url: Annotated[
+        str | None,
+        _Listen(
+            "--public-url",
+            metavar="URL",
+            envvar="HOLDFAST_PUBLIC_URL",
+            help="The address that clients and browsers use, such as https://hub.example.com",
+        ),
+    ] = None
+    allow_host: Annotated[
+        list[str] | None,
+        _Listen("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, _Listen("--tls-cert", metavar="FILE", help="Serve TLS with this certificate, in PEM form")
+    ] = None
+    tls_key: Annotated[
+        Path | None, _Listen("--tls-key", metavar="FILE", help="The key of that certificate, in PEM form")
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        _Listen("--tls-client-ca", metavar="FILE", help="Require client certificates of this authority (mTLS)"),
+    ] = None
+    takeover: Annotated[
+        bool, _Listen("--takeover", help="Take over from the running hub of this mcp.json, on its address")
     ] = False
-    own: Annotated[bool, Option("--own", help="With --stdio: a hub for this client alone, which ends with it")] = False
+    stdio: Annotated[
+        bool, _OneClient("--stdio", help="Serve one client over stdin and stdout, with the hub that you already run")
+    ] = False
+    own: Annotated[bool, _OneClient("--own", help="With --stdio: a hub for this client alone, which ends with it")] = (
+        False
+    )
     folder: Annotated[
-        Path | None, Option("--folder", metavar="FOLDER", help="With --stdio: the folder that the client works in")
+        Path | None, _OneClient("--folder", metavar="FOLDER", help="With --stdio: the folder that the client works in")
     ] = None
     tools: Annotated[
         ToolsChoice | None,
-        Option("--tools", help="With --stdio: list all tools, or with `find` a few that find, describe and call them"),
+        _OneClient(
+            "--tools", help="With --stdio: list all tools, or with `find` a few that find, describe and call them"
+        ),
     ] = None
     profile: Annotated[
-        str | None, Option("--profile", metavar="NAME", help="With --stdio: serve this profile of the mcp.json alone")
+        str | None,
+        _OneClient("--profile", metavar="NAME", help="With --stdio: serve this profile of the mcp.json alone"),
     ] = None
-    watch: Annotated[bool, Option("--watch/--no-watch", help="Apply changes of the mcp.json at once")] = True
     token: Annotated[
         str | None,
-        Option(
+        _Callers(
             "--token",
             metavar="TOKEN",
             help="Require this bearer token from every caller; other users of the machine can see it here",
@@ -117,31 +169,32 @@ class ServeConfig:
     ] = field(default=None, repr=False)
     token_file: Annotated[
         Path | None,
-        Option("--token-file", metavar="FILE", help="Read that token from a file, and again when it changes"),
+        _Callers("--token-file", metavar="FILE", help="Read that token from a file, and again when it changes"),
     ] = None
     tokens_file: Annotated[
         Path | None,
-        Option("--tokens-file", metavar="FILE", help="Named tokens: JSON with name, sha256, groups and expires"),
+        _Callers("--tokens-file", metavar="FILE", help="Named tokens: JSON with name, sha256, groups and expires"),
     ] = None
-    jwt_issuer: Annotated[str | None, Option("--jwt-issuer", metavar="URL", help="Accept JWTs of this issuer")] = None
+    jwt_issuer: Annotated[str | None, _Callers("--jwt-issuer", metavar="URL", help="Accept JWTs of this issuer")] = None
     jwt_audience: Annotated[
-        str | None, Option("--jwt-audience", metavar="NAME", help="The audience that a JWT must have")
+        str | None, _Callers("--jwt-audience", metavar="NAME", help="The audience that a JWT must have")
     ] = None
     jwt_keys: Annotated[
-        str | None, Option("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file")
+        str | None, _Callers("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file")
     ] = None
-    jwt_user_claim: Annotated[
-        str, Option("--jwt-user-claim", metavar="NAME", help="The claim that names a user, where `sub` is not the one")
-    ] = "sub"
     jwt_groups_claim: Annotated[
-        str, Option("--jwt-groups-claim", metavar="NAME", help="The claim with the groups of a user")
+        str, _Callers("--jwt-groups-claim", metavar="NAME", help="The claim with the groups of a user")
     ] = "groups"
     jwt_scopes_claim: Annotated[
-        str, Option("--jwt-scopes-claim", metavar="NAME", help="The claim with the scopes of a user")
+        str, _Callers("--jwt-scopes-claim", metavar="NAME", help="The claim with the scopes of a user")
     ] = "scope"
+    jwt_user_claim: Annotated[
+        str,
+        _Callers("--jwt-user-claim", metavar="NAME", help="The claim that names a user, where `sub` is not the one"),
+    ] = "sub"
     oidc_client_id: Annotated[
         str | None,
-        Option(
+        _Callers(
             "--oidc-client-id",
             metavar="ID",
             help="Let people sign in to the status page at --jwt-issuer, where the hub has this client id",
@@ -149,31 +202,32 @@ class ServeConfig:
     ] = None
     oidc_client_secret_file: Annotated[
         Path | None,
-        Option("--oidc-client-secret-file", metavar="FILE", help="The secret of that client, if it has one"),
+        _Callers("--oidc-client-secret-file", metavar="FILE", help="The secret of that client, if it has one"),
     ] = None
     oidc_scope: Annotated[
-        str, Option("--oidc-scope", metavar="SCOPES", help="The scopes of that sign-in, such as `openid groups`")
+        str, _Callers("--oidc-scope", metavar="SCOPES", help="The scopes of that sign-in, such as `openid groups`")
     ] = "openid"
     gateway_secret_file: Annotated[
         Path | None,
-        Option(
+        _Callers(
             "--gateway-secret-file",
             metavar="FILE",
             help="Trust the user headers of a gateway that sends this secret as Holdfast-Gateway-Secret",
         ),
     ] = None
     gateway_user_header: Annotated[
-        str, Option("--gateway-user-header", metavar="NAME", help="The gateway's header with the user")
+        str, _Callers("--gateway-user-header", metavar="NAME", help="The gateway's header with the user")
     ] = "X-Forwarded-User"
     gateway_groups_header: Annotated[
-        str, Option("--gateway-groups-header", metavar="NAME", help="The gateway's header with the groups")
+        str, _Callers("--gateway-groups-header", metavar="NAME", help="The gateway's header with the groups")
     ] = "X-Forwarded-Groups"
     gateway_mtls: Annotated[
-        bool, Option("--gateway-mtls", help="Trust the user headers of a client with a certificate of --tls-client-ca")
+        bool,
+        _Callers("--gateway-mtls", help="Trust the user headers of a client with a certificate of --tls-client-ca"),
     ] = False
     gateway_cert_name: Annotated[
         list[str] | None,
-        Option(
+        _Callers(
             "--gateway-cert-name",
             metavar="NAME",
             help="A name in the gateway's certificate, for --gateway-mtls; may be repeated",
@@ -181,66 +235,26 @@ class ServeConfig:
     ] = None
     allow_uid: Annotated[
         list[str] | None,
-        Option(
+        _Callers(
             "--allow-uid",
             metavar="USER",
             help="Another user of this machine that may call a hub without credentials; may be repeated",
         ),
     ] = None
     local_token: Annotated[
-        bool, Option("--local-token", help="Require a token from local programs too; `import` gives it to clients")
+        bool, _Callers("--local-token", help="Require a token from local programs too; `import` gives it to clients")
     ] = False
     control_token_file: Annotated[
         Path | None,
-        Option(
+        _Callers(
             "--control-token-file",
             metavar="FILE",
             help=f"The token of the control API, read again when it changes; or set ${CONTROL_TOKEN_VARIABLE}",
         ),
     ] = None
-    tls_cert: Annotated[
-        Path | None, Option("--tls-cert", metavar="FILE", help="Serve TLS with this certificate, in PEM form")
-    ] = None
-    tls_key: Annotated[
-        Path | None, Option("--tls-key", metavar="FILE", help="The key of that certificate, in PEM form")
-    ] = None
-    tls_client_ca: Annotated[
-        Path | None,
-        Option("--tls-client-ca", metavar="FILE", help="Require client certificates of this authority (mTLS)"),
-    ] = None
-    allow_host: Annotated[
-        list[str] | None,
-        Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
-    ] = None
-    public_url: Annotated[
-        str | None,
-        Option(
-            "--public-url",
-            metavar="URL",
-            envvar="HOLDFAST_PUBLIC_URL",
-            help="The address that clients and browsers use, such as https://hub.example.com",
-        ),
-    ] = None
-    session_key_file: Annotated[
-        Path | None,
-        Option(
-            "--session-key-file",
-            metavar="FILE",
-            help="Keys for session ids, one a line, the newest first; the same file for all replicas",
-        ),
-    ] = None
-    fleet: Annotated[
-        str | None,
-        Option(
-            "--fleet",
-            metavar="URL",
-            envvar="HOLDFAST_FLEET",
-            help="Share switches, approvals and evidence with other hubs: redis://, rediss:// or redis+sentinel://",
-        ),
-    ] = field(default=None, repr=False)  # its address may have a password
     workers: Annotated[
         str,
-        Option(
+        _SeveralHubs(
             "--workers",
             metavar="N",
             envvar="HOLDFAST_WORKERS",
@@ -249,40 +263,45 @@ class ServeConfig:
     ] = "1"
     advertise: Annotated[
         str | None,
-        Option(
+        _SeveralHubs(
             "--advertise",
             metavar="URL",
             envvar="HOLDFAST_ADVERTISE",
             help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
         ),
     ] = None
-    only: Annotated[
-        list[str] | None,
-        Option("--only", metavar="ID", help="Serve only this server of the file; may be repeated"),
+    session_key_file: Annotated[
+        Path | None,
+        _SeveralHubs(
+            "--session-key-file",
+            metavar="FILE",
+            help="Keys for session ids, one a line, the newest first; the same file for all replicas",
+        ),
     ] = None
     listen_hubs: Annotated[
         str | None,
-        Option(
+        _SeveralHubs(
             "--listen-hubs",
             metavar="HOST:PORT",
             help='Serve other hubs there, which have {"hub": "HOST:PORT"}; or unix:/path on this machine',
         ),
     ] = None
-    approvals_lock: Annotated[
-        Path | None,
-        Option(
-            "--approvals-lock",
-            metavar="FILE",
-            envvar="HOLDFAST_APPROVALS_LOCK",
-            help="Use only what this lock has; `holdfast approve --export` writes one",
-        ),
+    only: Annotated[
+        list[str] | None,
+        _SeveralHubs("--only", metavar="ID", help="Serve only this server of the file; may be repeated"),
     ] = None
-    takeover: Annotated[
-        bool, Option("--takeover", help="Take over from the running hub of this mcp.json, on its address")
-    ] = False
+    fleet: Annotated[
+        str | None,
+        _SeveralHubs(
+            "--fleet",
+            metavar="URL",
+            envvar="HOLDFAST_FLEET",
+            help="Share switches, approvals and evidence with other hubs: redis://, rediss:// or redis+sentinel://",
+        ),
+    ] = field(default=None, repr=False)  # its address may have a password
     lame_duck: Annotated[
         float | None,
-        Option(
+        _End(
             "--lame-duck",
             metavar="SECONDS",
             min=0,
@@ -290,17 +309,16 @@ class ServeConfig:
         ),
     ] = None
     drain: Annotated[
-        float, Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after that")
+        float, _End("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after that")
     ] = 10.0
-    demo: Annotated[bool, Option("--demo", help="Serve the built-in demo servers")] = False
     log_format: Annotated[
         LogFormat,
-        Option("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="The format of the log: text, or JSON lines"),
+        _Log("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="The format of the log: text, or JSON lines"),
     ] = LogFormat.CONSOLE
     log_level: Annotated[
-        LogLevel, Option("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The lowest level that is logged")
+        LogLevel, _Log("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The lowest level that is logged")
     ] = LogLevel.INFO
-    verbose: Annotated[bool, Option("--verbose", "-v", help="The same as --log-level debug")] = False
+    verbose: Annotated[bool, _Log("--verbose", "-v", help="The same as --log-level debug")] = False
 
     @property
     def worker_count(self) -> int:
