@@ -1,48 +1,53 @@
-"""``holdfast access``: what the access rules of an mcp.json decide, for a question, a table of tests, or past calls.
+"""``holdfast access`` and ``holdfast audit``: what the access rules decide, and who did what.
 
-No hub needs to run: the rules of the file decide. A service that decides too (``access.extAuthz``) is not asked.
+No hub needs to run. ``access`` reads the rules of an mcp.json: for one question, a table of expectations, or the calls
+of an audit. A service that decides too (``access.extAuthz``) is not asked. ``audit`` reads the files that a hub wrote,
+and ``audit verify`` checks them; the folder and the key are those of the mcp.json, or of the options.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
 import holdfast.access
-from holdfast.cli.audit import audit_folder, moment_of
 from holdfast.cli.command_options import AsJson, group_of_commands
-from holdfast.cli.output import counted, print_json, print_line, print_note
+from holdfast.cli.output import counted, print_json, print_json_line, print_line, print_note
 from holdfast.cli.trust import load_trusted
-from holdfast.config import AccessRule, AccessSettings
-from holdfast.core import plain
-from holdfast.errors import UsageError
+from holdfast.config import AccessRule, AccessSettings, AuditSettings, InvalidValue, parse_duration
+from holdfast.core import cut, plain
+from holdfast.errors import ConfigNotFound, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.access import AccessDecision, AccessItem, Principal
+    from holdfast.access import AccessDecision, AccessItem, AuditRecord, Principal, Verified
 
-__all__ = ["app"]
+__all__ = ["access_app", "audit_app"]
 
-app = group_of_commands(needs_one=False)
+access_app = group_of_commands(needs_one=False)
 
 _Kind = Literal["tool", "prompt", "resource"]
 
-_Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json with the rules")]
+_RulesConfig = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json with the rules")]
 
-_STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
+_EFFECT_STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 
-@app.callback()
+@access_app.callback()
 def access() -> None:
     """Say what the access rules decide: for one call, for a table of expectations, or for recorded calls."""
 
 
-@app.command()
+@access_app.command()
 def explain(
     user: Annotated[
         str, typer.Argument(metavar="USER", help="A principal: `ci`, `https://idp.example#ada`, `gateway#bob`, `local`")
@@ -59,7 +64,7 @@ def explain(
     ] = None,
     kind: Annotated[_Kind, typer.Option("--kind", help="What TOOL is")] = "tool",
     as_json: AsJson = False,
-    config: _Config = None,
+    config: _RulesConfig = None,
 ) -> None:
     """Say whether a call is allowed, which rule decides that, and whether the tool is listed.
 
@@ -82,11 +87,11 @@ def explain(
         _print_explained(told, settings)
 
 
-@app.command("test")
+@access_app.command("test")
 def check_table(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON file with the expectations")],
     as_json: AsJson = False,
-    config: _Config = None,
+    config: _RulesConfig = None,
 ) -> None:
     """Check a table of expectations against the rules.
 
@@ -110,7 +115,7 @@ def check_table(
     raise typer.Exit(1 if failed else 0)
 
 
-@app.command()
+@access_app.command()
 def replay(
     policy: Annotated[
         Path, typer.Option("--policy", metavar="FILE", help="The mcp.json with the new rules", show_default=False)
@@ -120,7 +125,7 @@ def replay(
     ] = "7d",
     path: Annotated[Path | None, typer.Option("--path", metavar="FOLDER", help="The folder of the audit")] = None,
     as_json: AsJson = False,
-    config: _Config = None,
+    config: _RulesConfig = None,
 ) -> None:
     """Say which recorded calls other rules would refuse, ask about, or allow.
 
@@ -133,7 +138,7 @@ def replay(
     counts: Counter[str] = Counter()
     rows: Counter[tuple[str, ...]] = Counter()
     for record in holdfast.access.AuditReader(
-        audit_folder(path, config), holdfast.access.AuditFilter(since=moment_of(since))
+        _audit_folder(path, config), holdfast.access.AuditFilter(since=_moment_of(since))
     ).read():
         found = holdfast.access.replayed(record, rules, possible)
         if found is None:
@@ -200,7 +205,7 @@ def _check_test(file: Path, number: int, one: Mapping[str, Any]) -> None:
     place = f"{file}: tests[{number}]"
     if unknown := sorted(map(str, one.keys() - _KEYS)):
         raise UsageError(f"{place} has the unknown key `{unknown[0]}`", hint=f"known: {', '.join(sorted(_KEYS))}")
-    if not isinstance(one.get("user"), str) or one.get("expect") not in _STYLES:
+    if not isinstance(one.get("user"), str) or one.get("expect") not in _EFFECT_STYLES:
         raise UsageError(f"{place} needs `user`, and `expect`: allow, ask or deny")
     if sum(kind in one for kind in _KINDS) != 1:
         raise UsageError(f"{place} needs one of `tool`, `prompt` and `resource`")
@@ -241,7 +246,7 @@ def _told(settings: AccessSettings, decision: AccessDecision, *, listed: bool) -
 
 def _print_explained(told: Mapping[str, Any], settings: AccessSettings) -> None:
     effect, name = told["effect"], f"{told['server']}/{told['name']}"
-    print_line((effect, _STYLES[effect]), plain(f"  {told['user']}  {name}"))
+    print_line((effect, _EFFECT_STYLES[effect]), plain(f"  {told['user']}  {name}"))
     lines = [f"decided by {told['rule']}: {told['reason']}"]
     if (rule := _rule_text(settings, told["rule"])) is not None:
         lines.append(f"the rule is {rule}")
@@ -295,3 +300,179 @@ def _print_replayed(rows: Counter[tuple[str, ...]], counts: Counter[str]) -> Non
     total = sum(counts.values())
     words = f"{counted(total, 'call')} judged, {counts['same']} as before"
     print_note(words if total else "there are no recorded calls")
+
+
+# The audit
+
+audit_app = group_of_commands(needs_one=False)
+
+POLL_SECONDS = 0.3
+"""How often ``--follow`` looks for new records."""
+
+_OUTCOME_STYLES = {"completed": "green", "done": "green", "applied": "green", "refused": "yellow", "denied": "yellow"}
+
+_AuditConfig = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json whose audit is meant")
+]
+
+
+@audit_app.callback(invoke_without_command=True)
+def audit(
+    context: typer.Context,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Only what this principal did")] = "",
+    server: Annotated[str, typer.Option("--server", metavar="ID", help="Only what concerns this server")] = "",
+    tool: Annotated[str, typer.Option("--tool", metavar="NAME", help="Only this tool, by its original name")] = "",
+    outcome: Annotated[
+        str, typer.Option("--outcome", metavar="WORD", help="Only this outcome, such as `refused` or `failed`")
+    ] = "",
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="Only since then: `2h`, `7d`, or 2026-11-18T09:00")
+    ] = "24h",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records, and show them")] = False,
+    as_json: AsJson = False,
+    path: Annotated[Path | None, typer.Option("--path", metavar="FOLDER", help="The folder of the files")] = None,
+    config: _AuditConfig = None,
+) -> None:
+    """Show who did what: calls, refusals, logins, approvals, switches and changes of the configuration.
+
+    With --json each record is a JSON object on one line.
+    Exit code 0: the records were shown. 2: there is no audit.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    wanted = holdfast.access.AuditFilter(
+        principal=user, server=server, tool=tool, outcome=outcome, since=_moment_of(since)
+    )
+    reader = holdfast.access.AuditReader(_audit_folder(path, config), wanted)
+    while True:
+        for record in reader.read():
+            _show(record, as_json=as_json)
+        if not follow:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+@audit_app.command()
+def verify(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="The folder of an audit, or one of its files")
+    ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option("--checkpoints", metavar="FILE", help="A text with checkpoints, such as the log of the machine"),
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option("--key-file", metavar="FILE", help="The key of the audit")] = None,
+    as_json: AsJson = False,
+    config: _AuditConfig = None,
+) -> None:
+    """Check that no record was changed, removed or moved, and that no file is missing.
+
+    It says too what it cannot know: the end of a file that was not closed is proven only by a checkpoint.
+    Exit code 0: nothing was found. 1: something was changed or is missing. 2: there is nothing to check.
+    """
+    folder, own_key = _places(config)
+    given = _text(checkpoints) if checkpoints is not None else ""
+    shown = path if path is not None else folder
+    found = holdfast.access.verify(
+        shown, holdfast.access.read_key(key_file or own_key, make=False), holdfast.access.checkpoints_in(given)
+    )
+    if as_json:
+        print_json(
+            {
+                "path": str(shown),
+                "intact": not found.count,
+                "files": found.files,
+                "records": found.records,
+                "problems": found.problems,
+                "warnings": found.warnings,
+                "unproven": found.unproven,
+            }
+        )
+    else:
+        _report(shown, found)
+    raise typer.Exit(1 if found.count else 0)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as exc:
+        raise UsageError(f"the checkpoints cannot be read: {exc}") from exc
+
+
+def _audit_folder(path: Path | None, config: Path | None) -> Path:
+    """The folder of the audit that is meant; raises ``UsageError`` if there is none."""
+    folder = path if path is not None else _places(config)[0]
+    if not folder.is_dir():
+        raise UsageError(f"there is no audit in {folder}", hint="`audit.path` in the mcp.json turns it on")
+    return folder
+
+
+def _places(config: Path | None) -> tuple[Path, Path]:
+    """The folder and the key of the mcp.json; those of the state folder where there is none."""
+    try:
+        found = load_trusted(config)
+    except ConfigNotFound:
+        return holdfast.access.audit_places(AuditSettings(), None, os.environ)
+    return holdfast.access.audit_places(found.settings.audit, found.source, os.environ)
+
+
+def _moment_of(text: str) -> datetime:
+    """The time that ``--since`` means."""
+    try:
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+    except InvalidValue:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text} is no time", hint="write `2h`, `7d`, or 2026-11-18T09:00") from None
+    return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+def _show(record: AuditRecord, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(_values(record))
+        return
+    about = "/".join(filter(None, (record.server, record.tool)))
+    what = about or record.method if record.event == "call" else " ".join(filter(None, (record.method, about)))
+    where = f"  {record.source}" if record.source else ""
+    took = f"  {record.ms:.0f} ms" if record.ms else ""
+    why = f"  {record.reason}" if record.reason else ""
+    lost = f"  {counted(record.count, 'record')}" if record.count else ""
+    line = Text.assemble(
+        (f"{record.time.astimezone():%Y-%m-%d %H:%M:%S}  ", "dim"),
+        f"{record.event:<9}  {_one(record.principal or '-'):<16}  {_one(what)}  ",
+        (record.outcome, _OUTCOME_STYLES.get(record.outcome, "red")),
+        (_one(f"{took}{where}{why}{lost}"), "dim"),
+    )
+    print_line(line)
+
+
+def _values(record: AuditRecord) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415 - of --json alone
+
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
+    return values
+
+
+def _one(text: str) -> str:
+    """A text of others on one line: nothing in it moves the cursor."""
+    return " ".join(plain(cut(text, 500)).split("\n"))
+
+
+def _report(path: Path, found: Verified) -> None:
+    for words in found.problems:
+        print_line(("changed  ", "red"), plain(words))
+    if (more := found.count - len(found.problems)) > 0:
+        print_line(f"and {counted(more, 'more problem')}")
+    for words in found.warnings:
+        print_line(("warning  ", "yellow"), plain(words))
+    for words in found.unproven:
+        print_line(("unproven  ", "yellow"), plain(words))
+    if found.unproven:
+        print_note("What was cut off after that is found with --checkpoints, or when the hub closes the file.")
+    verdict = f"{counted(found.count, 'problem')}" if found.count else "nothing was changed"
+    style = "red" if found.count else "green"
+    counts = f"{counted(found.records, 'record')} in {counted(found.files, 'file')} of {path}: "
+    print_line(counts, (verdict, style))
