@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         write_whole as write_whole,
     )
     from holdfast.config.definition import Definition as Definition, steers as steers
+    from holdfast.config.expand import looks_secret as looks_secret
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
     from holdfast.config.file_edit import (
         Backups as Backups,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
         read_file as read_file,
         spec_from_connection as spec_from_connection,
     )
-    from holdfast.config.secret_texts import looks_secret as looks_secret
     from holdfast.config.settings import (
         AccessRule as AccessRule,
         AccessSettings as AccessSettings,

@@ -20,13 +20,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from holdfast.config.config_files import rewrite_config
 from holdfast.config.definition import ReadContext, keys_of, read_definition
-from holdfast.config.expand import texts_in
+from holdfast.config.expand import gather_secrets, texts_in
 from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
 from holdfast.config.file_edit import Backup, Backups, ClientFile, FileEdit
 from holdfast.config.file_models import ServerFile
 from holdfast.config.jsonc import SourceMap
 from holdfast.config.known_clients import CLIENTS, HUB, ClientLocation, ClientPaths, KnownClient, Scope
-from holdfast.config.secret_texts import gather_secrets
 from holdfast.errors import ConfigError, Problem, UsageError
 
 __all__ = [

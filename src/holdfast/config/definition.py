@@ -26,11 +26,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from holdfast.config.expand import EnvFile, Expansion, expand, read_env_file, variables_for
+from holdfast.config.expand import EnvFile, Expansion, expand, gather_secrets, read_env_file, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, oauth_settings
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
-from holdfast.config.secret_texts import gather_secrets
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
     IDENTITY_HEADERS,

@@ -5,8 +5,8 @@ that shuts down tells that it leaves. What was read last counts, also while the 
 
 A client with connections of its own has a *home*: the one replica that has these connections. The processes of a user
 have one too. No replica assigns homes. Each computes them alike, as a hash over the replicas that are present
-(``core/replicas/homes``), so that no request waits for an agreement. A session that names its home keeps it for as long
-as that replica is there.
+(``core/replicas/agreement``), so that no request waits for an agreement. A session that names its home keeps it for as
+long as that replica is there.
 
 What must never happen: two replicas serve one client with two connections, each with a state of its own. Two replicas
 may know different presences for a moment, so ``ClientHomeFinder`` looks whenever the presence was read, and closes the
