@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.evidence import HttpStatus, OverBound, PlainHttpRefused, Redirected, TimedOut
 from holdfast.errors import ServerFailure
-from holdfast.gateway.decide import AdminAddressWatch, GatewayDown, GatewayRunning
+from holdfast.gateway.bridge import AdminAddressWatch, GatewayDown, GatewayRunning
 from holdfast.wire.http.client import fetch
 from tests.peers.http_fault import Behaviour, FaultServer, accept_and_ignore, never_answer, oversized, redirect, respond
 from tests.peers.leaks import no_leaks

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from holdfast.gateway.decide import (
+from holdfast.gateway.bridge import (
     TRY_AGAIN,
     ConfigHistory,
     Decision,
     GatewayDown,
     GatewayRunning,
-    GatewayState,
     GatewayView,
     NotWatched,
     decide,
 )
+from holdfast.gateway.health import GatewayState
 
 PATIENCE = 10.0
 SILENT = GatewayDown("nothing listens")

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.gateway.decide import GatewayState
-from holdfast.gateway.health import BridgeHealth
+from holdfast.gateway.health import BridgeHealth, GatewayState
 
 
 def health(**changed: object) -> BridgeHealth:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         TargetsView as TargetsView,
         WaitingCall as WaitingCall,
     )
-    from holdfast.control.server import ControlServer as ControlServer
     from holdfast.control.server.browser_identity import BrowserIdentity as BrowserIdentity, Identified as Identified
+    from holdfast.control.server.control_server import ControlServer as ControlServer
     from holdfast.control.server.log_buffer import (
         ConsoleFormatter as ConsoleFormatter,
         JsonFormatter as JsonFormatter,

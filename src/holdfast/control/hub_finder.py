@@ -16,10 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.config import state_folder
-from holdfast.core import (
-    command_line,
-    mask_url,
-)
+from holdfast.core import command_line, mask_url
 from holdfast.errors import NoHub
 from holdfast.files import PRIVATE_FOLDER, private_folder, replace_file
 
@@ -36,10 +33,6 @@ __all__ = [
 
 URL_VARIABLE = "HOLDFAST_URL"
 TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
-
-
-def _start() -> str:
-    return f"start one with `{command_line('serve')}`, or give the address of another one with --url"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +74,9 @@ def find_hub(
     env = os.environ if environ is None else environ
     wanted = url or (env.get(URL_VARIABLE) if name is None else None)
     hubs = running_hubs(env)
-    if name is not None and wanted is None:
-        found = _chosen(name, hubs)
-        return replace(found, token=token) if token else found
     if wanted:
         return _named(wanted, token or env.get(TOKEN_VARIABLE), hubs)
-    if len(hubs) > 1 and config is not None:
-        hubs = [hub for hub in hubs if hub.config == str(config.absolute())] or hubs
-    if not hubs:
-        raise NoHub("no hub is running here", hint=_start())
-    if len(hubs) > 1:
-        raise SeveralHubs("several hubs are running here", hint=f"choose one:{_listed(hubs)}")
-    found = hubs[0]
+    found = _chosen(hubs, name, config)
     return replace(found, token=token) if token else found
 
 
@@ -112,15 +96,22 @@ def is_named(hub: RunningHub, name: str) -> bool:
     return given in (file, file.parent) or name in (file.name, file.stem, file.parent.name)
 
 
-def _chosen(name: str, hubs: list[RunningHub]) -> RunningHub:
-    matching = [hub for hub in hubs if is_named(hub, name)]
-    if len(matching) == 1:
-        return matching[0]
+def _chosen(hubs: list[RunningHub], name: str | None, config: Path | None) -> RunningHub:
     if not hubs:
-        raise NoHub("no hub is running here", hint=_start())
+        hint = f"start one with `{command_line('serve')}`, or give the address of another one with --url"
+        raise NoHub("no hub is running here", hint=hint)
+    if name is None:
+        # The file only chooses among several: a command in any folder reaches the one hub that runs.
+        matching = [hub for hub in hubs if config is not None and hub.config == str(config.absolute())] or hubs
+        several = "several hubs are running here"
+    else:
+        matching = [hub for hub in hubs if is_named(hub, name)]
+        several = f"several hubs are meant by `{name}`"
     if not matching:
         raise NoHub(f"no running hub is meant by `{name}`", hint=f"choose one:{_listed(hubs)}")
-    raise SeveralHubs(f"several hubs are meant by `{name}`", hint=f"choose one:{_listed(matching)}")
+    if len(matching) > 1:
+        raise SeveralHubs(several, hint=f"choose one:{_listed(matching)}")
+    return matching[0]
 
 
 def _listed(hubs: list[RunningHub]) -> str:
@@ -147,6 +138,7 @@ def registered(hub: RunningHub, *, environ: Mapping[str, str] | None = None) -> 
     try:
         yield file
     finally:
+        # The number of a process that ended is given again: the file may be that of a later hub by now.
         if (found := _read(file)) is None or found.started == hub.started:
             file.unlink(missing_ok=True)
 

@@ -312,10 +312,6 @@ def _path(case: Case) -> str:
     return urlsplit(case.spec.url).path or "/"
 
 
-def _again(case: Case) -> str:
-    return case.again
-
-
 SEARCH_SECONDS = 4.0
 """The longest time in seconds for all endpoints together; the server's own deadline may end earlier."""
 
@@ -364,7 +360,7 @@ def wrong_endpoint(case: Case, endpoint: Endpoint, why: str) -> Finding:
 
 
 def no_endpoint(case: Case, why: str) -> Finding:
-    """The finding for an endpoint that answers no_endpoint."""
+    """The finding for a server at which no usual path answers."""
     paths = dict.fromkeys(urlsplit(endpoint.url).path or "/" for endpoint in _usual_endpoints(case.spec))
     words = f"{why}; no MCP endpoint answers at {', '.join(paths)}"
     text = "look up the path in the server's documentation and write it into `url`; this command shows the answer"

@@ -11,6 +11,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.gateway.bridge import (
+        AdminAddressWatch as AdminAddressWatch,
         Bridge as Bridge,
         BridgePlan as BridgePlan,
         FileSource as FileSource,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         TargetSource as TargetSource,
         seed as seed,
     )
-    from holdfast.gateway.decide import AdminAddressWatch as AdminAddressWatch
     from holdfast.gateway.health import health_app as health_app, serving as serving
     from holdfast.gateway.model import (
         ADMIN_ADDRESS as ADMIN_ADDRESS,

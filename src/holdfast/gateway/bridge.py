@@ -1,9 +1,23 @@
 """The bridge: reads targets, merges them into the bootstrap config, and keeps the routes of the gateway up to date.
 
-The bootstrap is kept unchanged. If one of its routes has the name or path of a target, the route wins, and the
-target is shadowed. The config carries its fingerprint as the name of an unused backend, which the gateway shows at
-its admin address once it runs the config. After any failure the current config stays in place, and ``health`` shows
-the failure until it is over.
+Theory of operation. The bridge repeats one step: read the targets, render the wanted config, look at the gateway,
+decide, act, note. The bootstrap is kept unchanged. If one of its routes has the name or path of a target, the route
+wins, and the target is shadowed. After any failure the current config stays in place, and ``health`` shows the failure
+until it is over.
+
+A running gateway loads a new config, and keeps its old one if the new one is invalid. But it cannot start with an
+invalid config. So a config that it refuses, or stops answering with, is replaced by the last one that it ran.
+``decide`` says which; it is pure. A config is known by its fingerprint, the name of an unused backend in it. The
+gateway shows that name at ``/config_dump`` of its admin address once it runs the config (``/config`` shows the file on
+disk).
+
+What must never happen:
+
+* A source that fails, or is empty by mistake, removes a route: the last targets stay.
+* A config that fails open, or that the schema refuses, is written: ``merge`` checks it, and the last good one stays.
+* A gateway that restarts finds only a config that it refuses. So the accepted config is kept in a file of its own, and
+  survives the bridge too.
+* Two bridges write in turns: a lock chooses one, and the other is on standby.
 
 The targets come from an mcp.json on disk or at an HTTP endpoint, or from a running hub, which serves its registry at
 ``/api/targets`` with its control token. A document that came over HTTP is not trusted: ``${env:…}`` in it is never
@@ -20,7 +34,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
@@ -31,24 +45,30 @@ from holdfast.control import TargetsView
 from holdfast.core import classify_evidence, mask_url
 from holdfast.errors import ConfigError, ServerFailure
 from holdfast.files import FileLock, replace_file
-from holdfast.gateway.decide import (
-    AdminAddressWatch,
-    ConfigHistory,
-    Decision,
-    GatewayDown,
-    GatewayState,
-    GatewayView,
-    NotWatched,
-    decide,
-)
-from holdfast.gateway.health import BridgeHealth
+from holdfast.gateway.health import BridgeHealth, GatewayState
 from holdfast.gateway.render import MARK, Document, Rendered, Rules, merge
 from holdfast.wire import fetch
 
-__all__ = ["Bridge", "BridgePlan", "FileSource", "GatewayConfigFile", "HttpSource", "TargetSource", "seed"]
+__all__ = [
+    "AdminAddressWatch",
+    "Bridge",
+    "BridgePlan",
+    "ConfigHistory",
+    "Decision",
+    "FileSource",
+    "GatewayConfigFile",
+    "GatewayDown",
+    "GatewayRunning",
+    "GatewayView",
+    "HttpSource",
+    "NotWatched",
+    "TargetSource",
+    "decide",
+    "seed",
+]
 
-WITHIN = 10.0
-"""Seconds for one poll of an endpoint."""
+POLL_SECONDS = 10.0
+"""For one poll of an endpoint."""
 
 
 class SourceFailed(Exception):
@@ -104,7 +124,7 @@ class HttpSource:
         """Ask the endpoint."""
         headers = self._headers if self.token is not None else None
         try:
-            body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=WITHIN)
+            body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=POLL_SECONDS)
             return _registry(body) or _targets(body, parse_config(body, environ={}))
         except ServerFailure as exc:
             raise SourceFailed(f"the endpoint returned no targets: {classify_evidence(exc.evidence).reason}") from exc
@@ -168,6 +188,134 @@ def _read(file: Path) -> bytes | None:
     except FileNotFoundError:
         return None
 
+
+# What the gateway runs, and what follows from it.
+
+TRY_AGAIN = 300.0
+"""Seconds until a refused config is tried again. The gateway may have been slow, or was upgraded."""
+
+
+@dataclass(frozen=True)
+class NotWatched:
+    """The bridge has no admin address, so it cannot see the gateway."""
+
+
+@dataclass(frozen=True)
+class GatewayDown:
+    """The gateway did not answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GatewayRunning:
+    """The gateway answered. ``dump`` is its loaded config."""
+
+    dump: bytes = field(repr=False)
+
+    def runs(self, mark: str) -> bool:
+        """Whether it runs the config with this fingerprint."""
+        return bool(mark) and mark.encode() in self.dump
+
+
+GatewayView: TypeAlias = NotWatched | GatewayDown | GatewayRunning
+
+
+@dataclass
+class ConfigHistory:
+    """What the bridge remembers between decisions. Configs are named by fingerprint; empty for none."""
+
+    live: str = ""
+    """The config in place."""
+    accepted: str = ""
+    """The last config that the gateway ran."""
+    since: float = 0.0
+    """When the config in place was written."""
+    refused: dict[str, float] = field(default_factory=dict)
+    """The configs that the gateway refused, and when."""
+    held: str = ""
+    """A config that is held back because the gateway stopped answering with it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and the state of the gateway."""
+
+    take: GatewayState
+    write: bool = False
+    """Write the wanted config."""
+    restore: bool = False
+    """Restore the accepted config."""
+    accept: bool = False
+    """Remember the config in place as accepted."""
+    newly_refused: bool = False
+
+
+def decide(wanted: str | None, history: ConfigHistory, view: GatewayView, *, now: float, patience: float) -> Decision:
+    """Decide what to do, and update the history.
+
+    ``wanted`` is the fingerprint of the wanted config; None keeps the config in place.
+    ``patience`` is how long the gateway may take to load a config.
+    """
+    take = _look(history, view, now=now, patience=patience)
+    accept = take is GatewayState.TAKEN and history.accepted != history.live
+    if take is GatewayState.TAKEN:
+        history.accepted = history.live
+        history.refused.pop(history.live, None)
+    newly_refused = take is GatewayState.REFUSED and history.live not in history.refused
+    if newly_refused:
+        history.refused[history.live] = now
+    if _must_be_replaced(history, take, now=now, patience=patience) and history.accepted:
+        history.held = history.live if take is GatewayState.DOWN else ""
+        return Decision(take, restore=True, newly_refused=newly_refused)
+    if take is not GatewayState.DOWN or wanted is None or wanted != history.held:
+        history.held = ""
+    if wanted is None or wanted in (history.live, history.held):
+        return Decision(take, accept=accept, newly_refused=newly_refused)
+    if now - history.refused.get(wanted, -TRY_AGAIN) < TRY_AGAIN:
+        return Decision(GatewayState.REFUSED, accept=accept, newly_refused=newly_refused)
+    history.refused.pop(wanted, None)
+    return Decision(take, accept=accept, write=True, newly_refused=newly_refused)
+
+
+def _look(history: ConfigHistory, view: GatewayView, *, now: float, patience: float) -> GatewayState:
+    match view:
+        case NotWatched():
+            return GatewayState.NOT_WATCHED
+        case GatewayDown():
+            return GatewayState.DOWN
+        case GatewayRunning() if view.runs(history.live):
+            return GatewayState.TAKEN
+        case _:
+            return GatewayState.REFUSED if history.live and now - history.since >= patience else GatewayState.WAITING
+
+
+def _must_be_replaced(history: ConfigHistory, take: GatewayState, *, now: float, patience: float) -> bool:
+    """Whether the gateway refuses the config in place, or stopped answering with it."""
+    silent = take is GatewayState.DOWN and bool(history.live) and now - history.since >= patience
+    return (take is GatewayState.REFUSED or silent) and history.live != history.accepted
+
+
+DUMP_SECONDS = 5.0
+LARGEST_DUMP = 64 << 20
+"""A dump repeats each route with all its policies."""
+
+
+class AdminAddressWatch:
+    """The admin address of a gateway, such as ``http://127.0.0.1:15000``."""
+
+    def __init__(self, address: str) -> None:
+        self._url = f"{address.rstrip('/')}/config_dump"
+
+    async def look(self) -> GatewayView:
+        """Read the loaded config."""
+        try:
+            return GatewayRunning(await fetch(self._url, within=DUMP_SECONDS, largest=LARGEST_DUMP))
+        except ServerFailure as exc:
+            return GatewayDown(classify_evidence(exc.evidence).reason)
+
+
+# The bridge itself.
 
 WAITING_PAUSE = 0.25
 """Seconds between two checks while the gateway loads a config. The gateway reads a changed file after about that."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
@@ -19,17 +20,26 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from holdfast.errors import UsageError
-from holdfast.gateway.decide import GatewayState
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["BridgeHealth", "Role", "Status", "health_app", "serving"]
+__all__ = ["BridgeHealth", "GatewayState", "Role", "Status", "health_app", "serving"]
 
 Role: TypeAlias = Literal["starting", "active", "standby"]
 
 Status: TypeAlias = Literal["ok", "applying", "degraded", "standby", "starting"]
+
+
+class GatewayState(Enum):
+    """Whether the gateway runs the config in place."""
+
+    NOT_WATCHED = "not watched"
+    TAKEN = "taken"
+    WAITING = "waiting"
+    REFUSED = "refused"
+    DOWN = "down"
 
 
 @dataclass

@@ -22,8 +22,8 @@ from holdfast.access.principals import TokenPolicy
 from holdfast.auth.sign_in import SignInClient
 from holdfast.control.models import ApiError, Session
 from holdfast.control.server import sign_ins as limits
-from holdfast.control.server.api import page_name
 from holdfast.control.server.browser_identity import BrowserIdentity, SealedCookies
+from holdfast.control.server.control_server import page_name
 from holdfast.control.server.operations import OPERATIONS
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.errors import HubRefused

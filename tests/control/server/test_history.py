@@ -66,10 +66,10 @@ def test_no_answer_counts_as_an_error() -> None:
     fine: tuple[CallOutcome, ...] = ("completed", "tool_error", "rpc_error", "denied", "cancelled")
     wrong: tuple[CallOutcome, ...] = ("failed", "timed_out", "refused")
     for outcome in fine:
-        history(_call(outcome))
+        history.called(_call(outcome))
     assert (history.of("x").calls, history.of("x").errors) == (5, 0)
     for outcome in wrong:
-        history(_call(outcome, f"it {outcome}"))
+        history.called(_call(outcome, f"it {outcome}"))
     assert (history.of("x").calls, history.of("x").errors) == (8, 3)
     error = history.of("x").last_error
     assert error is not None
@@ -90,10 +90,10 @@ def test_coming_back_counts_and_coming_up_does_not() -> None:
         (State.IDLE, State.CONNECTING),
         (State.CONNECTING, State.CONNECTED),
     ):
-        history(_move(old, new))
+        history.moved(_move(old, new))
     assert history.of("x").reconnects == 0
-    history(_move(State.CONNECTED, State.PERMANENTLY_FAILED))
-    history(_move(State.PERMANENTLY_FAILED, State.CONNECTED))
+    history.moved(_move(State.CONNECTED, State.PERMANENTLY_FAILED))
+    history.moved(_move(State.PERMANENTLY_FAILED, State.CONNECTED))
     assert history.of("x").reconnects == 1
 
 

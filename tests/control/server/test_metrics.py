@@ -270,8 +270,8 @@ async def test_what_is_kept_of_a_server_does_not_grow_with_its_calls() -> None:
 
 @pytest.mark.requirement("DX-7")
 def test_loop_lag_is_the_largest_of_the_last_minute() -> None:
+    assert LoopLag().largest is None
     lag = LoopLag()
-    assert lag.largest == 0.0
     for at, seconds in ((1.0, 0.4), (2.0, 0.1), (31.0, 0.2)):
         lag.add(at, seconds)
     assert lag.largest == 0.4

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,7 +44,6 @@ from holdfast.hub import (
 from holdfast.wire import LONGEST_LINE, LONGEST_SECRET
 
 __all__ = [
-    "LOGGED_OUTCOMES",
     "WINDOW_SECONDS",
     "ConsoleFormatter",
     "JsonFormatter",
@@ -61,7 +60,7 @@ TRACED_FRAMES, TRACED_CAUSES, LONGEST_TRACE = 12, 3, 8_000
 WINDOW_SECONDS = 30.0
 """How long repetitions of a line are counted instead of written."""
 
-LOGGED_OUTCOMES: frozenset[CallOutcome] = frozenset({"denied", "timed_out"})
+_LOGGED: frozenset[CallOutcome] = frozenset({"denied", "timed_out"})
 """The outcomes of calls that have a line of their own."""
 
 MOST_COUNTED = 500
@@ -346,18 +345,18 @@ class LogBuffer:
 
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._logs: dict[str, _ServerLog] = {}
+        self._logs: dict[str, _ServerLog] = defaultdict(_ServerLog)
         self._unmasked = Redactor()
 
     def add_stderr(self, server: str, line: bytes, redactor: Redactor) -> None:
         """Add a line that a server's process wrote to stderr."""
-        self._log_of(server).add(_Line(self._wall(), "stderr", "", line, redactor))
+        self._logs[server].add(_Line(self._wall(), "stderr", "", line, redactor))
 
     def handle(self, record: HubRecord) -> None:
         """Add the hub's line about a record, if it has one."""
         if (line := log_text(record)) is not None:
             server, level, text = line
-            self._log_of(server).add(_Line(self._wall(), "hub", level, text.encode(), self._unmasked))
+            self._logs[server].add(_Line(self._wall(), "hub", level, text.encode(), self._unmasked))
 
     async def last(self, server: str, most: int) -> tuple[LogLine, ...]:
         """Return the last lines, oldest first."""
@@ -368,7 +367,7 @@ class LogBuffer:
 
     async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncGenerator[list[LogLine], None]:
         """Yield the last lines, then new ones as they come; an empty list after ``silence`` seconds without any."""
-        book, reader = self._log_of(server), _LogFollower()
+        book, reader = self._logs[server], _LogFollower()
         book.readers.add(reader)
         try:
             async for some in _in_turns(list(book.lines)[-last:] if last else []):
@@ -396,17 +395,11 @@ class LogBuffer:
         for book in self._logs.values():
             book.end()
 
-    def _log_of(self, server: str) -> _ServerLog:
-        book = self._logs.get(server)
-        if book is None:
-            book = self._logs[server] = _ServerLog()
-        return book
-
 
 def log_text(record: HubRecord) -> tuple[str, str, str] | None:
     """Return the server, level and text of the hub's line about a record; the texts in records are masked already."""
     if isinstance(record, CallEnded):
-        if record.outcome not in LOGGED_OUTCOMES:
+        if record.outcome not in _LOGGED:
             return None
         return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     match record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -273,14 +273,9 @@ class LoopLag:
         self._windows: deque[tuple[int, float]] = deque(maxlen=2)
 
     @property
-    def measured(self) -> bool:
-        """Whether there is a measurement yet."""
-        return bool(self._windows)
-
-    @property
-    def largest(self) -> float:
-        """The largest delay of the last one or two windows, in seconds."""
-        return max((lag for _, lag in self._windows), default=0.0)
+    def largest(self) -> float | None:
+        """The largest delay of the last one or two windows, in seconds; None if there is no measurement yet."""
+        return max((lag for _, lag in self._windows), default=None)
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -312,7 +307,7 @@ class Metrics:
         self._hub = hub
         self._audit = audit
         self._replicas = fleet
-        self._servers: dict[str, Counts] = {}
+        self._servers: dict[str, Counts] = defaultdict(Counts)
         self._configs: Counter[str] = Counter(applied=0, refused=0)
         self._refused: Counter[str] = Counter(dict.fromkeys(get_args(RefusalKind), 0))
         self._missed = 0
@@ -329,7 +324,7 @@ class Metrics:
     def _take(self, record: HubRecord) -> None:
         match record:
             case OneClientRecord(server=server, record=Transition(new=state)):
-                self._of(server).own_states[state.shown] += 1
+                self._servers[server].own_states[state.shown] += 1
             case AccessRefused(kind=kind):
                 self._refused[kind] += 1
             case Missed(count=count):
@@ -338,26 +333,20 @@ class Metrics:
                 self._configs["applied" if isinstance(record, ConfigApplied) else "refused"] += 1
                 self._forget_removed()
             case Transition():
-                self._of(record.server).states[record.new.shown] += 1
+                self._servers[record.server].states[record.new.shown] += 1
             case RetryPlanned():
-                self._of(record.server).retries += 1
+                self._servers[record.server].retries += 1
             case CloseFailed():
-                self._of(record.server).close_failures += 1
+                self._servers[record.server].close_failures += 1
             case BreakerChanged(change=Tripped()):
-                self._of(record.server).trips += 1
+                self._servers[record.server].trips += 1
 
     def _count_call(self, ended: CallEnded) -> None:
-        counts, outcome = self._servers.get(ended.server) or self._of(ended.server), ended.outcome
+        counts, outcome = self._servers[ended.server], ended.outcome
         counts.calls[ended.method if ended.method in METHODS else "other", outcome] += 1
         counts.waits.observe(ended.waited)
         if outcome != "refused":
             counts.seconds.observe(ended.seconds)
-
-    def _of(self, server: str) -> Counts:
-        counts = self._servers.get(server)
-        if counts is None:
-            counts = self._servers[server] = Counts()
-        return counts
 
     def _forget_removed(self) -> None:
         for server in [*self._servers]:
@@ -385,7 +374,7 @@ class Metrics:
             "holdfast_catalog_version": [((), self._hub.registry.catalog.version)],
             "holdfast_config_changes": [((result,), times) for result, times in self._configs.items()],
             "holdfast_access_refused": [((kind,), times) for kind, times in self._refused.items()],
-            "holdfast_loop_lag_seconds": [((), self.loop.largest)],
+            "holdfast_loop_lag_seconds": [((), self.loop.largest or 0.0)],
             "holdfast_events_missed": [((), self._missed)],
             "holdfast_workers": [((), 1)],
             **self._fleet(),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ from holdfast.core import (
 )
 from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
-from holdfast.hub import CallEnded, CallOutcome, CallQuestion, Hub, HubRecord, Slot, finding, remedy_for
+from holdfast.hub import CallEnded, CallOutcome, CallQuestion, Hub, Slot, finding, remedy_for
 
 __all__ = [
     "AT_ONCE",
@@ -219,20 +219,18 @@ class History:
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self._began = wall()
-        self._servers: dict[str, ServerHistory] = {}
+        self.servers: dict[str, ServerHistory] = defaultdict(lambda: ServerHistory(self._began))
+        """The histories that there are."""
         self.in_flight_elsewhere: Mapping[str, int] = {}
         """How many calls of each server are under way in other workers."""
 
-    def __call__(self, record: HubRecord) -> None:
-        """Take a record."""
-        if isinstance(record, CallEnded):
-            self.called(record)
-        elif isinstance(record, Transition):
-            self.of(record.server).moved(record, self._wall())
+    def moved(self, record: Transition) -> None:
+        """Take a transition."""
+        self.of(record.server).moved(record, self._wall())
 
     def called(self, record: CallEnded) -> None:
         """Take the end of a call."""
-        (self._servers.get(record.server) or self.of(record.server)).called(record, self._wall())
+        self.of(record.server).called(record, self._wall())
 
     def called_elsewhere(self, server: str, calls: int, errors: int, *, error: str) -> None:
         """Take calls of another worker."""
@@ -240,19 +238,11 @@ class History:
 
     def of(self, server: str) -> ServerHistory:
         """Return a server's history; an empty one if there is no record of it."""
-        history = self._servers.get(server)
-        if history is None:
-            history = self._servers[server] = ServerHistory(self._began)
-        return history
-
-    @property
-    def servers(self) -> Mapping[str, ServerHistory]:
-        """The histories that there are."""
-        return self._servers
+        return self.servers[server]
 
     def forget(self, server: str) -> None:
         """Drop a server that is no longer configured."""
-        self._servers.pop(server, None)
+        self.servers.pop(server, None)
 
 
 def change_of(record: Transition, at: float) -> Change:
