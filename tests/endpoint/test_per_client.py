@@ -22,6 +22,7 @@ from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import CallEnded, as_fields
 from holdfast.testing import FakeClock
+from tests.harness.raw_session import Session
 from tests.harness.served_hub import PATIENT, Person, Served, front, over_stdio, text_of
 from tests.harness.web import serving
 from tests.peers.peer_server import Origin, running
@@ -282,6 +283,20 @@ async def test_a_connection_is_not_ended_under_a_call_however_long_it_takes(ada:
                 await clock.advance(600)
                 go_on.set()
     assert answers == ["ada's blue"]
+
+
+async def test_a_session_that_ends_during_a_call_leaves_no_connection_of_its_own() -> None:
+    async with _stateful() as served, httpx2.AsyncClient() as http:
+        session = Session(http, served.all)
+        with anyio.fail_after(30):
+            await session.begin(elicitation={})
+            async with session.call("o__ask", {"kind": "elicit"}) as events:
+                asked = [await anext(events), await anext(events)]
+                assert "elicitation/create" in asked[-1]["data"]
+                (slot,) = served.hub.registry.clients.all()
+                await session.end()
+            await slot.closed.wait()
+        assert served.hub.registry.clients.all() == []
 
 
 @pytest.mark.parametrize("how", ["removed", "disabled"])

@@ -143,7 +143,9 @@ class Broker:
             self.servers.unsubscribe(client, server, uri)
         if lingering:
             self.hub.registry.clients.keep(client.owner, until_unused=True)
-        elif not client.calls:
+        elif not client.modern or not client.calls:
+            # A modern client is one request, whose call may still be pending: then ``end`` of that call releases it.
+            # The calls of a legacy client were cancelled before it left, and ``end`` does nothing for it.
             self.release(client)
 
     def release(self, client: Client) -> None:
