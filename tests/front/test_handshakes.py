@@ -95,4 +95,3 @@ async def test_a_client_that_leaves_holds_no_turn() -> None:
     await here.close()
     assert not here.turns._under_way
     assert not here.turns._waiting
-    assert not here.turns._give_up

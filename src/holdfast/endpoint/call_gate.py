@@ -308,9 +308,6 @@ class CallGate:
         elif before and not reason:
             log.warning("the authorization service answers again")
 
-    def __repr__(self) -> str:
-        return f"<CallGate {self._hub.registry.policy!r} {self._service!r}>"
-
 
 def _denial(judged: Judgement, reason: str, rule: str) -> CallForbidden:
     """The error of a call that was denied: who was denied what, and what would change it (MSG-3)."""
@@ -380,9 +377,6 @@ class CallAudit:
 
     def __init__(self, trail: AuditTrail) -> None:
         self._trail = trail
-
-    def __repr__(self) -> str:
-        return f"<CallAudit to {self._trail}>"
 
     async def answer(self, call: Call, handler: Handler) -> RawObject:
         """The result of a request, recorded however it ends. One that could not be recorded is not made."""

@@ -133,6 +133,7 @@ class Questions:
         number = message.key
         if not isinstance(number, int) or not self._first < number <= self._last:
             return False
+        # One that is not open was asked here and is over: its answer came late, and no other replica knows it either.
         question, _ = self._open.get(number, (None, None))
         if question is not None and not question.done():
             settle(question, message)

@@ -164,6 +164,7 @@ class Exchange:
         is who sent this message, where each message has a credential of its own: the same principal, perhaps with other
         groups and scopes than those that the exchange began with.
         """
+        # Before the message is looked at: also an answer or a notification shows that the client is there.
         self._attach()
         if message.key is None or message.method is None or message.id is None:
             await self._take(message)
@@ -179,18 +180,19 @@ class Exchange:
         try:
             if self.roots is not None:
                 await self._at_roots(self.roots, call)
+            # Asked for each request, after its roots: servers may have become per user, and its folder may have moved.
             server = self._server.of(self.principal.name)
             call.client.view = server.view  # a server may have become one that is per user
             audit = server.broker.audit
             result = await (server.answer(call) if audit is None else audit.answer(call, server.answer))
             if message.method in _KEPT and not call.client.modern:
-                await self._keep(message.method)
+                await self._keep(message.method)  # before the answer: a client that has it relies on it
             if result.is_large:
                 await Turns().give()  # each pass over a large result takes milliseconds
             reply.result(message.id, result_for_client(call.method, result, modern=call.client.modern, stamp=STAMP))
         except asyncio.CancelledError:
             if not call.absorbs_cancellation():
-                raise
+                raise  # the task itself is cancelled: the hub ends, or its connection does
             reply.cancelled(message.id)
         except LivesElsewhere:
             raise  # nothing was done: the shell takes the message to the replica that has to serve it

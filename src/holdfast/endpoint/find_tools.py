@@ -224,9 +224,6 @@ class FindTools:
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"Unknown tool: {quoted_line(name)}.{meant} {FIND} searches all tools."
 
-    def __repr__(self) -> str:
-        return f"<FindTools of {self._view!r}>"
-
 
 def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
     """The tools of find mode as handles, for programs that use the hub in their own process; of one server if named."""

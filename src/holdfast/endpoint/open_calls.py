@@ -8,6 +8,10 @@ random handle that is valid once, for the same request, by the same principal. A
 server and its timeout does not run. A call whose client does not return within ``ASK_SECONDS`` is cancelled. The handle
 names the replica that has the call, so that another one can send the client's request there.
 
+What must never happen: another principal, or another request, goes on with a pending call; an answer reaches a question
+that it was not given to; a result is given twice; a call waits for ever for a client that left. The handle is looked up
+and not sealed: the call exists in this process alone, so a sealed token would carry nothing (ADR 0007).
+
 A modern server gives an ``input_required`` result. A legacy client does not know it: ``next_round`` sends it the
 server's questions as requests, and the hub repeats the call with the answers, at most ``MAX_ROUNDS`` times.
 
@@ -187,7 +191,7 @@ class OpenCall:
             while self._result is None and self._failure is None and not self._questions:
                 await self._changed.wait()
         except BaseException:
-            self.cancel()
+            self.cancel()  # the client left, or cancelled this request: no later one has a handle to go on with
             raise
         finally:
             self._outlet = None
@@ -278,7 +282,7 @@ class PendingCalls:
 
     def _keep(self, call: OpenCall) -> RawObject:
         """Keep a call and return the ``input_required`` result for its client."""
-        self._sweep()
+        self._sweep()  # those whose clients are late count no more, also if ``expire`` has not come round
         if len(self._calls) >= MAX_PENDING:
             call.cancel()
             raise MCPError(INTERNAL_ERROR, "too many calls wait for answers of their clients")
@@ -299,6 +303,7 @@ class PendingCalls:
     def _take(self, state: str, identity: str) -> OpenCall:
         """Remove and return the call that a client resumes."""
         call = self._calls.get(state)
+        # A wrong request does not use the handle up: else a stranger who learned it could end the call of its owner.
         if call is None or call.identity != identity:
             raise MCPError(INVALID_PARAMS, EXPIRED)
         del self._calls[state]
@@ -347,6 +352,7 @@ async def next_round(call: Call, params: Fields, result: Mapping[str, Any]) -> F
             failures.append(exc)
             tasks.cancel_scope.cancel()
 
+    # All at once: a person may take minutes for each, and the server waits for all of them.
     async with anyio.create_task_group() as tasks:
         for key, question in questions.items():
             tasks.start_soon(ask, key, question)

@@ -304,9 +304,6 @@ class Lists:
                 del self._pages[limited[0]]
         self._pages[place] = page
 
-    def __repr__(self) -> str:
-        return f"<Lists: {len(self._pages)} pages made>"
-
 
 _NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}
 
@@ -402,9 +399,6 @@ class OwnTools:
         """What is wrong with each server, of its lists and of its requests."""
         listed, asked = findings(view.user.catalog), self._broker.findings
         return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
-
-    def __repr__(self) -> str:
-        return f"<OwnTools {', '.join(self.by_name)}>"
 
 
 def own_items(view: View, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -682,6 +676,3 @@ class LargeResults:
         tag, dot, _ = handle.partition(".")
         if dot and (there := await self._homes.replica_of(tag)) is not None:
             raise LivesElsewhere(there, RESULT_LOST)
-
-    def __repr__(self) -> str:
-        return f"<LargeResults of {self._view!r}>"

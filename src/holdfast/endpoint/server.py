@@ -129,6 +129,7 @@ class McpServer:
         """The result of a request; raises ``MCPError``, ``HoldfastError`` and ``LivesElsewhere``."""
         broker, registry, client = self.broker, self.view.hub.registry, call.client
         view = call.view = self.view if registry.policy.is_open else self.view.seen_by(call.identity)
+        # A caller with rules: all items are looked up in short steps. A call looks up one name, and needs no such step.
         if view is not self.view and call.method != "tools/call":
             await view.settle()
         if (call.sent_before or view.tools == "find") and _needs_all_lists(call):
@@ -149,6 +150,7 @@ class McpServer:
             judged = broker.gate.judge(call) if is_gated else None
             slot = registry.slots.get(call.server) or registry.slot(call.server)
             result: RawObject | None = None
+            # What may come before a call needs waits and look-ups that a call of a shared server does without.
             if slot.spec.sharing != "shared" or (client.modern and "requestState" in call.sent):
                 result = await self._before(call)
                 slot = broker.servers.slot(client, call.server) if result is None else slot
@@ -206,7 +208,7 @@ class McpServer:
         """Make the call, if it may be made; the requests of a modern server go to a legacy client meanwhile."""
         broker, judged = self.broker, call.judged
         if judged is not None:
-            await broker.gate.admit(call, judged)
+            await broker.gate.admit(call, judged)  # before ``begin``: a person may take minutes, and holds no place
         use = broker.begin(call, slot)
         try:
             for _ in range(MAX_ROUNDS):
@@ -371,9 +373,6 @@ class Router:
         if kept is None:
             raise not_listed(call, self._view, Kind.RESOURCE, Unknown(uri, ()))
         return kept
-
-    def __repr__(self) -> str:
-        return f"<Router of {self._view!r}>"
 
 
 def _route_inner(call: Call, name: str, arguments: Bytes | None) -> Answerer:

@@ -120,9 +120,6 @@ class LoginsInConversation:
         self._slot_of = slot_of
         self._start = start
 
-    def __repr__(self) -> str:
-        return f"<LoginsInConversation by {self._links or 'commands'}>"
-
     async def answer(self, call: Call, view: View, arguments: Mapping[str, Any]) -> RawObject:
         """The result of ``holdfast_login``."""
         wanted = arguments.get("server")
@@ -359,6 +356,3 @@ class LoginLinks:
             return False
         source, mark, _ = principal.partition("#")  # only subjects of JWTs and users of a gateway have the mark
         return not mark or source == "gateway" or self._by_issuer
-
-    def __repr__(self) -> str:
-        return f"<LoginLinks to {self.base}>"

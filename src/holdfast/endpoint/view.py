@@ -289,9 +289,6 @@ class UserServers:
         """The health of a server, as this user has it."""
         return self.slot(server).health()
 
-    def __repr__(self) -> str:
-        return f"<UserServers of {self._principal}>"
-
 
 def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
     """The same view for another user, or for other rights."""
@@ -347,9 +344,6 @@ class FolderNames:
                     names[entry.key] = name
         self._of, self._names = (catalog, config), names
         self._keys = {(key.kind, name): key for key, name in names.items()}
-
-    def __repr__(self) -> str:
-        return f"<FolderNames of {self._view.folder}: {len(self._names)}>"
 
 
 def _in_folder(view: View, server: str) -> bool:

@@ -505,9 +505,6 @@ class Handshakes:
         finally:
             self._loop.remove_reader(connection)
 
-    def __repr__(self) -> str:
-        return f"<Handshakes {self._turns!r}>"
-
 
 def _record_size(head: bytes) -> int:
     """The size of the TLS record that begins so; that of its head, where this is not all of it or no such record."""
@@ -533,26 +530,23 @@ class HandshakeTurns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By peer; the peer whose turn is next comes first."""
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], Callable[[], object]]]] = {}
+        """By peer, with what ends each one; the peer whose turn is next comes first."""
         self._under_way: dict[str, dict[asyncio.Future[None], Callable[[], object]]] = {}
         """By peer what ends each one, the oldest first."""
-        self._give_up: dict[asyncio.Future[None], Callable[[], object]] = {}
         self._scheduled = False
 
     async def begin(self, peer: str, give_up: Callable[[], object]) -> asyncio.Future[None]:
         """Wait for a turn; ``end`` must follow with the result. ``give_up`` ends the handshake, if others need it."""
         turn = self._loop.create_future()
-        self._waiting.setdefault(peer, deque()).append(turn)
-        self._give_up[turn] = give_up
+        self._waiting.setdefault(peer, deque()).append((turn, give_up))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._next_turn)
         try:
             await turn
         except asyncio.CancelledError:
-            self._give_up.pop(turn, None)
-            self.end(peer, turn)
+            self.end(peer, turn)  # it may have got its turn in the moment in which it was given up
             raise
         return turn
 
@@ -567,12 +561,11 @@ class HandshakeTurns:
         while left and self._waiting:
             peer = next(iter(self._waiting))
             waiting = self._waiting.pop(peer)
-            turn = waiting.popleft()
+            turn, give_up = waiting.popleft()
             if waiting:
                 self._waiting[peer] = waiting  # the others come first the next time
-            give_up = self._give_up.pop(turn, None)
-            if give_up is None or turn.done():
-                continue  # it was given up
+            if turn.done():
+                continue  # it was given up: a task that is cancelled cancels the future that it waits for
             under_way = self._under_way.setdefault(peer, {})
             if len(under_way) >= OF_A_PEER:
                 under_way.pop(next(iter(under_way)))()

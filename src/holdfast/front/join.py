@@ -419,6 +419,3 @@ class SocketWriter:
             before = left
             with anyio.move_on_after(FLUSH_SECONDS):
                 await self._writer.drain()
-
-    def __repr__(self) -> str:
-        return f"<SocketWriter unread={self.unread}>"

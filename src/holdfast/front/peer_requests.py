@@ -234,9 +234,6 @@ class PeerRequests:
         """A client ended its connections; they may be at the others."""
         await self._peers.ask_all("forget", {"principal": owner.principal, "key": owner.key}, within=ASK_SECONDS)
 
-    def __repr__(self) -> str:
-        return f"<PeerRequests of {self._endpoint or 'all servers'}>"
-
 
 class NoticesElsewhere:
     """The notices of an endpoint's sessions whose streams are on other replicas."""
@@ -285,9 +282,6 @@ class NoticesElsewhere:
             if said.get("delivered") is True:
                 return
             session.stream_at = ""
-
-    def __repr__(self) -> str:
-        return f"<NoticesElsewhere of {self._endpoint or 'all servers'}, {len(self._waiting)} sessions waiting>"
 
 
 def _named(session: HttpSession, endpoint: str | None) -> dict[str, Any]:

@@ -116,9 +116,6 @@ class TicketSeal:
         packed = self._ring.open(raw[1:], purpose=PURPOSE, about=_bound_to(endpoint, principal))
         return _unpacked(packed) if packed is not None else None
 
-    def __repr__(self) -> str:
-        return f"<TicketSeal with {self._ring!r}>"
-
 
 def is_expired(ticket: SessionTicket, *, now: float, seen: float) -> bool:
     """Whether a session is over that was last used at ``seen``."""
