@@ -245,6 +245,7 @@ class Front:
                             tasks.start_soon(self._end, endpoint)
                 await anyio.sleep_forever()
             finally:
+                # Streams of subscriptions end with a result, so that their clients listen again at another hub.
                 for endpoint in self._endpoints.values():
                     endpoint.server.close()
                 self.sessions.close()
@@ -278,7 +279,7 @@ class Front:
         self.refusing = True
         if self._fleet is not None:
             self._fleet.presence.describe(leaving=True)  # the homes of clients move to other replicas
-        self.broker.pending.close()
+        self.broker.pending.close()  # their clients would come back to a hub that refuses them
         self.move_streams()
 
     async def drain(self, within: float) -> bool:

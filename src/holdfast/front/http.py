@@ -278,6 +278,8 @@ class HttpEndpoint:
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._serve_modern(request, reply, version)
             return
+        # Without a version header, or with one of the legacy era, it is a legacy request (its clients of before
+        # 2025-06-18 send no such header).
         named = headers.get("mcp-session-id")
         if named is None:
             await self._serve_without_session(request, reply)
@@ -293,6 +295,7 @@ class HttpEndpoint:
                 if request.method != "POST":
                     await self._serve_session(request, reply, session)
                 elif (message := await self._read_post(request, reply, session)) is not None:
+                    # By the credential of this request: another token of the principal may see less of its stream.
                     rights = self.server.view.seen_by(principal).rights
                     stream = MessageStream(session, reply, self.sessions.backlog, message.id, rights=rights)
                     reply.wait_for_result(session.header, stream.prime)

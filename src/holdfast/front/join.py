@@ -275,6 +275,7 @@ class _Connection:
                 self._lines.refuse = pipe.refuse_long
                 if begun.get("handshake"):
                     await self._resume(endpoint.server, exchange, begun, tasks)
+                # The first lines are those that another hub got before and did not answer.
                 for _ in range(int(begun["sent"])):
                     await pipe.take(await anext(self._lines, b""), sent_before=True)
                 await pipe.serve(self._lines)

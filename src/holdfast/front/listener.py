@@ -182,6 +182,8 @@ class ConnectionTimer:
         due = self._due = self._loop.time() + seconds
         self._then = then
         handle = self._handle
+        # A timer of the event loop that comes too early is set again then (``_ring``). Most often it is armed for later
+        # with each request, and a new timer for each would cost more than the one look.
         if handle is None or handle.when() > due:
             if handle is not None:
                 handle.cancel()
@@ -242,6 +244,7 @@ class InboundRequests:
     def _pull(self) -> None:
         """Pull events until a second request is complete, or a step of the event loop has taken its time."""
         parser, queue = self._parser, self.queue
+        # What is small cannot take longer than a step: no clock is asked for almost every request.
         until = time.perf_counter() + STEP_SECONDS if parser.unread > MANY_BYTES else 0.0
         try:
             while len(queue) < 2 or not queue[-1].complete:
@@ -269,6 +272,7 @@ class InboundRequests:
                 self._connection.refuse(exc.status)
         if len(queue) > 1:
             self.pause()  # a client that sends ahead waits for the answer before
+        # The time of a head runs from its first byte, and a further byte does not give it more.
         if not queue and parser.in_head and not self._in_head:
             self._in_head = True
             self._timer.arm(HEAD_SECONDS, self.too_slow)
@@ -462,6 +466,7 @@ class HttpConnection(asyncio.Protocol):
                         request.lease.end()
                     if inbound.counted:
                         inbound.count()
+                # A client that reads no answers gets no further one made: what waits for it is one answer.
                 await self.out.drained()
                 if not request.complete:
                     await self._pass_over(request)

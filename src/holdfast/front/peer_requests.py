@@ -207,7 +207,7 @@ class PeerRequests:
                 log.info("the replica %s broke off an answer: %s", replica, exc)
                 reply.abort()  # its client comes back with the last event that it saw
             finally:
-                if not began:
+                if not began:  # the request is answered here after all, and may take long
                     reply.wait_for_result(*waiting)
 
     def _sent(self, replica: str, request: Request) -> AbstractAsyncContextManager[Response]:
@@ -269,6 +269,7 @@ class NoticesElsewhere:
             del self._waiting[session]
 
     async def _carry_one(self, session: HttpSession, message: bytes) -> None:
+        # The second time the client may have its stream elsewhere: it is looked for again, once.
         for known in (True, False):
             if not (known and session.stream_at) and not await self.find(session):
                 return

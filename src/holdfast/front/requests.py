@@ -279,7 +279,7 @@ class Reply:
         """The head of an answer that comes in pieces."""
         self.started = True
         if self._request.http_version == "1.0":
-            self._request.keep_alive = False
+            self._request.keep_alive = False  # it knows no chunks: the end of the connection is the end of the answer
         if not self.out.lost:
             framing = b"" if self._request.http_version == "1.0" else b"transfer-encoding: chunked\r\n"
             self.out.put(self._head(status, headers, framing))
@@ -465,7 +465,7 @@ class OutputBuffer:
         while (self._paused or self._slices) and not self.lost:
             if self._drain is None or self._drain.done():
                 self._drain = self._loop.create_future()
-            await asyncio.shield(self._drain)
+            await asyncio.shield(self._drain)  # several may wait for it: one that is cancelled ends it for no other
 
     def close(self) -> None:
         """Close when what was written is out."""
@@ -580,6 +580,8 @@ class BodyBudget:
     def take(self, principal: str, more: int, size: int) -> None:
         """Take room for a body of some size; see ``BodyLease.hold``. One body always has room, however large."""
         own = self._held.get(principal, 0)
+        # ``own + more == size``: it is the only body of its principal. A quota below the size of a message would refuse
+        # each such message for ever.
         if own + more > max(self._of_principal(), size if own + more == size else 0):
             self._refuse(principal, own=True)
         left = self._most - self.held

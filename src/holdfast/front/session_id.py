@@ -306,7 +306,7 @@ class SessionKeys:
 
     def label(self, name: str) -> str:
         """A name for others that have the keys, and that says nothing to anyone else."""
-        key = derive(self._keys[-1], "labels")
+        key = derive(self._keys[-1], "labels")  # the oldest, which all replicas have while a key is replaced
         return blake2s(name.encode(), key=key, digest_size=8).hexdigest()
 
     def refresh(self, *, now: bool = False) -> bool:
@@ -425,6 +425,7 @@ class SessionIds:
     ) -> tuple[SessionTicket, SessionRecord | None] | None:
         """The ticket of an id and the record of its session; None if it is forged, foreign, expired or ended."""
         ticket = self.keys.seal.open(session_id, endpoint=endpoint, principal=principal)
+        # Another replica may seal with a new key before this one has looked at the file: an id is not refused for that.
         if ticket is None and self.keys.refresh(now=True):
             ticket = self.keys.seal.open(session_id, endpoint=endpoint, principal=principal)
         if ticket is None:
@@ -439,7 +440,8 @@ class SessionIds:
     def _last_use(self, ticket: SessionTicket, record: SessionRecord | None) -> float:
         """The latest time at which the session may have been used."""
         if self.keys.shared and not self.store.shared:
-            return self.wall()
+            return self.wall()  # another hub may have served it a moment ago: to guess 404 would lose its client
+        # The note may lag behind by so much: a session ends late rather than early.
         return (record.seen if record is not None else ticket.issued) + NOTE_SECONDS
 
     def is_over(self, ticket: SessionTicket) -> bool:

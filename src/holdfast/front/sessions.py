@@ -217,6 +217,7 @@ class HttpSessions:
             return None
         ticket, record = opened
         listed = await self.ids.listed(ticket)
+        # From here on nothing waits: no end of the session, and no second rebuild of it, can come between.
         if self.ids.has_ended(ticket):
             return None
         if session_id in self._sessions:  # another request was faster
@@ -290,7 +291,7 @@ class HttpSessions:
 
     async def end(self, session: HttpSession) -> None:
         """Its client ended it: no hub with this store opens its id again."""
-        await self.ids.end(session.ticket)
+        await self.ids.end(session.ticket)  # first: a request that comes meanwhile must not rebuild it
         self.drop(session, released=True)
 
     def ended(self, session: bytes) -> None:
@@ -321,6 +322,7 @@ class HttpSessions:
         now, wall = loop.time(), self.ids.wall()
         to_note: list[Callable[[], Awaitable[None]]] = []
         for session in self.all():
+            # Use is counted on the monotonic clock, and noted by the wall: other processes read the note.
             seen = wall if session.serving else wall - (now - session.used_at)
             if seen - session.noted_at > NOTE_SECONDS:
                 session.noted_at = seen

@@ -152,7 +152,7 @@ class StdoutWriter:
                 rest = line[start : start + CHUNK]
                 size = len(rest)
                 try:
-                    while rest:
+                    while rest:  # a pipe may take a part of it
                         rest = rest[os.write(self._fd, rest) :]
                 except OSError:
                     self._call(self.broken.set)

@@ -97,6 +97,7 @@ class Backlog:
             if out.lost or out.unread == 0:
                 del self._unread[out]
         own = [out.unread for out, (_, whose) in self._unread.items() if whose is owner]
+        # One answer may be larger than a bound: the only reader is not cut off for the size of what it asked for.
         if len(own) > 1 and sum(own) > self._per_session:
             self._cut(reply)
         while len(self._unread) > 1 and sum(out.unread for out in self._unread) > self._most:
@@ -305,6 +306,7 @@ class MessageStream:
         reply = self.reply
         if self.done or (reply is not None and not reply.streams):
             return
+        # The stream begins before the event is logged: its first event must have the lower number.
         if reply is not None and not reply.started and not reply.out.lost:
             reply.begin()
         number = self._log(message, private=private)
@@ -350,6 +352,7 @@ class MessageStream:
         if reply is not None and reply.started and isinstance(message, list):
             message = b"".join(message)
         number = b""
+        # A plain answer is not logged: it goes out whole, or its client never had an event to come back with.
         if resumable and reply is not None and reply.started and isinstance(message, bytes):
             number = self._log(message, final=True)
         self.done = True
