@@ -4,9 +4,16 @@ An ``Attempt`` brings a server up once: wait for a place, dial, list, close. The
 it. Nothing is decided here. An attempt says what was seen and how long each step took; ``core.classify`` says what that
 means, and the caller decides whether there is another attempt.
 
-File descriptors: a hub that runs out of them says so, and blames no server for it (LIFE-30).
+Who closes what. A dial opens a transport, then a session on it, then a ``Connection``. Each step that fails closes the
+ones before it, shielded and bounded, before its failure is raised. The task that entered ``Dialer.connect`` also leaves
+it, because task groups of the SDK's session demand that.
 
-A connection that needs a descriptor of the last few is refused, so that clients of the hub can still connect.
+Time. ``within`` bounds the handshake. A process has ``start_within`` for its first answer, since its launcher may have
+to download it first; ``within`` begins with that answer. The deadline of all attempts does not cut a process that has
+started (LOAD-13).
+
+File descriptors: a hub that runs out of them says so, and blames no server for it (LIFE-30). A connection that needs a
+descriptor of the last few is refused, so that clients of the hub can still connect.
 """
 
 from __future__ import annotations
@@ -105,7 +112,7 @@ def require_descriptors() -> None:
     """Raise ``ServerFailure`` if only the reserved descriptors are free."""
     limit = _limit()
     try:
-        lowest_free = os.dup(_ANY)
+        lowest_free = os.dup(_ANY)  # the system gives the lowest one that is free, and so tells how many are in use
     except OSError as exc:
         if exc.errno not in _NONE_FREE:
             return
@@ -530,6 +537,7 @@ class Attempt(Generic[T]):
                 era=self.era,
                 hooks=hooks,
             ) as connection:
+                # Others may dial now, while this one is listed.
                 await place.aclose()
                 if on_connected is not None:
                     on_connected(connection)

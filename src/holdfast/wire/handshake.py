@@ -1,7 +1,21 @@
 """The handshake with a server: finds the protocol era with as few requests as possible, and agrees on a version.
 
-A probe tells the modern era from the legacy one. A process may ignore a probe or start slowly; no bound here takes a
-slow start for an old server. Every failure is ``ServerFailure`` with evidence.
+A probe (``server/discover``) tells the modern era from the legacy one. What can come back:
+
+- A result with a version that we know: the server is modern.
+- A JSON-RPC error, or an HTTP status such as 400 or 404: it is legacy, and gets ``initialize``. A refusal that names
+  versions is asked once more with one of them.
+- A status that concerns the path and not the era (401, 403, 429, 5xx), or no answer: a failure. To take it for an old
+  server would make a second request, and give its failure as the reason.
+- Nothing, from a process. It ignores unknown requests, or it starts slowly. The two look alike from outside, so the
+  kernel is asked whether the process has read the probe; no bound here takes a slow start for an old server.
+
+A server that was legacy the last time is greeted at once: one request in place of two.
+
+What must never happen: a process gets both requests together while it is not known to ignore the first. It may answer
+both and change its era with the second answer. Where both were sent, ``_decisive`` says which answer counts.
+
+Every failure is ``ServerFailure`` with evidence.
 """
 
 from __future__ import annotations
@@ -140,6 +154,7 @@ async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> N
     began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
     read_at: float | None = None
     while not probe.answered.is_set():
+        # Where bytes are unread, the time in which the process may ignore them has not begun.
         read, now = has_read(), anyio.current_time()
         read_at = None if read is False else read_at or now
         limit = IGNORED_SECONDS if read else UNREAD_SECONDS

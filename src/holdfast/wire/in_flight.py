@@ -266,6 +266,7 @@ class InFlight:
     def _look(self) -> None:
         self._timer, self._looks_at = None, math.inf
         now = self._loop.time()
+        # The timer is not moved when progress extends a request, so most often nothing is due yet.
         for request in list(self.requests):
             if request.due <= now:
                 request.cancel()

@@ -1,6 +1,16 @@
 """List tools, prompts, resources and templates to the last page, within bounds (SEC-4).
 
-A page whose bytes are those of the last listing is not read again (PERF-4).
+A list comes page by page, and a server decides how many there are. So the pages, the items, the size of one item and
+the bytes of all pages have bounds. A cursor that comes a second time fails the listing: it would never end by itself.
+One item that cannot be read fails its whole list: half of a list would look like one with items removed. A list other
+than that of the tools fails alone (LIFE-26).
+
+A page whose bytes are those of the last listing is not read again (PERF-4): its digest is compared, and what was read
+from it is used as the same objects. So ``Offers.equal`` compares identities. All servers are listed once a minute, and
+almost never has anything changed.
+
+Items are values, unlike results: the hub itself compares, shows and filters them. They lose the hub's own keys here
+(SEC-21), and other spellings of the protocol's keys.
 """
 
 from __future__ import annotations
@@ -251,6 +261,7 @@ async def _every(
         count += page.count if page is not None else len(raw_items)
         if count > limits.catalog_items:
             raise _over(f"the number of {_noun(method)}", limits.catalog_items, "catalogItems")
+        # All bytes count that came meanwhile, also those beside the list.
         if connection.received - before > limits.catalog_bytes:
             raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
         if page is None:

@@ -297,6 +297,7 @@ class Child:
             process, stdin = await spawn([program, *spec.args], cwd=spec.cwd, env=environment)
         except (OSError, ValueError) as exc:
             raise ServerFailure(_unusable(spec, exc)) from exc
+        # At once, before anything can be cancelled: if the hub is killed now, the warden knows the group.
         warden.watch(process.pid)
         assert process.stderr is not None  # noqa: S101 - spawn made the pipe
         stderr = StderrTail(process.stderr, redactor, keep, on_line)
@@ -368,6 +369,7 @@ class Child:
         """End the whole group and what left it: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""
         timeout = POLITE_SECONDS if politely else BRISK_SECONDS
         with anyio.CancelScope(shield=True):
+            # The order that the protocol describes for stdio: the end of stdin, SIGTERM, SIGKILL.
             self._close_stdin()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_discard, self._process.stdout)  # one that blocks on a write cannot exit

@@ -404,6 +404,7 @@ class ServerRequests:
         if self._tasks is None or coerce_request_id(message_id) in self._answering:
             return
         if len(self._answering) >= REQUESTS_FROM_SERVER:
+            # A refusal is written to the server too, and waits if the server does not read.
             if self._turning_down < REQUESTS_FROM_SERVER:
                 self._turning_down += 1
                 self._tasks.start_soon(self._turn_down, message_id)
@@ -600,6 +601,7 @@ class RpcPeer:
             return
         raw = members.get("params")
         if message_id is None:
+            # Progress counts too: each notice costs its receiver a message.
             self._notices.count()
             if method == PROGRESS and raw is not None and self._progress(raw):
                 return  # it belongs to that call alone

@@ -258,6 +258,7 @@ class Connection:
             idle = math.inf  # it waits until the task has ended
         form = self._form
         request = wire.in_flight.start(caller, on_progress, idle=idle, within=within)
+        # Set in the caller's own task: over HTTP that task reads the stream, so what comes on it finds its caller.
         token = CURRENT.set(request)
         try:
             try:
@@ -283,6 +284,7 @@ class Connection:
             if request.delivery is not None:
                 await request.delivered()
         except asyncio.CancelledError:
+            # A timeout cancels this task. So may its owner, at the same moment: then the owner's wish counts.
             if not request.absorb():
                 raise
             if request.cut:

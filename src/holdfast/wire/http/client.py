@@ -1,7 +1,18 @@
 """The HTTP client of one server: fresh headers, credentials for its origin alone, every refusal as evidence.
 
 One ``HttpPeer`` is one server's endpoint. A request yields a response, whose body the caller reads, or raises
-``ServerFailure``. A failed request affects no other. Exceptions become evidence in ``evidence``.
+``ServerFailure``. A failed request affects no other. Exceptions become evidence in ``http_faults``.
+
+What can happen to a request, beside an answer:
+
+- A redirect. It is followed within the origin only, and only where method and body stay the same: another origin would
+  get our credentials, and a POST that becomes a GET is another request. HTTPS to HTTP is never followed.
+- A 401 to a token of a login. The server did nothing yet, so the request is sent once more if there is another token.
+- The peer closed a kept connection while the request was on its way. The server may have acted, so only a request that
+  it may get twice is sent again, and on a new connection: the peer may have closed all that were kept.
+
+What must never happen: a credential goes over an open line, except to this machine or where the definition allows it
+(``Credentials``); a credential or a session id stands in a text; a text of the server decides what an exception means.
 """
 
 from __future__ import annotations
@@ -285,6 +296,7 @@ class HttpPeer:
         pool, target = self._own_route if url is self.url and self._own_route is not None else self._route(url)
         while True:
             own, token = await self._credentials.current()
+            # The later one wins: a definition may replace our defaults, and no header of the protocol.
             given = {**_DEFAULT_HEADERS, **self._cookies.header, **own, **headers}
             connection = None if fresh else pool.free()
             if connection is None:

@@ -90,6 +90,7 @@ class Response:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
         connection = self._connection
         try:
+            # What is compressed has no known size: it is collected piece by piece, each within the bound.
             if connection is not None and self._inflater is None:
                 if LARGE_BYTES <= connection.left <= most - self._size:
                     await self.hold(connection.left)
@@ -199,6 +200,7 @@ class Response:
     def leave(self) -> None:
         """All that was wanted has come. What is left is passed over, if it is short and comes soon."""
         connection = self._connection
+        # Without a connection the answer has ended already, and the connection may be with its next user.
         if connection is not None:
             self._left = True
             self._parts.clear()
@@ -352,7 +354,7 @@ class PooledConnection(asyncio.Protocol):
                     if head is not None and not head.done():
                         head.set_result(self._response)
                 if self.closed:
-                    return
+                    return  # a reader that left, or a bound, ended it: what follows in these bytes has no meaning
         except NotHttp as exc:
             self._fail(exc)
         except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone

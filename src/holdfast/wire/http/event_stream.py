@@ -1,6 +1,18 @@
 """Server-sent events: ``EventReader`` finds them in bytes, ``ServerEvents`` in the body of an answer.
 
-Reading is linear in what came, and never holds more than a bound of it.
+A stream is cut anywhere on its way: inside a line, between CR and LF, inside the byte order mark. The events depend on
+the bytes alone, not on the cuts. Lines end with LF, CR or CRLF; an empty line ends an event; a line that begins with a
+colon is a comment and only shows that the peer lives.
+
+What must never happen:
+
+- One event fills our memory. An event has the bound of a message. On a stream that one request has for itself, a larger
+  event fails that request. On a stream that all requests share it is skipped: its beginning is kept, which says whose
+  answer it is, and the others go on (LIFE-28). A skip has a bound too, else one event without an end would hold the
+  stream for ever.
+- Reading holds up the event loop (SEC-7). It is linear in what came, and is done in pieces with turns for other tasks.
+- An answer that comes part by part escapes the room that all large answers share: from ``LARGE_BYTES`` on, an event
+  that is not complete waits for its place there as a plain body does (SEC-11).
 """
 
 from __future__ import annotations
@@ -26,8 +38,7 @@ FED_BYTES = 16 * 1024
 """How much of a stream is read in one piece: it may hold thousands of empty lines."""
 
 LINE_COST = 64
-"""How many bytes a line of an event counts beyond its own."""
-
+"""How many bytes a line of an event counts beyond its own: an empty ``data`` line is a Python object too."""
 
 LONGEST_NAME = 1_024
 """Bytes of the name of an event, and of its id."""
@@ -56,6 +67,8 @@ LONGEST_SKIP = 8
 
 
 _BOM = b"\xef\xbb\xbf"
+# A whole event as almost every server writes it. A call with 100 progress notices is 100 of them, and PERF-6 bounds
+# what they take: one match here, where three lines would be split and looked at one by one.
 _USUAL = re.compile(
     rb"(?:id: (?P<id>[^\x00\r\n]{1,%d})\r?\n)?(?:event: message\r?\n)?data: (?P<data>[^\r\n]*)\r?\n\r?\n" % LONGEST_NAME
 )
@@ -93,8 +106,9 @@ class EventReader:
             self._first, self._lead = False, b""
             chunk = chunk.removeprefix(_BOM)
         if self._after_return and chunk.startswith(b"\n"):
-            chunk = chunk[1:]
+            chunk = chunk[1:]  # the second half of a CRLF that was cut: it ends no line of its own
         self._after_return = chunk.endswith(b"\r")
+        # Only between two events: what was begun line by line must end so, or its fields would be lost.
         if not self._seen and not self._line and self._head is None:
             usual, at = self._usual(chunk)
             yield from usual
@@ -220,6 +234,8 @@ class ServerEvents:
             except EventTooLarge as exc:
                 raise ServerFailure(over_message_bound(self._limits)) from exc
             if self._at >= len(self._chunk):
+                # Room is taken when an event has become large, and given back when it is complete: never for the
+                # whole life of a stream, which may last for days.
                 if (self._reader.pending > LARGE_BYTES) != (self._response.held > 0):
                     await self._change_room()
                 chunk = await (self._response.next_chunk() if self._silence is None else self._within(self._silence))

@@ -189,6 +189,7 @@ class Pool:
             except ConnectFailed:
                 connection.abort()
                 raise
+        # Those that their peers closed leave here: no event tells the pool of them.
         self._all = {one for one in self._all if not one.closed}
         self._all.add(connection)
         self.reached = True
@@ -203,6 +204,7 @@ class Pool:
             answer.result().close()
         else:
             connection.abort()
+        # On a new connection the same exceptions say something about the server.
         met_end = connection.is_kept and isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError)
         if met_end:
             self._keep_none_until = self._loop.time() + CLOSING_SECONDS
@@ -236,6 +238,7 @@ class Pool:
         """A connection is free for the next request."""
         self._ending.pop(connection, None)
         connection.idle_since, connection.is_kept = self._loop.time(), True
+        # A dial may have been under way when the pool was closed: nothing else would close its connection.
         if self._closed or connection.idle_since < self._keep_none_until:
             self._drop(connection)
             return
