@@ -12,9 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.access.guard import AccessRules, Refused
-from holdfast.access.jwt import JwtVerifier
+from holdfast.access.jwt import JwtVerifier, NeededScopes, ProtectedResource
 from holdfast.access.principals import Principal, TokenPolicy
-from holdfast.access.protected_resource import NeededScopes, ProtectedResource
 from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
 

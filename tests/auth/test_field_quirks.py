@@ -14,10 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from holdfast.auth.credentials import Logins, refresh_now
-from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer, known_client
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.person_login import LoginMethod
-from holdfast.auth.registration import DEVICE_GRANT, known_client
 from holdfast.auth.token_endpoint import as_client, configured_key, new_key, public_key, signing_algorithm
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import OAuthSettings

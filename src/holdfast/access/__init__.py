@@ -49,8 +49,12 @@ if TYPE_CHECKING:
     )
     from holdfast.access.jwt import (
         KEY_SET_PATH as KEY_SET_PATH,
+        METADATA_PATH as METADATA_PATH,
         IdentityAssertions as IdentityAssertions,
         JwtVerifier as JwtVerifier,
+        NeededScopes as NeededScopes,
+        ProtectedResource as ProtectedResource,
+        is_endpoint as is_endpoint,
     )
     from holdfast.access.policy import (
         ALL_ROLES as ALL_ROLES,
@@ -74,12 +78,6 @@ if TYPE_CHECKING:
         TokensFile as TokensFile,
         TrustedGateway as TrustedGateway,
         client_key_in as client_key_in,
-    )
-    from holdfast.access.protected_resource import (
-        METADATA_PATH as METADATA_PATH,
-        NeededScopes as NeededScopes,
-        ProtectedResource as ProtectedResource,
-        is_endpoint as is_endpoint,
     )
     from holdfast.access.quotas import QuotaExceeded as QuotaExceeded, Quotas as Quotas
 

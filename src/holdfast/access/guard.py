@@ -33,9 +33,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.access.connections import Admission
-from holdfast.access.jwt import KEY_SET_PATH
+from holdfast.access.jwt import KEY_SET_PATH, METADATA_PATH, ProtectedResource
 from holdfast.access.principals import GATEWAY_SECRET_HEADER, LOCAL, HubPrincipals, Principal, TokenPolicy
-from holdfast.access.protected_resource import METADATA_PATH, ProtectedResource
 from holdfast.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
 
 __all__ = [

@@ -29,7 +29,7 @@ from mcp_types import INVALID_PARAMS
 
 from holdfast.core import counted
 from holdfast.errors import UsageError
-from holdfast.files import NotPrivate, read_secret
+from holdfast.files import NotPrivate, file_stamp, read_secret
 from holdfast.wire import CLIENT_HEADER, principal_in
 
 __all__ = [
@@ -112,7 +112,7 @@ class TokensFile:
     def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:
         self._path = path
         self._wall = wall
-        self._stamp = _stamp(path)
+        self._stamp = file_stamp(path)
         self._tokens = _read_tokens(path)
         self._checked = wall()
 
@@ -134,7 +134,7 @@ class TokensFile:
         if 0 <= now - self._checked < REREAD_SECONDS:
             return
         self._checked = now
-        stamp = _stamp(self._path)
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -148,14 +148,6 @@ class TokensFile:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read_tokens(path: Path) -> dict[bytes, _NamedToken]:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
         status_of as status_of,
         takes_login as takes_login,
     )
-    from holdfast.auth.discovery import AuthorizationServer as AuthorizationServer, discover as discover
+    from holdfast.auth.discovery import (
+        AuthorizationServer as AuthorizationServer,
+        discover as discover,
+        known_client as known_client,
+    )
     from holdfast.auth.flows import DeviceCode as DeviceCode
     from holdfast.auth.grant import (
         Grant as Grant,
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
         plan_login as plan_login,
         unverified_claims as unverified_claims,
     )
-    from holdfast.auth.registration import known_client as known_client
     from holdfast.auth.sign_in import (
         SIGN_IN as SIGN_IN,
         IdTokens as IdTokens,

@@ -20,9 +20,8 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.client.auth import PKCEParameters
 
-from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer
 from holdfast.auth.grant import OAuthClient, may_lead_to
-from holdfast.auth.registration import DEVICE_GRANT
 from holdfast.auth.token_endpoint import (
     IssuedTokens,
     NoTokenAnswer,

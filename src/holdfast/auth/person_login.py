@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 import jwt
 
-from holdfast.auth.discovery import Discovered, discover
+from holdfast.auth.discovery import Discovered, discover, identify, known_client
 from holdfast.auth.flows import (
     DEFAULT_PATH,
     AuthorizationRequest,
@@ -34,7 +34,6 @@ from holdfast.auth.flows import (
     wait_for_tokens,
 )
 from holdfast.auth.grant import Grant, GrantKey, OAuthClient, canonical, covers, is_safe
-from holdfast.auth.registration import identify, known_client
 from holdfast.auth.token_endpoint import (
     UNKNOWN_CLIENT,
     IssuedTokens,
@@ -131,12 +130,8 @@ async def log_in(
     now: Callable[[], float] = time.time,
 ) -> Grant:
     """Log in to a server; ``scope`` adds to what it needs and what was granted before. Raises ``LoginFailed``."""
-    _require_safe(spec)
     login = _Login(spec=spec, store=store, now=now)
-    found = await discover(spec, await _challenge(spec))
-    key = GrantKey(found.server.issuer, found.resource)
-    before = await anyio.to_thread.run_sync(store.get, key)
-    wanted = _scope(spec, found, before, scope)
+    found, wanted = await _wanted(spec, store, scope)
     person.asked_for(wanted, found.server.issuer)
     try:
         with anyio.fail_after(within):
@@ -221,12 +216,18 @@ async def finish_login(
     return await _kept(login, found, client, given, pending.scope)
 
 
-async def _wanted(spec: ServerSpec, store: GrantStore) -> tuple[Discovered, tuple[str, ...]]:
-    """The authorization server of a server, and the scope that a login asks for."""
-    _require_safe(spec)
+async def _wanted(
+    spec: ServerSpec, store: GrantStore, more: tuple[str, ...] = ()
+) -> tuple[Discovered, tuple[str, ...]]:
+    """The authorization server of a server, and the scope that a login asks for, with ``more``."""
+    if not is_safe(spec.url, allow_plain_http=spec.allow_plain_http):
+        raise LoginFailed(
+            f"the token of `{spec.id}` would be sent unencrypted over plain http",
+            hint='use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
+        )
     found = await discover(spec, await _challenge(spec))
     before = await anyio.to_thread.run_sync(store.get, GrantKey(found.server.issuer, found.resource))
-    return found, _scope(spec, found, before, ())
+    return found, _scope(spec, found, before, more)
 
 
 async def _kept(
@@ -239,14 +240,6 @@ async def _kept(
     # A renewal of the old login that is under way must not overwrite the new one.
     async with login.store.renewing(grant.key):
         return await anyio.to_thread.run_sync(login.store.put, grant)
-
-
-def _require_safe(spec: ServerSpec) -> None:
-    if not is_safe(spec.url, allow_plain_http=spec.allow_plain_http):
-        raise LoginFailed(
-            f"the token of `{spec.id}` would be sent unencrypted over plain http",
-            hint='use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
-        )
 
 
 async def log_out(spec: ServerSpec, *, store: GrantStore) -> LoggedOut | None:

@@ -341,13 +341,22 @@ class IdTokens:
     def _renewer(self, principal: str) -> Renewer:
         renewer = self._renewers.pop(principal, None)
         if renewer is None:
-            renewer = Renewer(self._tokens.of(principal), now=self._now, request=_Renewal(self, principal))
+
+            async def request(
+                grant: Grant,
+                *,
+                allow_plain_http: bool,  # noqa: ARG001 - the endpoint of the issuer is https, or on this machine
+                on_sending: Callable[[], None],
+            ) -> IssuedTokens:
+                return await self._request(principal, grant, on_sending)
+
+            renewer = Renewer(self._tokens.of(principal), now=self._now, request=request)
         self._renewers[principal] = renewer
         while len(self._renewers) > MOST_RENEWERS:
             del self._renewers[next(iter(self._renewers))]
         return renewer
 
-    async def renewed(self, principal: str, row: Grant, *, on_sending: Callable[[], None]) -> IssuedTokens:
+    async def _request(self, principal: str, row: Grant, on_sending: Callable[[], None]) -> IssuedTokens:
         """Another ID token of the same person. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
         fields, claims = await self.client.renew(row, on_sending=on_sending)
         if self._name_of(claims) != principal:
@@ -361,14 +370,3 @@ class IdTokens:
 
     def __repr__(self) -> str:
         return f"<IdTokens by {self.client!r}>"
-
-
-class _Renewal:
-    """Renews the ID token of one person (a ``RequestRenewal``)."""
-
-    def __init__(self, tokens: IdTokens, principal: str) -> None:
-        self._tokens = tokens
-        self._principal = principal
-
-    async def __call__(self, grant: Grant, *, allow_plain_http: bool, on_sending: Callable[[], None]) -> IssuedTokens:
-        return await self._tokens.renewed(self._principal, grant, on_sending=on_sending)

@@ -181,9 +181,11 @@ class GrantStore(Protocol):
 
     def get(self, key: GrantKey) -> Grant | None:
         """One grant."""
+        return next((grant for grant in self.grants() if grant.key == key), None)
 
     def of(self, server: str) -> Grant | None:
         """The grant of the login to this address."""
+        return next((grant for grant in self.grants() if server in grant.servers), None)
 
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""
@@ -195,7 +197,7 @@ class GrantStore(Protocol):
         """Hold the lease of one grant: one process asks the authorization server, the others find the result."""
 
 
-class TokenStore:
+class TokenStore(GrantStore):
     """The grants of one user. Its methods block: call them in a thread where that matters."""
 
     def __init__(
@@ -208,12 +210,16 @@ class TokenStore:
         self.folder = folder or state_folder(os.environ)
         self._file = _StoreFile(self.folder)
         self.file = self._file.path
-        self.place = str(self.file)
         self._find_vault = vault
         self._vaults: list[SecretStorage | None] = []
         self._clock = clock
         self._read = _Read()
         self._reading = threading.Lock()
+
+    @property
+    def place(self) -> str:
+        """The path of the file."""
+        return str(self.file)
 
     @property
     def current(self) -> bool:
@@ -247,14 +253,6 @@ class TokenStore:
             finally:
                 self._reading.release()
         return self._read.grants
-
-    def get(self, key: GrantKey) -> Grant | None:
-        """One grant."""
-        return next((grant for grant in self.grants() if grant.key == key), None)
-
-    def of(self, server: str) -> Grant | None:
-        """The grant of the login to this address."""
-        return next((grant for grant in self.grants() if server in grant.servers), None)
 
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""
@@ -461,6 +459,7 @@ class StoreReader:
         return False
 
     def _is_current(self) -> bool:
+        # A call, because mypy takes a property that was false for false until the end.
         return self._store.current
 
     def grant_of(self, server: str) -> Grant | Literal["unknown"] | None:
@@ -469,11 +468,7 @@ class StoreReader:
         A server without a login needs no look at the file for each of its calls: a new login is looked for every
         ``LOOK_SECONDS``.
         """
-        grant = None
-        for one in self._store.known:
-            if server in one.servers:
-                grant = one
-                break
+        grant = next((one for one in self._store.known if server in one.servers), None)
         now = time.monotonic()
         if grant is None and now < self._looked_at + LOOK_SECONDS:
             return None

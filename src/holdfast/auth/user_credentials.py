@@ -98,14 +98,14 @@ def _no_exchange(principal: str) -> str:
     return "a token exchange needs a JWT, and the user sends a static token"
 
 
-class SubjectToken(NamedTuple):
-    """The token that a user's client sends to the hub. No ``repr`` shows it."""
+class UserCredential(NamedTuple):
+    """What a rung exchanges: the token that a user's client sends to the hub, or her ID token. No ``repr`` shows it."""
 
     token: str
     expires_at: float
 
     def __repr__(self) -> str:
-        return f"<SubjectToken until {self.expires_at:.0f}>"
+        return f"<UserCredential until {self.expires_at:.0f}>"
 
 
 class SubjectTokens:
@@ -118,7 +118,7 @@ class SubjectTokens:
         """``needed`` says whether a server takes exchanged tokens; else nothing is kept."""
         self._needed = needed
         self._now = now
-        self._known: OrderedDict[str, SubjectToken] = OrderedDict()
+        self._known: OrderedDict[str, UserCredential] = OrderedDict()
 
     def wants(self, principal: str, token: str) -> bool:
         """Whether a token of a user is news here."""
@@ -133,12 +133,12 @@ class SubjectTokens:
         expires = (unverified_claims(token) or {}).get("exp")
         if not isinstance(expires, int | float) or (before is not None and before.expires_at >= expires):
             return
-        self._known[principal] = SubjectToken(token, float(expires))
+        self._known[principal] = UserCredential(token, float(expires))
         self._known.move_to_end(principal)
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
 
-    def of(self, principal: str) -> SubjectToken | None:
+    def of(self, principal: str) -> UserCredential | None:
         """The valid token of a user; None if she sent none, or it has ended."""
         found = self._known.get(principal)
         return found if found is not None and found.expires_at > self._now() else None
@@ -188,13 +188,6 @@ def _is_over(row: Grant, now: float) -> bool:
     return row.expired(now) and not row.refreshable
 
 
-class _Credential(NamedTuple):
-    """What a rung exchanges."""
-
-    token: str
-    expires_at: float
-
-
 class _Source(Protocol):
     """Where the tokens of a rung come from."""
 
@@ -210,10 +203,10 @@ class _Source(Protocol):
     def mark(self) -> object:
         """Changes when the user's credential does."""
 
-    async def credential(self) -> _Credential | None:
+    async def credential(self) -> UserCredential | None:
         """The user's valid credential; None if there is none. Raises ``ServerFailure``."""
 
-    async def obtain(self, credential: _Credential) -> IssuedTokens:
+    async def obtain(self, credential: UserCredential) -> IssuedTokens:
         """A token for the server. Raises ``TokenRefused`` and ``NoTokenAnswer``."""
 
 
@@ -257,7 +250,7 @@ class _Rung:
             if credential is None:
                 self._kept = None  # what was made of it ends with it
                 return None
-            kept = self._usable(credential, instead_of)
+            kept = self._usable(instead_of)
             if kept is not None and not self._is_due(kept, credential):
                 return kept.token
             try:
@@ -276,17 +269,17 @@ class _Rung:
         """Forget a refusal: a new connection asks once."""
         self._refused = None
 
-    def _usable(self, credential: _Credential, instead_of: str) -> _KeptToken | None:
+    def _usable(self, instead_of: str) -> _KeptToken | None:
         kept = self._kept
         if kept is None or kept.token == instead_of or self._now() >= kept.until:
             return None
         return kept
 
-    def _is_due(self, kept: _KeptToken, credential: _Credential) -> bool:
+    def _is_due(self, kept: _KeptToken, credential: UserCredential) -> bool:
         """Whether it is renewed before its end, if the credential lasts longer."""
         return self._now() + EARLY >= kept.until < credential.expires_at and not self.is_fresh(kept.token)
 
-    async def _obtained(self, credential: _Credential) -> _KeptToken:
+    async def _obtained(self, credential: UserCredential) -> _KeptToken:
         mark = self.source.mark
         if self._refused is not None and self._refused[0] == mark:
             raise _refusal(self.name, self._refused[1])
@@ -349,11 +342,10 @@ class _Exchange:
     def mark(self) -> object:
         return self._subjects.of(self._principal) if self._subjects is not None else None
 
-    async def credential(self) -> _Credential | None:
-        found = self._subjects.of(self._principal) if self._subjects is not None else None
-        return _Credential(found.token, found.expires_at) if found is not None else None
+    async def credential(self) -> UserCredential | None:
+        return self._subjects.of(self._principal) if self._subjects is not None else None
 
-    async def obtain(self, credential: _Credential) -> IssuedTokens:
+    async def obtain(self, credential: UserCredential) -> IssuedTokens:
         service = self._service
         if service.form == "on-behalf-of":
             form = {"grant_type": JWT_BEARER, "requested_token_use": "on_behalf_of", "assertion": credential.token}
@@ -392,11 +384,11 @@ class _Assertion:
         row = self._id_tokens.known(self._principal) if self._id_tokens is not None else None
         return (row.login, row.access_token) if row is not None else None
 
-    async def credential(self) -> _Credential | None:
+    async def credential(self) -> UserCredential | None:
         row = await self._id_tokens.current(self._principal) if self._id_tokens is not None else None
-        return _Credential(row.access_token, row.expires_at or 0.0) if row is not None else None
+        return UserCredential(row.access_token, row.expires_at or 0.0) if row is not None else None
 
-    async def obtain(self, credential: _Credential) -> IssuedTokens:
+    async def obtain(self, credential: UserCredential) -> IssuedTokens:
         assert self._id_tokens is not None  # noqa: S101 - there is a credential
         service = self._service
         assertion = await self._id_tokens.client.assertion(
@@ -489,8 +481,7 @@ class Ladder:
             self._used, self._failed_with = self._shared, None
             return await self._shared.token()
         self._failed_with = self._marks()
-        lacking = _NO_SUBJECT in notes
-        if lacking:
+        if _NO_SUBJECT in notes:
             raise ServerFailure(TokenNotRenewed(reason=_NO_SUBJECT, exchanged=True))
         if self._login is None and self._rungs:
             hint = "sign in to the hub" if _SIGN_IN_ENDED in notes or _NOT_SIGNED_IN in notes else _ASK_OPERATOR

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 
 from holdfast.auth.credentials import Logins, LoginStatus, status_of, takes_login
 from holdfast.auth.grant import Grant, GrantKey, canonical, key_of, read_entry, write_entry
-from holdfast.auth.token_store import SERVICE, StoreUnusable, find_keyring, renewing
+from holdfast.auth.token_store import SERVICE, GrantStore, StoreUnusable, find_keyring, renewing
 from holdfast.config import ServerSpec, state_folder
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, UsageError
@@ -460,8 +460,8 @@ def _grant_in(keys: KeyRing, principal: str, key: GrantKey, sealed: bytes) -> Gr
         return None  # a newer version wrote it
 
 
-class UserGrants:
-    """The logins of one user (a ``GrantStore``)."""
+class UserGrants(GrantStore):
+    """The logins of one user."""
 
     def __init__(self, tokens: UserTokenStore, principal: str) -> None:
         self._tokens = tokens
@@ -494,14 +494,6 @@ class UserGrants:
                 stamp = self._tokens.stamp(self.principal)
                 self._read = _ReadGrants(stamp, self._tokens.read(self.principal))
         return self._read.grants
-
-    def get(self, key: GrantKey) -> Grant | None:
-        """One grant."""
-        return next((grant for grant in self.grants() if grant.key == key), None)
-
-    def of(self, server: str) -> Grant | None:
-        """The grant of the login to this address."""
-        return next((grant for grant in self.grants() if server in grant.servers), None)
 
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant of this user only."""
