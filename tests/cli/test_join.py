@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from holdfast.config import load_config
+from holdfast.serve.client_context import IDLE_SECONDS, end_when_idle
 from holdfast.serve.inner_hub import served_part
 from holdfast.serve.join_address import try_lock
 from holdfast.serve.joiner import HubFinder, HubStart, JoinOptions
 from holdfast.serve.options import ServeConfig
-from holdfast.serve.shared_hub import IDLE_SECONDS, end_when_idle
 from holdfast.testing import FakeClock
 from tests.cli.in_process import Inside
 from tests.cli.serve_process import COMMAND, spawned
@@ -202,7 +202,7 @@ async def test_no_third_hub_starts_between_the_end_of_one_and_the_lock_of_its_su
 
 @pytest.mark.requirement("DX-8")
 async def test_a_hub_in_the_background_ends_when_its_time_without_use_is_over(home: JoinHome) -> None:
-    hasty = COMMAND[-1].replace("from", "from holdfast.serve import shared_hub; shared_hub.IDLE_SECONDS = 0.0; from", 1)
+    hasty = COMMAND[-1].replace("from", "from holdfast.serve import client_context as c; c.IDLE_SECONDS = 0.0; from", 1)
     command = [*COMMAND[:-1], hasty, "serve", "--config", str(home.config), "--port", "0", "-v"]
     runtime = home.environ["XDG_RUNTIME_DIR"]
     async with spawned(command, home.folder, home.folder, XDG_RUNTIME_DIR=runtime, HOLDFAST_BACKGROUND="0 ") as hub:

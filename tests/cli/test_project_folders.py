@@ -20,7 +20,7 @@ from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from holdfast.hub.slot import SlotKey
-from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
+from holdfast.serve.client_context import FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.testing import FakeClock
 from tests.harness.joined import SERVER
 from tests.harness.web import serving

@@ -23,7 +23,7 @@ from holdfast.config.read import config_from_mapping
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from holdfast.hub.loader import Loader
-from holdfast.serve.announcement import tell_addresses
+from holdfast.serve.listening import tell_addresses
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned

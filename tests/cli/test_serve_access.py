@@ -26,7 +26,7 @@ import pytest
 import trustme
 
 from holdfast.files import replace_file
-from holdfast.serve.announcement import keep_state_private
+from holdfast.serve.listening import keep_state_private
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.run import allowed_hosts
 from holdfast.testing import StdioServer

@@ -17,8 +17,8 @@ from holdfast.control.control_client import ControlClient
 from holdfast.control.hub_finder import RunningHub, find_hub, running_hubs
 from holdfast.errors import UsageError
 from holdfast.files import replace_file
-from holdfast.serve.listening_socket import bind
-from holdfast.serve.tokens import control_token
+from holdfast.serve.hub_secrets import control_token
+from holdfast.serve.listening import bind
 from holdfast.testing import StdioServer
 from tests.cli.command import Cli, cli
 from tests.cli.serve_process import PACKAGE, config, environment, run, served

@@ -21,7 +21,7 @@ from mcp import Client
 
 from holdfast.control.hub_finder import running_hubs
 from holdfast.files import replace_file
-from holdfast.serve.listening_socket import bind
+from holdfast.serve.listening import bind
 from holdfast.serve.takeover import handing_over
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned

@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.control.hub_finder import running_hubs
 from holdfast.files import replace_file
-from holdfast.serve.listening_socket import bind
+from holdfast.serve.listening import bind
 from holdfast.serve.supervisor import private_place
 from holdfast.serve.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.testing import HttpServer, StdioServer

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.config import config_from_mapping
 from holdfast.serve import supervisor as module, worker_process
-from holdfast.serve.listening_socket import bind
+from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.supervisor import ConnectionSpread, Supervisor, tell_when_ready
 from holdfast.serve.worker_link import (
@@ -50,7 +50,7 @@ while channel.send(b"{ALIVE}\\n"):
 
 CLOSED_TERMINAL = """
 import os, pty, sys
-from holdfast.serve.leave import leave_terminal
+from holdfast.serve.program import leave_terminal
 controller, terminal = pty.openpty()
 os.dup2(terminal, 1)
 os.close(controller)

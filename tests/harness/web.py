@@ -16,7 +16,7 @@ import uvicorn
 from holdfast.access.connections import ConnectionLimits, PeerUids
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.listener import HttpConnections
-from holdfast.serve.listening_socket import bind
+from holdfast.serve.listening import bind
 
 
 class _Server(uvicorn.Server):

@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.command_options import with_options_of
 from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
-from holdfast.config import Config
+from holdfast.config import Config, user_folders
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound
 from holdfast.serve import (
@@ -19,7 +19,6 @@ from holdfast.serve import (
     ServeConfig,
     WorkerLink,
     join_hub,
-    own_file,
     runs_in_background,
     start_serving,
 )
@@ -61,7 +60,8 @@ def serve(asked: ServeConfig) -> None:
 
 def _load(config: Path | None) -> Config | None:
     """The configuration to serve; None for the demo servers, if there is no file and none was named."""
-    if config is not None and runs_in_background(os.environ) and own_file(config, os.environ) and not config.exists():
+    own = [folder / "mcp.json" for folder in user_folders(os.environ)]
+    if config is not None and runs_in_background(os.environ) and config.absolute() in own and not config.exists():
         return Config(servers={}, source=config)  # the hub follows the file: it may be written later
     try:
         return load_trusted(config)

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from holdfast.config import UNIX, Config, ServerSpec
 from holdfast.core import is_loopback, nearest
 from holdfast.errors import HoldfastError, Problem, UsageError
-from holdfast.serve.listening_socket import bind
+from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig
 from holdfast.serve.program import config_in
 from holdfast.serve.worker_link import WorkerTask

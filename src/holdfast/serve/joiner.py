@@ -44,10 +44,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["BACKGROUND_VARIABLE", "CHILD_VARIABLE", "Conversation", "JoinOptions", "join_hub"]
+__all__ = ["BACKGROUND_VARIABLE", "CHILD_VARIABLE", "Conversation", "JoinOptions", "join_hub", "runs_in_background"]
 
 BACKGROUND_VARIABLE = "HOLDFAST_BACKGROUND"
 """Set for a hub that runs in the background: the descriptor of its lock, and the key of its address."""
+
+
+def runs_in_background(environ: Mapping[str, str]) -> bool:
+    """Whether a client started this hub, for all clients of its user."""
+    return BACKGROUND_VARIABLE in environ
+
 
 CHILD_VARIABLE = "HOLDFAST_CHILD"
 """Set for the servers of a hub, and for what they start."""

@@ -1,4 +1,4 @@
-"""How this program was started, how a person starts it again, and the configuration that it serves.
+"""How this program was started, how a person starts it again, its terminal, and the configuration that it serves.
 
 ``pipx`` and ``uv tool`` put a symbolic link on the PATH, so real paths are compared.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +24,20 @@ if TYPE_CHECKING:
     from holdfast.config import Config
     from holdfast.serve.options import Serving
 
-__all__ = ["anywhere", "config_in", "found_config", "here", "own_command", "program_stamp", "typed_command"]
+__all__ = [
+    "END_SIGNALS",
+    "anywhere",
+    "config_in",
+    "found_config",
+    "here",
+    "leave_terminal",
+    "on_terminal",
+    "own_command",
+    "program_stamp",
+    "typed_command",
+]
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def own_command() -> tuple[str, ...]:
@@ -68,6 +83,20 @@ def _path_of_shell(environ: Mapping[str, str]) -> str:
     if "UV" in environ and folders and _is_same(folders[0], str(Path(sys.prefix) / "bin")):
         folders = folders[1:]
     return os.pathsep.join(folders)
+
+
+def on_terminal() -> bool:
+    """Whether this runs on a terminal. There SIGHUP means that the terminal closed; elsewhere it means: reload."""
+    return os.isatty(2)
+
+
+def leave_terminal() -> None:
+    """If the terminal was closed, what is still printed goes nowhere: Python exits with 120 if its last write fails."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):  # a closed one is none any more
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 def here(arguments: Sequence[str], environ: Mapping[str, str]) -> Invocation:

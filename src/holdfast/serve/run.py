@@ -2,7 +2,7 @@
 
 The order of a start: the options and files are checked before (``start``); the state is opened; the hub dials its
 servers; the socket is accepted on, at once if this hub is the first one here, or when its servers have an outcome if it
-takes the place of another. The order of an end is in ``leave``.
+takes the place of another. The order of an end is in ``web_server``.
 
 What must hold: everything that runs belongs to one task group, whose end ends it. The listening socket is not closed
 before a successor accepts on it, or before no client should come any more.
@@ -60,27 +60,27 @@ from holdfast.front import (
 )
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
-from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
 from holdfast.serve.audit_start import Audited, audited, record_other_events
-from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part, without_itself
-from holdfast.serve.leave import Leaving, end_when_asked, on_terminal
-from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
-from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.program import found_config
-from holdfast.serve.project_folders import FolderClients, FolderUse, ProjectServers, project_folder_of
-from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
-from holdfast.serve.secret_files import CallerSecrets, SecretFiles
-from holdfast.serve.shared_hub import (
+from holdfast.serve.client_context import (
     IDLE_SECONDS,
     ClientVariables,
-    SharedPlace,
+    FolderClients,
+    FolderUse,
+    ProjectServers,
     end_when_idle,
-    runs_in_background,
-    shared_place,
+    project_folder_of,
 )
+from holdfast.serve.hub_secrets import CallerSecrets, SecretFiles
+from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part, without_itself
+from holdfast.serve.joiner import runs_in_background
+from holdfast.serve.listening import Announcement, SharedPlace, keep_state_private, shared_place, tell_addresses
+from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
+from holdfast.serve.options import ServeConfig, Serving
+from holdfast.serve.program import found_config, on_terminal
+from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
 from holdfast.serve.takeover import handing_over
-from holdfast.serve.telemetry import keep_log, log_faults_in_lines
-from holdfast.serve.web_server import HubWebServer
+from holdfast.serve.telemetry import keep_log, log_faults_in_lines, mask_in_log
+from holdfast.serve.web_server import HubWebServer, Leaving, end_when_asked
 from holdfast.serve.worker_link import WorkerLink
 from holdfast.wire import raise_descriptor_limit, share_receive_room
 
@@ -191,7 +191,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         note, place = Announcement(serving, config), shared_place(serving)
         joined = _join_server(front, place, reloader, folders, admin)
         leaving = Leaving(serving, server, front, admin, note, joined)
-        files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note)
+        files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note, mask=mask_in_log)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, reloader, files)

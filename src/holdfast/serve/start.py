@@ -19,12 +19,12 @@ from urllib.parse import unquote, urlsplit
 from holdfast.config import Config, load_config
 from holdfast.core import command_line, is_loopback
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.serve.hub_secrets import caller_token, control_token, local_token, read_token, uid_of
 from holdfast.serve.inner_hub import bind_for_hubs, served_part
-from holdfast.serve.listening_socket import bind, inherited_socket
+from holdfast.serve.joiner import runs_in_background
+from holdfast.serve.listening import bind, inherited_socket
 from holdfast.serve.options import ServeConfig, Serving, endpoint_url
-from holdfast.serve.shared_hub import runs_in_background
 from holdfast.serve.takeover import Predecessor, find_predecessor
-from holdfast.serve.tokens import caller_token, control_token, local_token, read_token, uid_of
 from holdfast.serve.worker_link import WorkerLink
 
 __all__ = ["require_credentials_beyond_loopback", "start_serving"]

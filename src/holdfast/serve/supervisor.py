@@ -53,15 +53,18 @@ from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
 from holdfast.hub import sleep_until_poll
-from holdfast.serve.announcement import Announcement, keep_state_private, tell_addresses
-from holdfast.serve.leave import END_SIGNALS, leave_terminal, on_terminal
-from holdfast.serve.listening_socket import notify_successor
+from holdfast.serve.hub_secrets import read_token
+from holdfast.serve.listening import (
+    Announcement,
+    keep_state_private,
+    notify_successor,
+    shared_place,
+    tell_addresses,
+)
 from holdfast.serve.options import Serving
-from holdfast.serve.program import found_config
-from holdfast.serve.shared_hub import shared_place
+from holdfast.serve.program import END_SIGNALS, found_config, leave_terminal, on_terminal
 from holdfast.serve.takeover import handing_over
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
-from holdfast.serve.tokens import read_token
 from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, STDIO_NUMBER, SUCCEED, WorkerTask
 from holdfast.serve.worker_process import RestartDelays, StdioProcess, WorkerProcess, start_worker
 

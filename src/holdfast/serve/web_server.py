@@ -1,13 +1,28 @@
-"""The web server of a hub: its listening sockets, and an end that we decide.
+"""The web server of a hub: its listening sockets, how it begins with others, and how it ends.
 
-Connections come by an ``Acceptor``, which knows the limits, the peer's uid and TLS. ``HttpConnections`` owns those
-that are open. The order of an end is that of ``leave``: stop accepting, serve what is open, then close.
+Connections come by an ``Acceptor``, which knows the limits, the peer's uid and TLS. ``HttpConnections`` owns those that
+are open.
+
+Theory of operation, for the end. A hub leaves for one of two reasons:
+
+- **A signal, or its supervisor says so** (``Leaving.drain``). It is not ready any more, so that a balancer sends no new
+  clients; it serves all for the lame-duck time; it stops accepting; then the calls in flight have their time. At the
+  second signal they are cut.
+- **A successor accepts connections** (``Leaving.succeeded``). The address is already served, so there is no lame duck:
+  it withdraws its announcement, stops accepting, and serves what is connected until that closes.
+
+The order is the same in both: stop accepting, serve what is open, then close. What must never happen: a socket is
+closed with accepted connections in its queue, or a call is cut before its time although no second signal came.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 from starlette.applications import Starlette
@@ -15,8 +30,20 @@ from starlette.applications import Starlette
 from holdfast.access import ConnectionLimits, PeerUids
 from holdfast.front import Acceptor, HttpConnections, ServerTls
 from holdfast.serve.inner_hub import HubListener
+from holdfast.serve.listening import notify_successor
+from holdfast.serve.program import END_SIGNALS, leave_terminal, on_terminal
 
-__all__ = ["HubWebServer"]
+if TYPE_CHECKING:
+    from holdfast.control import ControlServer
+    from holdfast.front import Front, JoinServer
+    from holdfast.hub import Hub
+    from holdfast.serve.listening import Announcement
+    from holdfast.serve.options import Serving
+    from holdfast.serve.worker_link import WorkerLink
+
+__all__ = ["HubWebServer", "Leaving", "end_when_asked"]
+
+log = logging.getLogger("holdfast.serve")
 
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
@@ -125,3 +152,176 @@ class HubWebServer:
             await anyio.sleep(CONNECTED_SECONDS)
         for server in self._servers:
             await server.disconnected()
+
+
+# The beginning and the end.
+
+STDIO_SECONDS = 5.0
+"""How long the process of the stdio servers waits for them before it serves the workers: one may take minutes."""
+MOVED_SECONDS = 5.0
+"""How long that process waits, when it ends, for the workers to wait for the next one."""
+READY_SECONDS = 60.0
+"""How long a successor waits for its servers before it takes over."""
+
+
+class Leaving:
+    """The end of a hub over HTTP, step by step."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        server: HubWebServer,
+        front: Front,
+        admin: ControlServer,
+        note: Announcement,
+        joined: JoinServer | None = None,
+    ) -> None:
+        self._hub = front.hub
+        self._serving = serving
+        self._server = server
+        self._front = front
+        self._admin = admin
+        self._note = note
+        self._joined = joined
+        self._starting: anyio.CancelScope | None = None
+
+    async def wait_until_ready(self, hub: Hub) -> None:
+        """In a hub that takes the place of another: accept when the servers have an outcome."""
+        worker = self._serving.worker
+        if _runs_stdio(worker):
+            # The workers wait in the queue of its socket meanwhile, and see its servers as they are.
+            await hub.ready(STDIO_SECONDS)
+            return
+        if self._serving.predecessor is None and (worker is None or not worker.task.waits):
+            return
+        ready = False
+        with anyio.CancelScope() as self._starting:
+            ready = await hub.ready(READY_SECONDS)
+        if not ready and not self._starting.cancel_called:
+            log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
+        self._front.accepted = True
+
+    async def be_ready_with_others(self, hub: Hub) -> None:
+        """In a worker that starts with others: be ready when all of them are, as one hub."""
+        worker = self._serving.worker
+        if worker is None or not worker.task.together:
+            return
+        self._front.is_told_ready = True
+        await hub.ready()
+        worker.ready()
+        await worker.all_ready.wait()
+        self._front.accepted = True
+
+    async def drain(self, seconds: float) -> bool:
+        """Leave because of a signal; False if some calls did not finish in time."""
+        self._admin.drains()
+        self._front.retire()
+        if self._starting is not None:
+            self._starting.cancel()
+        worker = self._serving.worker
+        if self._serving.lame_duck and (worker is None or not worker.is_orphan):
+            log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
+            await anyio.sleep(self._serving.lame_duck)
+        self._stop_accepting()
+        log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._let_joined_go, seconds)
+            finished = await self._front.drain(seconds)
+            log.debug("the requests over HTTP are done: %s", finished)
+        if _runs_stdio(worker):
+            # A worker may have sent a request before it learned of this end. It is refused, and not cut.
+            with anyio.move_on_after(MOVED_SECONDS):
+                await self._server.disconnected()
+        return finished
+
+    async def succeeded(self, pid: int = 0) -> None:
+        """Leave because a successor accepts connections: what is still connected here is served until it closes."""
+        log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
+        self._note.withdraw()
+        self._front.retire()
+        self._stop_accepting()
+        self._front.move_streams()
+        self._admin.close()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._let_joined_go, self._serving.leave_seconds)
+            with anyio.move_on_after(self._serving.leave_seconds):
+                await self._server.disconnected()
+        if not await self._front.drain(self._serving.options.drain):
+            log.warning("some calls did not finish within %g s, and are cut", self._serving.options.drain)
+        self.end()
+
+    async def _let_joined_go(self, seconds: float) -> None:
+        """Clients that joined go to the next hub when they have their answers."""
+        if self._joined is not None and not await self._joined.leave(seconds):
+            log.warning("some clients that joined had no answer after %g s, and are cut off", seconds)
+
+    def _stop_accepting(self) -> None:
+        self._server.stop_accepting()
+        if self._serving.worker is not None:
+            self._serving.worker.closed()
+
+    def end(self) -> None:
+        """Close what is left."""
+        self._admin.close()
+        self._server.end()
+
+
+Drain = Callable[[float], Awaitable[bool]]
+
+
+async def end_when_asked(drain: Drain, seconds: float, end: Callable[[], None], link: WorkerLink | None = None) -> None:
+    """At the first signal, drain and end. At the second, end at once.
+
+    A worker's supervisor can ask for both. A terminal or systemd may send the same signal to both of them: so what the
+    supervisor asks does not count as a signal.
+    """
+    leave, cut = anyio.Event(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        # The workers may need the stdio servers after a signal to all processes: the supervisor says when they end.
+        tasks.start_soon(*(_ignore_signals,) if _runs_stdio(link) else (_follow_signals, leave, cut))
+        if link is not None:
+            tasks.start_soon(_follow_supervisor, link, leave, cut)
+        await leave.wait()
+        async with anyio.create_task_group() as both:
+            both.start_soon(_drained, drain, seconds, both.cancel_scope)
+            await cut.wait()
+            orphan = link is not None and link.is_orphan
+            log.warning("%s: the calls in flight are cut", "the supervisor is gone" if orphan else "second signal")
+            both.cancel_scope.cancel()
+        end()
+        tasks.cancel_scope.cancel()
+
+
+async def _follow_signals(leave: anyio.Event, cut: anyio.Event) -> None:
+    hangup = (signal.SIGHUP,) if on_terminal() else ()
+    with anyio.open_signal_receiver(*END_SIGNALS, *hangup) as signals:
+        if await anext(signals) == signal.SIGHUP:
+            leave_terminal()
+        leave.set()
+        await anext(signals)
+        cut.set()
+
+
+def _runs_stdio(link: WorkerLink | None) -> bool:
+    return link is not None and link.task.runs_stdio
+
+
+async def _ignore_signals() -> None:
+    with anyio.open_signal_receiver(*END_SIGNALS) as signals:
+        async for _ in signals:
+            pass
+
+
+async def _follow_supervisor(link: WorkerLink, leave: anyio.Event, cut: anyio.Event) -> None:
+    await link.asked_to_leave.wait()
+    leave.set()
+    await link.asked_to_end.wait()
+    cut.set()
+
+
+async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:
+    if not await drain(seconds):
+        log.warning("some calls did not finish within %g s, and are cut", seconds)
+    done.cancel()

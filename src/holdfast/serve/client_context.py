@@ -1,10 +1,10 @@
-"""The folders that clients work in, and the servers that run once for each of them (DX-9).
+"""What the clients of a hub bring with them: the folder that they work in, and their variables.
 
-Theory of operation. A server with ``"scope": "project"`` is a definition: what runs is a copy of it for each folder,
-with an id of its own (``SlotKey``), and that folder as its working folder and as ``${workspaceFolder}``. A project file
-that its user trusts (SEC-8) gives its folder further servers. The copies are servers of the hub like all others: they
-are part of its configuration while the folder has a client. So they start, heal and are shown as all others do; each
-endpoint lists those of its own folder alone (``endpoint.view``).
+Theory of operation, for folders (DX-9). A server with ``"scope": "project"`` is a definition: what runs is a copy of it
+for each folder, with an id of its own (``SlotKey``), and that folder as its working folder and as
+``${workspaceFolder}``. A project file that its user trusts (SEC-8) gives its folder further servers. The copies are
+servers of the hub like all others: they are part of its configuration while the folder has a client. So they start,
+heal and are shown as all others do; each endpoint lists those of its own folder alone (``endpoint.view``).
 
 - ``ProjectServers`` says what the configuration is for the folders that are in use.
 - ``FolderClients`` knows which folders are in use. The configuration is read again when that changes. A folder that its
@@ -12,13 +12,20 @@ endpoint lists those of its own folder alone (``endpoint.view``).
 
 What must never happen: that a folder is chosen from afar, that a file counts that its user did not trust, or that a
 copy is shown in another folder. The variables of a folder's first client count for its servers, while it is in use.
+
+Theory of operation, for variables (DX-8). ``ClientVariables`` completes the environment of a hub that the clients of a
+user share. A hub that a desktop program started knows neither the PATH of a shell nor its keys; a client that was
+started there brings them. They fill gaps and never replace a value: a server must not change under the clients that use
+it. They are in memory alone. Two clients that disagree are told.
+
+``end_when_idle`` is for a hub in the background: the last client that leaves must not leave it behind for ever.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,14 +33,23 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-import holdfast.hub  # a supervisor imports this module: only a hub needs the slots
-from holdfast.config import PROJECT_FILES, Config, ServerSpec, TrustStore, read_file
+from holdfast.config import PROJECT_FILES, Config, ServerSpec, TrustStore, read_config, read_file, summarize
+from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError, UntrustedConfig
+from holdfast.hub import SlotKey
 
 if TYPE_CHECKING:
-    from holdfast.hub import Clock
+    from holdfast.hub import Clock, Hub
 
-__all__ = ["FolderClients", "FolderUse", "ProjectServers", "project_folder_of"]
+__all__ = [
+    "IDLE_SECONDS",
+    "ClientVariables",
+    "FolderClients",
+    "FolderUse",
+    "ProjectServers",
+    "end_when_idle",
+    "project_folder_of",
+]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -108,7 +124,7 @@ class ProjectServers:
             own = {}  # the hub keeps what it has, and says why
         found = {name: own[name] for name in projects if name in own} | self._of_project_file(folder, environ)
         for name, one in found.items():
-            key = holdfast.hub.SlotKey(name, "folder", folder)
+            key = SlotKey(name, "folder", folder)
             yield replace(one, id=key.id, scope="project", folder=folder, configured_as=name)
 
     def _of_project_file(self, folder: str, environ: Mapping[str, str]) -> dict[str, ServerSpec]:
@@ -210,3 +226,140 @@ class FolderClients:
 
     def __repr__(self) -> str:
         return f"<FolderClients { ({folder: use.clients for folder, use in self._servers.in_use.items()}) }>"
+
+
+# The variables of clients.
+
+MOST_FILES: Final = 100
+"""Of so many files it is known which variables they use. Each client has up to three of its own."""
+
+
+class ClientVariables:
+    """The variables that the configuration names, from the hub's own environment and from its clients."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        file: Path,
+        *,
+        reload: Callable[[], Awaitable[object]],
+        findings: MutableMapping[str, str],
+        found: Callable[[str], None],
+        environ: MutableMapping[str, str],
+    ) -> None:
+        """``reload`` reads the configuration again. ``findings`` are shown with the servers; ``found`` tells of one."""
+        self._hub = hub
+        self._file = file
+        self._reload = reload
+        self._findings = findings
+        self._found = found
+        self._environ = environ
+        self._given_by: dict[str, str] = {}
+        """The client that brought a variable."""
+        self._read: dict[Path, tuple[tuple[int, int, int], dict[str, tuple[str, ...]]]] = {}
+        """What files use, and the state of the file that it was read from: most clients come between two changes."""
+
+    async def wanted(self, folder: str) -> set[str]:
+        """The names that a client is asked for: those of the hub's file, and of the project file where it works."""
+        files = [self._file, *(Path(folder) / name for name in PROJECT_FILES if folder)]
+        used = [await self._used_by(file) for file in files]
+        return {"PATH", *(name for one in used for names in one.values() for name in names)}
+
+    async def offer(self, client: str, variables: Mapping[str, str]) -> None:
+        """What a client has of them: it fills gaps, and replaces nothing."""
+        used = await self._used_by(self._file)
+        known = {name for names in used.values() for name in names}
+        fresh = False
+        for name, value in variables.items():
+            if name == "PATH" or name not in known or "\0" in value:
+                continue
+            if name not in self._environ:
+                self._environ[name] = value
+                self._given_by[name] = client
+                fresh = True
+            elif self._environ[name] != value:
+                self._report(name, client, [server for server, names in used.items() if name in names])
+        if self._extend_path(str(variables.get("PATH", ""))):
+            self._look_for_commands()
+        if fresh:
+            await self._reload()
+
+    async def _used_by(self, file: Path) -> dict[str, tuple[str, ...]]:
+        """By server, the variables that a file uses. It is read again when it has changed."""
+        if (stamp := _stamp_of(file)) is None:
+            return {}
+        if (known := self._read.get(file)) is not None and known[0] == stamp:
+            return known[1]
+        used = await anyio.to_thread.run_sync(_variables_of, file)
+        if len(self._read) >= MOST_FILES:
+            self._read.clear()
+        self._read[file] = stamp, used
+        return used
+
+    def _extend_path(self, offered: str) -> bool:
+        """Add the folders that are missing, at the end: what a name means now, it means afterwards too."""
+        own = [one for one in self._environ.get("PATH", "").split(os.pathsep) if one]
+        more = [one for one in offered.split(os.pathsep) if one.startswith("/") and "\0" not in one]
+        added = [one for one in dict.fromkeys(more) if one not in own]
+        if added:
+            self._environ["PATH"] = os.pathsep.join([*own, *added])
+        return bool(added)
+
+    def _look_for_commands(self) -> None:
+        """Try the servers again whose command was not found."""
+        for slot in self._hub.registry.slots.values():
+            failed = slot.leases.failed_dial
+            seen = failed.evidence if failed is not None and slot.lease is None else None
+            if isinstance(seen, CommandUnusable) and seen.fault is CommandFault.NOT_FOUND:
+                slot.handle(on.ReconnectRequested())
+
+    def _report(self, name: str, client: str, servers: list[str]) -> None:
+        first = self._given_by.get(name, "the hub itself")
+        text = (
+            f"`{name}` has another value in {client} than in {first}, which came first and is used. "
+            "To use two values, give each client a configuration of its own"
+        )
+        for server in servers:
+            if self._findings.get(server) != text:
+                log.warning("%s: %s", server, text)
+            self._findings[server] = text
+            self._found(server)
+
+    def __repr__(self) -> str:
+        return f"<ClientVariables of {self._file}, from clients: {sorted(self._given_by)}>"
+
+
+def _stamp_of(file: Path) -> tuple[int, int, int] | None:
+    """What changes with the content of a file; None if there is no file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _variables_of(file: Path) -> dict[str, tuple[str, ...]]:
+    """By server, the variables that its definition uses."""
+    try:
+        return {one.name: one.variables for one in summarize(read_config(file))}
+    except ConfigError:
+        return {}
+
+
+IDLE_SECONDS: Final = 600.0
+"""How long a hub in the background stays without a client, a request or a call."""
+
+LOOK_SECONDS: Final = 5.0
+"""How often it looks."""
+
+
+async def end_when_idle(clock: Clock, uses: Callable[[], object], busy: Callable[[], bool]) -> None:
+    """Return when nothing has used the hub for long.
+
+    ``uses`` is something that changes with each use; ``busy`` says whether something goes on now.
+    """
+    seen, since = uses(), clock.now()
+    while clock.now() - since < IDLE_SECONDS:
+        await clock.wait(anyio.Event(), clock.now() + LOOK_SECONDS)
+        if busy() or uses() != seen:
+            seen, since = uses(), clock.now()

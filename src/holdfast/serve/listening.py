@@ -1,0 +1,386 @@
+"""Where a hub listens, and who is told: the TCP socket, the place at which clients join, systemd, people and commands.
+
+The TCP socket is bound here, or inherited from systemd. ``takeover`` hands it to a successor.
+
+Each hub that serves a configuration file over HTTP also offers itself to ``serve --stdio`` (DX-8), if no other hub of
+that file does: it holds the lock of the address (``join_address``) and listens there. A hub that takes over listens as
+soon as it is ready, and gets the lock when the one before it has ended. Where the place cannot be had, the hub serves
+all the same, and says so.
+
+A hub is announced when it accepts connections, and not before: programs that read its addresses connect at once, and
+the hub before it may stop then. Commands find it by a private file, which has its control token.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path, PurePath
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+import anyio
+
+import holdfast.demo  # slow to import, and of the demo alone
+from holdfast._version import __version__
+from holdfast.config import state_folder
+from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
+from holdfast.core import Redactor, command_line, counted, plain
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.files import make_private
+from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
+from holdfast.serve.joiner import BACKGROUND_VARIABLE, runs_in_background
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+    from holdfast.serve.options import Serving
+
+__all__ = [
+    "Announcement",
+    "SharedPlace",
+    "bind",
+    "inherited_socket",
+    "keep_state_private",
+    "notify_ready",
+    "notify_successor",
+    "shared_place",
+    "tell_addresses",
+]
+
+log = logging.getLogger("holdfast.serve")
+
+FIRST_INHERITED = 3
+"""The descriptor of the first socket that systemd passes."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound and listens. Each error has a hint."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    except (socket.gaierror, UnicodeError) as exc:
+        raise HoldfastError(
+            f"the host `{host}` cannot be resolved", hint="use an address of this machine, for example --host 127.0.0.1"
+        ) from exc
+    # asyncio disables Nagle's algorithm only if the protocol is IPPROTO_TCP. Else an answer in two parts waits 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as exc:
+        listener.close()
+        _cannot_bind(host, port, str(address[0]), exc)
+    return listener
+
+
+def _cannot_bind(host: str, port: int, address: str, exc: OSError) -> NoReturn:
+    match exc.errno:
+        case errno.EADDRINUSE:
+            owner = _owner(port, address)
+            what = f"port {port} of {host} is in use{f' by {owner}' if owner else ''}"
+            first = "end that process" if owner else "a hub may already run there: end it"
+            hint = f"{first}, use another port, or --port 0 for a free one"
+        case errno.EACCES:
+            what, hint = f"no permission to use port {port}", "use a port above 1023"
+        case errno.EADDRNOTAVAIL:
+            what, hint = f"{host} is not an address of this machine", "use 127.0.0.1, or 0.0.0.0 for all addresses"
+        case _:
+            what, hint = f"cannot listen on {host}, port {port}: {exc.strerror}", "use another --host or --port"
+    raise HoldfastError(what, hint=hint) from exc
+
+
+PROC = Path("/proc")
+LISTENS = "0A"
+"""The state of a listening socket, as ``/proc/net/tcp`` has it."""
+
+
+def _owner(port: int, address: str) -> str:
+    """The process that listens there; empty where the system does not tell, as for that of another user."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port, address)}
+    for folder in PROC.glob("[0-9]*/fd") if sockets else ():
+        with suppress(OSError):  # a process of another user, or one that just ended
+            if any(os.readlink(one) in sockets for one in folder.iterdir()):  # noqa: PTH115 - the target is no path
+                return f"process {folder.parent.name} (`{_program(folder.parent)}`)"
+    return ""
+
+
+def _listening(port: int, address: str) -> Iterator[str]:
+    """The inodes of the listening sockets that have this port at this address, or at all addresses."""
+    wanted = ipaddress.ip_address(address.partition("%")[0])
+    for table in ("tcp", "tcp6"):
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = (PROC / "net" / table).read_text().splitlines()[1:]
+        for _, local, _, state, *_, inode in (line.split()[:10] for line in lines):
+            host, _, number = local.partition(":")
+            if state == LISTENS and int(number, 16) == port:
+                found = _from_kernel(host)
+                if found == wanted or found.is_unspecified or wanted.is_unspecified:
+                    yield inode
+
+
+def _from_kernel(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address of ``/proc/net/tcp``: words of four bytes, each in the order of the machine."""
+    words = [int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8)]
+    found = ipaddress.ip_address(b"".join(words))
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _program(process: Path) -> str:
+    """What runs: the program, and its script, module or command. More of a command line may hold a secret."""
+    words = (process / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
+    named = [PurePath(words[0]).name, *words[1 : 3 if words[1:2] == ["-m"] else 2]]
+    return Redactor().mask(plain(" ".join(word for word in named if word == "-m" or not word.startswith("-"))))
+
+
+def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """The listening socket that systemd passes to this process; None if there is none.
+
+    The variables are removed, so that no child process takes the socket for its own.
+    """
+    meant, count = environ.get("LISTEN_PID") == str(os.getpid()), environ.get("LISTEN_FDS", "")
+    if not meant:
+        return None
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        environ.pop(name, None)
+    if count != "1":
+        raise UsageError(f"systemd passes {count} sockets", hint="the socket unit must have exactly one ListenStream")
+    listener = socket.socket(fileno=FIRST_INHERITED)
+    listener.set_inheritable(False)
+    if listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
+        raise UsageError("systemd passes a socket that is not TCP", hint="write ListenStream=127.0.0.1:4653")
+    return listener
+
+
+def notify_ready(environ: Mapping[str, str]) -> None:
+    """Tell systemd that the hub listens (``Type=notify``). Does nothing without systemd."""
+    _notify(environ, "READY=1")
+
+
+def notify_successor(environ: Mapping[str, str], pid: int) -> None:
+    """Tell systemd which process is the hub from now on. It believes that only of a process of the same unit."""
+    _notify(environ, f"MAINPID={pid}")
+
+
+def _notify(environ: Mapping[str, str], message: str) -> None:
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+        notify.send(message.encode())
+
+
+# The place at which clients join.
+
+LOCK_SECONDS: Final = 0.2
+"""How often a hub that took over looks whether the one before it has ended."""
+
+
+class SharedPlace:
+    """The address at which clients join, and the lock that says whose it is."""
+
+    def __init__(
+        self, address: JoinAddress, lock: int | None, given: int | None, *, is_supervised: bool = False
+    ) -> None:
+        """``is_supervised`` if another process holds the lock, and outlives this one."""
+        self._address = address
+        self._is_supervised = is_supervised
+        self._lock = lock
+        """The lock of the hub; None while the hub before this one has it."""
+        self._given = given
+        """The lock of one that takes over, which keeps others from doing the same."""
+        self._inode = 0
+
+    @classmethod
+    def find(cls, config: Path, environ: MutableMapping[str, str], *, takes_over: bool) -> SharedPlace | None:
+        """The place of the hub that serves this file; None if another hub has it, or there is none."""
+        number, _, key = environ.get(BACKGROUND_VARIABLE, "").partition(" ")
+        given = int(number) if number.isdigit() and int(number) > 2 else None
+        try:
+            address = JoinAddress.of(str(config), (), environ)
+            address = address.with_key(key) if key else address
+            if given is not None:
+                environ[BACKGROUND_VARIABLE] = f"0 {key}"  # a successor of this hub has no such descriptor
+                is_lock = os.fstat(given).st_ino == os.stat(address.lock).st_ino  # noqa: PTH116 - a text
+                return cls(address, given if is_lock else None, None if is_lock else given)
+            lock = try_lock(address.lock)
+        except (JoinRefused, OSError) as exc:
+            log.info("no client can join this hub: %s", exc)
+            return None
+        return cls(address, lock, None) if lock is not None or takes_over else None
+
+    @classmethod
+    def supervised(cls, config: Path, environ: Mapping[str, str]) -> SharedPlace | None:
+        """The place of a worker, whose supervisor holds the lock; None if there is no such place."""
+        try:
+            return cls(JoinAddress.of(str(config), (), environ), None, None, is_supervised=True)
+        except JoinRefused as exc:
+            log.info("no client can join this hub: %s", exc)
+            return None
+
+    def listen(self) -> socket.socket | None:
+        """Listen for clients from now on; None if that is not possible."""
+        try:
+            listener = self._address.listen()
+            self._inode = os.stat(self._address.path).st_ino  # noqa: PTH116 - a text
+        except OSError as exc:
+            log.warning("no client can join this hub: %s", exc)
+            return None
+        return listener
+
+    async def follow(self) -> None:
+        """Get the lock when the hub before this one has ended."""
+        while self._lock is None and not self._is_supervised:
+            with suppress(OSError):
+                self._lock = try_lock(self._address.lock)
+            if self._lock is None:
+                await anyio.sleep(LOCK_SECONDS)
+        if self._given is not None:
+            os.close(self._given)
+            self._given = None
+
+    def close(self) -> None:
+        """Take the name away, unless a successor has it. The lock stays until this process ends."""
+        with suppress(OSError):
+            if os.stat(self._address.path).st_ino == self._inode:  # noqa: PTH116 - a text
+                os.unlink(self._address.path)  # noqa: PTH108 - a text
+
+    def __repr__(self) -> str:
+        return f"<SharedPlace {self._address.key} {'locked' if self._lock is not None else 'waits for its lock'}>"
+
+
+def shared_place(serving: Serving) -> SharedPlace | None:
+    """Where clients of this user join this hub; None for one that serves a part of its file, or no file."""
+    options, worker, config = serving.options, serving.worker, serving.config
+    if config is None or config.source is None or serving.is_demo:
+        return None
+    if worker is not None:
+        return SharedPlace.supervised(config.source, os.environ) if worker.task.joins else None
+    if not runs_in_background(os.environ) and (options.only or options.listen_hubs is not None):
+        return None
+    return SharedPlace.find(config.source, os.environ, takes_over=serving.predecessor is not None)
+
+
+# Who is told.
+
+
+def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[], str]) -> None:
+    """Print the addresses on stdout, because programs wait for them; log the rest.
+
+    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends. The hub
+    before this one may stop when the addresses are printed.
+    """
+    base = serving.url.removesuffix("/mcp")
+    code = f"#code={sign_in_code()}" if sys.stdout.isatty() else ""
+    sys.stdout.write(
+        f"MCP endpoint: {serving.url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+    )
+    sys.stdout.flush()
+    if serving.predecessor is not None:
+        serving.predecessor.ready()
+    notify_ready(os.environ)
+    workers = serving.options.worker_count
+    by = f" with {counted(workers, 'worker')}" if workers > 1 else ""
+    log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)
+    log.info("if a server does not start, run: %s", command_line("doctor"))
+    if serving.is_demo:
+        _tell_of_demo(serving.url)
+    if serving.open_to:
+        log.info("%s may call the hub, and use the credentials in that file", serving.open_to)
+    if serving.needs_name:
+        log.info("requests from other machines are refused until --allow-host NAME gives the host that they ask for")
+
+
+def _tell_of_demo(url: str) -> None:
+    try:
+        _, controlled = holdfast.demo.running_demo()
+    except HoldfastError:  # another one that ended in this moment, and this one has no record
+        controlled = url
+    if controlled == url:
+        log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
+    else:
+        log.info("another demo runs at %s: `%s` shows that one until it ends", controlled, command_line("demo"))
+
+
+class Announcement:
+    """Lets this user's commands find the hub while the block runs."""
+
+    def __init__(self, serving: Serving, config: Config) -> None:
+        source, certificate = config.source, serving.options.tls_cert
+        self._found = RunningHub(
+            url=serving.url.removesuffix("/mcp"),
+            token=serving.control_token,
+            pid=os.getpid(),
+            started=time.time(),
+            config=str(source.absolute()) if source is not None else "",
+            version=__version__,
+            certificate=str(certificate.absolute()) if certificate is not None else "",
+            wants_certificate=serving.options.tls_client_ca is not None,
+            background=runs_in_background(os.environ),
+        )
+        self._stack = ExitStack()
+        self._withdrawn = False
+
+    def __enter__(self) -> Self:
+        self._register()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def at(self, handover: str) -> Self:
+        """Name the Unix socket at which a successor gets the listening socket."""
+        self._found = replace(self._found, handover=handover)
+        return self
+
+    def withdraw(self) -> None:
+        """Let commands find the successor; nothing is announced any more."""
+        self._withdrawn = True
+        self._stack.close()
+
+    def change_token(self, token: str) -> None:
+        """Let commands find the new control token."""
+        self._found = replace(self._found, token=token)
+        self._register()
+
+    def _register(self) -> None:
+        if self._withdrawn:
+            return
+        try:
+            self._stack.enter_context(registered(self._found))
+        except OSError as exc:
+            log.warning(
+                "commands cannot find this hub (%s): set %s for both, and give them --url %s",
+                exc,
+                TOKEN_VARIABLE,
+                self._found.url,
+            )
+
+
+def keep_state_private(environ: Mapping[str, str]) -> None:
+    """Correct the modes of the state folder that an earlier version wrote for everyone to read.
+
+    A folder of another user cannot be corrected: its owner can replace the files in it, so that is said.
+    """
+    folder = state_folder(environ)
+    with suppress(OSError):
+        owner = folder.stat().st_uid
+        if owner not in (os.geteuid(), 0):
+            log.warning(
+                "the state folder %s belongs to uid %d, who can replace its files: give it to you", folder, owner
+            )
+    if corrected := make_private(folder):
+        named = ", ".join(map(str, corrected[:3])) + (f" and {len(corrected) - 3} more" if len(corrected) > 3 else "")
+        log.warning("other users of this machine could read %s; only you can now", named)
