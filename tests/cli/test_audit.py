@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -20,7 +21,8 @@ from holdfast.access.audit_reader import AuditFilter, AuditReader
 from holdfast.access.audit_writer import AuditFiles, AuditRecord
 from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
-from holdfast.serve.audit_start import audited
+from holdfast.hub import AccessRefused, HubRecord
+from holdfast.serve.audit_start import MOST_REFUSALS, audited, record_other_events
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.testing import StdioServer
 from tests.access.test_audit import KEY, called
@@ -220,3 +222,21 @@ def test_records_are_shown_by_user_server_tool_and_outcome(inside: Inside, tmp_p
     assert json.loads(only.out)["principal"] == "bob"
     assert inside("audit", "--path", str(folder), "--since", "2026-01-01", "--outcome", "failed").out == ""
     assert inside("audit", "--path", str(folder), "--since", "yesterday").code == 2
+
+
+async def test_a_stranger_who_is_refused_often_does_not_fill_the_audit_and_the_rest_is_counted() -> None:
+    wall, sinks = [100.0], list[Callable[[HubRecord], None]]()
+    events: list[tuple[str, str, str]] = []
+    journal = SimpleNamespace(add_sink=lambda sink, calls: sinks.append(sink))
+    trail = SimpleNamespace(event=lambda kind, *, outcome, reason, **_: events.append((kind, outcome, reason)))
+    hub = SimpleNamespace(registry=SimpleNamespace(journal=journal))
+    record_other_events(cast("Any", trail), cast("Any", hub), wall=lambda: wall[0])
+    for _ in range(MOST_REFUSALS + 7):
+        sinks[0](AccessRefused(kind="unknown_user", source="192.0.2.1", at=0.0))
+    assert events == [("refusal", "refused", "unknown_user")] * MOST_REFUSALS
+    wall[0] += 1
+    sinks[0](AccessRefused(kind="unknown_user", source="192.0.2.1", at=1.0))
+    assert events[MOST_REFUSALS:] == [
+        ("refusal", "not recorded", "7 more in one second"),
+        ("refusal", "refused", "unknown_user"),
+    ]

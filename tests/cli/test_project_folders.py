@@ -20,6 +20,7 @@ from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from holdfast.hub.slot import SlotKey
+from holdfast.serve import client_context
 from holdfast.serve.client_context import FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.testing import FakeClock
 from tests.harness.joined import SERVER
@@ -102,6 +103,41 @@ async def test_the_servers_of_a_folder_end_a_moment_after_its_last_client_left(t
         assert not projects.in_use
         assert reloads == [2]
         tasks.cancel_scope.cancel()
+
+
+async def test_there_is_a_most_of_folders_in_use_and_those_that_are_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reload() -> None:
+        pass
+
+    monkeypatch.setattr(client_context, "MOST_FOLDERS", 2)
+    projects = ProjectServers(_config(tmp_path), {}, _as_it_is)
+    clients = FolderClients(projects, reload, FakeClock())
+    assert await clients.enter("/a", {})
+    assert await clients.touch("/b")
+    assert not await clients.enter("/c", {})
+    assert not await clients.touch("/c")
+    assert await clients.enter("/b", {}), "it is in use already"
+    assert sorted(projects.in_use) == ["/a", "/b"]
+
+
+async def test_a_project_file_that_is_too_large_is_not_used_although_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    folder = tmp_path / "project"
+    folder.mkdir()
+    theirs = _config(folder, theirs={"command": "x"})
+    TrustStore(environ).trust(theirs, theirs.read_bytes())
+    own = _config(tmp_path, mine={"command": "x"})
+    projects = ProjectServers(own, environ, _as_it_is)
+    projects.in_use[str(folder)] = FolderUse(clients=1)
+    copy = SlotKey("theirs", "folder", str(folder)).id
+    assert copy in projects.of(load_config(own)).servers
+    monkeypatch.setattr(client_context, "LARGEST_FILE", theirs.stat().st_size - 1)
+    assert copy not in projects.of(load_config(own)).servers
+    assert "too large for a project file" in caplog.text
 
 
 @pytest.mark.parametrize("is_local", [True, False])
