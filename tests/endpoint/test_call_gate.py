@@ -22,8 +22,12 @@ from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config.read import config_from_mapping
 from holdfast.config.settings import ApprovalSettings
 from holdfast.core.breaker import BreakerState
+from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.call_gate import argument_hash
-from holdfast.errors import NotApproved
+from holdfast.endpoint.clients import Call, Client as HubClient
+from holdfast.endpoint.message import read_message
+from holdfast.endpoint.view import View
+from holdfast.errors import CallForbidden, HoldfastError, NotApproved
 from holdfast.front.app import create_app
 from holdfast.hub.call_approvals import (
     MOST_OF_CALLER,
@@ -34,6 +38,7 @@ from holdfast.hub.call_approvals import (
 )
 from holdfast.hub.hub import Hub
 from tests.access.test_audit import KEY
+from tests.endpoint.test_exchange import Recorded
 from tests.endpoint.test_first_list import slow_server
 from tests.harness.served_hub import Era, Person, Served, front, text_of
 from tests.harness.waiting import came_true
@@ -555,3 +560,22 @@ async def test_a_name_that_is_a_guess_leads_to_no_tool_that_was_not_judged(ada: 
     (guessed,) = answers
     assert "sunny" not in guessed
     assert "make the call again" in guessed
+
+
+@pytest.mark.requirement("SEC-14")
+@pytest.mark.parametrize(("effect", "refusal"), [("deny", CallForbidden), ("ask", NotApproved)])
+async def test_a_call_that_waited_for_its_server_is_judged_by_the_rules_of_now(
+    effect: str, refusal: type[HoldfastError]
+) -> None:
+    servers = {"o": {"url": "http://127.0.0.1:9/mcp", "enabled": False}}
+    async with Hub.from_config({"mcpServers": servers}) as hub:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {}}}
+        client = HubClient(View(hub), Recorded(), {}, modern=False, owner="one")
+        call = Call(await read_message(json.dumps(asked).encode()), client, Recorded(), version="", headers={})
+        call.to("o", call.params, repeatable=False)
+        gate = Broker(hub).gate
+        gate.check_again(call)
+        rules = {"rules": [{"effect": effect}], "default": "allow"}
+        await hub.apply(config_from_mapping({"mcpServers": servers, "holdfast": {"access": rules}}))
+        with pytest.raises(refusal, match="echo"):
+            gate.check_again(call)

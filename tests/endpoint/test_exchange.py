@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from mcp import MCPError
 from mcp_types import ErrorData
 
-from holdfast.endpoint import Broker, Call, Exchange, McpServer, Outlet, View, read_message
+from holdfast.endpoint import Broker, Call, Exchange, McpServer, Outlet, View, attribution, read_message
 from holdfast.hub import Hub
 from holdfast.wire import Bytes, Era, RawObject
 from tests.clients.raw import MODERN_META
@@ -266,4 +266,22 @@ async def test_an_exchange_says_in_a_debugger_what_is_under_way() -> None:
     await scene.request("a")
     assert repr(scene.exchange) == "<Exchange legacy local calls=['a'] <Questions open=[]>>"
     assert repr(scene.exchange.calls["a"]) == "<Call 'a' x/any to ? legacy in flight>"
+    await scene.end()
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_takes_no_more_subscriptions_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribution, "MAX_SUBSCRIPTIONS", 1)
+    scene = Scene("modern", on_a_pipe=True)
+    hub = scene.server.view.hub
+    scene.exchange = Exchange(McpServer(Broker(hub), View(hub)), scene.outlet, owner="pipe")
+    wanted = {"notifications": {"toolsListChanged": True}, "_meta": MODERN_META}
+    first, second = [
+        await scene.send({"id": key, "method": "subscriptions/listen", "params": wanted}) for key in IDS[:2]
+    ]
+    assert first.came == ["notifications/subscriptions/acknowledged"]
+    assert second.came == ["error"]
+    await scene.send({"method": "notifications/cancelled", "params": {"requestId": IDS[0]}})
+    third = await scene.send({"id": IDS[1], "method": "subscriptions/listen", "params": wanted})
+    assert third.came == first.came[:1], "the place of one that left is free"
     await scene.end()

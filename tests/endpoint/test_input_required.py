@@ -20,6 +20,7 @@ from tests.cli.serve_process import config, served
 from tests.clients.raw import MODERN_META
 from tests.harness import waiting
 from tests.harness.served_hub import Person, front
+from tests.harness.waiting import came_true
 from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +88,26 @@ async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, mon
         with pytest.raises(MCPError):
             await _request(client, first.request_state)
     assert clients.ASK_SECONDS > 0
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_one_call_more_than_may_wait_for_clients_is_refused_and_ends_at_its_server(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_calls, "MAX_PENDING", 1)
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "modern") as client,
+    ):
+        first = await _asked(client)
+        with pytest.raises(MCPError, match="too many calls wait"):
+            await _asked(client)
+        calls = served.app.state.front.broker.attribution.calls
+        with anyio.fail_after(10):
+            await came_true(lambda: len(calls) == 1)
+        result = await _request(client, first.request_state)
+    assert result.content[0].text == "red"
 
 
 @pytest.mark.requirement("HUB-7")

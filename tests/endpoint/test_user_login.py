@@ -16,7 +16,7 @@ from mcp.client import ClientRequestContext
 
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.control.server.server_logins import CLIENT_DOCUMENT
-from holdfast.endpoint.user_login import LINK_SECONDS, LoginLinks
+from holdfast.endpoint.user_login import LINK_SECONDS, PERSON_SECONDS, LoginLinks
 from holdfast.keys import KeyRing
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import Person, text_of
@@ -225,6 +225,17 @@ async def test_a_state_of_another_user_or_another_request_is_refused(peer: Guard
         for person, arguments in ((bob, {"server": "files"}), (ada, {"server": "files", "more": 1})):
             with pytest.raises(MCPError, match="requestState"):
                 await _raw(served, person, arguments, requestState=state)
+
+
+async def test_a_state_that_waited_longer_than_a_person_may_take_is_refused(
+    peer: Guarded, tokens: UserTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hub_of(per_user(peer), tokens, pages=True) as served:
+        first = await _raw(served, ada := Asked("ada"), {"server": "files"})
+        later = served.links.wall() + PERSON_SECONDS + 1
+        monkeypatch.setattr(served.links, "wall", lambda: later)
+        with pytest.raises(MCPError, match="requestState"):
+            await _raw(served, ada, {"server": "files"}, requestState=first["requestState"])
 
 
 async def _raw(served: UsersHub, person: Person, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
