@@ -436,3 +436,11 @@ async def test_requests_that_are_sent_ahead_are_read_and_served_in_turns(kind: s
             longest = await steps.longest_in(exchange)
     assert longest <= LONGEST_STEP, steps.what
     assert most < 1_000
+
+
+async def test_the_answer_to_a_head_request_has_no_body_and_the_connection_goes_on() -> None:
+    async with connected() as (reader, writer):
+        writer.write(b"HEAD /hello HTTP/1.1\r\nhost: h\r\n\r\nGET /hello HTTP/1.1\r\nhost: h\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"content-length: 5\r\n" in head
+        assert (await read_answer(reader))[1] == b"hello"
