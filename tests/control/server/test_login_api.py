@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
 
+from holdfast.control.server.server_logins import PendingLogins
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
 from tests.peers.guarded import Guarded, guarded
 
@@ -86,6 +87,17 @@ async def test_a_login_ends_with_its_reader_and_takes_no_answer_then(peer: Guard
                 if late.status_code == 409:
                     break
         assert "no login of `files` waits" in late.json()["error"]
+
+
+async def test_a_login_that_ends_leaves_the_answers_to_the_newer_one_of_its_server() -> None:
+    pending = PendingLogins()
+    with ExitStack() as older:
+        older.enter_context(pending.answers("files"))
+        with pending.answers("files") as answers:
+            older.close()
+            assert pending.answer("files", "http://x/?code=1")
+            assert answers.receive_nowait() == "http://x/?code=1"
+    assert not pending.answer("files", "http://x/?code=2")
 
 
 async def test_a_server_that_needs_no_login_gets_none(state_home: None) -> None:

@@ -37,6 +37,8 @@ import html
 import json
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode, urlsplit
@@ -394,19 +396,19 @@ class PendingLogins:
         answers.send_nowait(address)
         return True
 
-    def begin(self, server: str) -> MemoryObjectReceiveStream[str]:
-        """A login begins. An older one of the same server gets no more answers."""
+    @contextmanager
+    def answers(self, server: str) -> Iterator[MemoryObjectReceiveStream[str]]:
+        """What a login gets while the block runs. An older login of the same server gets no more answers."""
         send, receive = anyio.create_memory_object_stream[str](math.inf)
-        self._waiting[server] = send
-        return receive
-
-    def end(self, server: str, answers: MemoryObjectReceiveStream[str]) -> None:
-        """A login ended."""
-        send = self._waiting.get(server)
-        if send is not None and send.statistics().open_receive_streams == 1:
-            del self._waiting[server]
-            send.close()
-        answers.close()
+        with send, receive:
+            self._waiting[server] = send
+            try:
+                yield receive
+            finally:
+                # The older login may end after the newer one began: a page that is loaded again asks first, and its
+                # old connection is found closed later. Then the place belongs to the newer one.
+                if self._waiting.get(server) is send:
+                    del self._waiting[server]
 
 
 class _BrowserPrompt:
@@ -453,41 +455,32 @@ class LoginResponse(Response):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(end_with_reader, receive, tasks.cancel_scope)
                 tasks.start_soon(self._log_in, frames)
-                await self._write(news, send)
+                with suppress(anyio.EndOfStream):
+                    while True:
+                        part = KEEP_ALIVE
+                        with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                            part = await news.receive()
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
                 tasks.cancel_scope.cancel()
 
-    async def _write(self, news: MemoryObjectReceiveStream[bytes], send: Send) -> None:
-        """Write every frame until the login is over."""
-        while True:
-            part = KEEP_ALIVE
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
-                part = await news.receive()
-            over = part.startswith(_ENDS)
-            await send({"type": "http.response.body", "body": part, "more_body": not over})
-            if over:
-                return
-
     async def _log_in(self, frames: MemoryObjectSendStream[bytes]) -> None:
-        answers = self._pending.begin(self._spec.id)
-        try:
-            await log_in(
-                self._spec,
-                store=self._hub.registry.logins.store,
-                person=_BrowserPrompt(answers, frames),
-                scope=self._scope,
-                within=PERSON_SECONDS,
-            )
-            # The hub notices a new login by itself; asked, it does so at once and says whether it helped.
-            await self._hub.reconnect(self._spec.id)
-        except HoldfastError as error:
-            frames.send_nowait(_event("failed", ApiError(error=error.message, hint=error.hint)))
-        else:
-            frames.send_nowait(_event("done", ApiModel()))
-        finally:
-            self._pending.end(self._spec.id, answers)
-
-
-_ENDS = (b"id: 2\n",)
+        """Log in, write how it ended, and close the stream."""
+        with frames, self._pending.answers(self._spec.id) as answers:
+            try:
+                await log_in(
+                    self._spec,
+                    store=self._hub.registry.logins.store,
+                    person=_BrowserPrompt(answers, frames),
+                    scope=self._scope,
+                    within=PERSON_SECONDS,
+                )
+                # The hub notices a new login by itself; asked, it does so at once and says whether it helped.
+                await self._hub.reconnect(self._spec.id)
+            except HoldfastError as error:
+                frames.send_nowait(_event("failed", ApiError(error=error.message, hint=error.hint)))
+            else:
+                frames.send_nowait(_event("done", ApiModel()))
 
 
 def _event(name: str, model: ApiModel) -> bytes:
