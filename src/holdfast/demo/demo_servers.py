@@ -218,7 +218,7 @@ async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[DemoControl]:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
         control = DemoControl(Path(folder))
         control.create(pace=pace)
-        ports = {name: await stack.enter_async_context(_web(control, name)) for name in ("weather", "vault")}
+        ports = {name: await stack.enter_async_context(_web(control, name)) for name in _OVER_HTTP}
         control.put_on_ports(ports)
         yield control
 

@@ -33,8 +33,8 @@ import anyio.abc
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
-from holdfast.core import Redactor, is_loopback, mask_url
-from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, on_server, shell
+from holdfast.core import Redactor, command_line, is_loopback, mask_url
+from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, shell
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
 from holdfast.wire import INHERITED, Attempt, Dialer
@@ -255,7 +255,7 @@ class Tools:
     """What the checks use, shared by all servers."""
 
     dialer: Dialer
-    turnstile: DialLimit
+    dials: DialLimit
     starts: Starts
     settings: Settings
     resolve: Resolve
@@ -410,7 +410,7 @@ class Case:
     @property
     def again(self) -> str:
         """The command that checks this server again, alone."""
-        return on_server("doctor", self.id)
+        return command_line("doctor", server=self.id)
 
     @property
     def host(self) -> str:

@@ -65,7 +65,6 @@ from holdfast.doctor.report import (
     LiveState,
     ask_for,
     finding,
-    on_server,
     problem_finding,
     rename_edits,
     shell,
@@ -455,7 +454,7 @@ async def look_at_handshake(case: Case) -> Observation:
     began, crowded = anyio.current_time(), tools.starts.crowded_seconds
     try:
         seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)
-        await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.turnstile)
+        await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.dials)
     finally:  # also where the time of the check is over
         case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
     if not seen.version:
@@ -537,7 +536,7 @@ def _cut_names(case: Case, listed: Iterable[str]) -> Iterator[Finding]:
     if long := [name for name in listed if _ACCEPTED_NAME.fullmatch(name) and cutting_clients(spec.id, name)]:
         words = f"at /servers/{spec.id}/mcp, {_who_cut(spec.id, long)} cut or leave out {_some(long)}"
         text = "use it at /mcp, where the hub shortens these names; this command shows its tools"
-        yield finding("HF-TOOLS-LONG", words, text, on_server("tools", case.id))
+        yield finding("HF-TOOLS-LONG", words, text, command_line("tools", server=case.id))
 
 
 def _who_cut(server: str, names: list[str]) -> str:
@@ -601,7 +600,7 @@ async def look_at_hub(case: Case) -> Observation:
 
 def _difference(server: Server, *, failed: bool) -> Finding | None:
     """How the hub and this examination differ, with the command that makes the hub try again; None if they agree."""
-    again = on_server("reconnect", server.id)
+    again = command_line("reconnect", server=server.id)
     if server.breaker.state != "closed" and not failed:
         words = f"it works now, but calls to it through the hub fail: its breaker is {_spaced(server.breaker.state)}"
         reason = f" ({server.reason.rstrip('.')})" if server.reason else ""
@@ -616,7 +615,7 @@ def _difference(server: Server, *, failed: bool) -> Finding | None:
             return _differs(words, again)
         case ("disabled", False):
             words = "it works, but it is disabled in the hub"
-            return finding("HF-HUB-DISABLED", words, "to use it, enable it", on_server("enable", server.id))
+            return finding("HF-HUB-DISABLED", words, "to use it, enable it", command_line("enable", server=server.id))
         case ("transient" | "permanent" | "denied", False):
             reason = f": {server.reason.rstrip('.')}" if server.reason else ""
             words = (

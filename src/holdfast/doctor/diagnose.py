@@ -333,7 +333,7 @@ async def find_endpoint(case: Case) -> Endpoint | None:
 
     async def ask(number: int, endpoint: Endpoint) -> None:
         spec = replace(case.spec, url=endpoint.url, transport=endpoint.transport)
-        seen = await probe(spec, case.redactor, deadline).run(case.tools.dialer, case.tools.turnstile)
+        seen = await probe(spec, case.redactor, deadline).run(case.tools.dialer, case.tools.dials)
         if seen.version or _asks_for_credentials(seen):
             found[number] = replace(endpoint, asks_for_credentials=not seen.version)
 

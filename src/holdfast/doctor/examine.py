@@ -334,7 +334,7 @@ class Doctor:
         logins = Logins(store)
         return Tools(
             dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize, hub_tls=self._hub_tls),
-            turnstile=DialLimit(settings.load.concurrency, timers),
+            dials=DialLimit(settings.load.concurrency, timers),
             starts=Starts(DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=self._shortest / 2)),
             settings=settings,
             resolve=self._resolve,

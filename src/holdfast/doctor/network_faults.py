@@ -27,9 +27,19 @@ import anyio.abc
 from anyio.streams.tls import TLSAttribute, TLSStream
 from cryptography import x509
 
-from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, is_loopback, quoted, quoted_name
+from holdfast.core import (
+    NetworkFailure,
+    NetworkFault,
+    TimedOut,
+    TlsFailure,
+    TlsFault,
+    command_line,
+    is_loopback,
+    quoted,
+    quoted_name,
+)
 from holdfast.doctor.case import Case, Route
-from holdfast.doctor.report import Finding, finding, on_server, shell
+from holdfast.doctor.report import Finding, finding, shell
 
 __all__ = [
     "LISTENERS",
@@ -188,7 +198,7 @@ def silent(case: Case, seen: TimedOut) -> Finding:
         "HF-SILENT",
         f"no answer within {seen.after:g} s (waiting for {seen.doing})",
         "allow more time; if that helps, set `attemptTimeout` to that time, otherwise look at the server's log",
-        on_server("doctor", case.id, "--timeout", str(longer)),
+        command_line("doctor", server=case.id, options=("--timeout", str(longer))),
         edits=case.settings("load", limits),
     )
 

@@ -24,6 +24,7 @@ from holdfast.core import (
     Need,
     NeedKind,
     ProcessExit,
+    command_line,
     hint_for,
     need_of,
     quoted,
@@ -31,7 +32,7 @@ from holdfast.core import (
     telling_line,
 )
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
-from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
+from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
 from holdfast.wire import environment_of
 
 __all__ = ["ended", "missing_interpreter", "unusable"]
@@ -489,7 +490,7 @@ async def _withdrawn(end: _End, need: Need) -> Finding:
     if need.version and at is not None:
         return end.with_arg("HF-EXIT-WITHDRAWN", words, "use the current version", at, _package_in(end.args[at]))
     text = "use another server for this; this command removes this one from the file"
-    return end.finding("HF-EXIT-WITHDRAWN", words, text, on_server("remove", end.case.id))
+    return end.finding("HF-EXIT-WITHDRAWN", words, text, command_line("remove", server=end.case.id))
 
 
 async def _broken(end: _End, need: Need) -> Finding:

@@ -44,7 +44,6 @@ __all__ = [
     "check_names",
     "code_named",
     "finding",
-    "on_server",
     "own_findings",
     "problem_finding",
     "read_or_report",
@@ -174,11 +173,6 @@ def _position(edit: Edit) -> tuple[int, ...]:
 def ask_for(variable: str) -> str:
     """A command that reads a variable's value from the keyboard, so that it is not shown and not in the history."""
     return f"read -rs {variable} && export {variable}"
-
-
-def on_server(command: str, server: str, *options: str) -> str:
-    """A command of ours for one server."""
-    return command_line(command, server=server, options=options)
 
 
 def shell(*words: str) -> str:

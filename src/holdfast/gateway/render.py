@@ -187,9 +187,20 @@ SHOWN_FAULTS = 5
 _SCHEMA_NAME = re.compile(r"v?(\d+)\.(\d+)\.\d+\.config-schema\.json")
 
 
-def blocks(document: Mapping[str, Any]) -> Iterator[tuple[str, Document]]:
+def blocks(value: object, place: str = "") -> Iterator[tuple[str, Document]]:
     """Each ``extAuthz`` block of a document and its path; also each branch of a conditional block."""
-    yield from _blocks(document, "")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from blocks(item, f"{place}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            here = f"{place}.{key}" if place else str(key)
+            if key == "extAuthz" and isinstance(item, dict):
+                branches = item.get("conditional")
+                many = branches if isinstance(branches, list) else [item]
+                yield from ((here, branch) for branch in many if isinstance(branch, dict))
+            else:
+                yield from blocks(item, here)
 
 
 def complete(document: Document, family: Family, timeout: str) -> None:
@@ -255,21 +266,6 @@ def find_schema(release: Release, given: Path | None = None) -> Schema | None:
         if match and (int(match.group(1)), int(match.group(2))) == release.minor:
             return Schema(file)
     return None
-
-
-def _blocks(value: object, place: str) -> Iterator[tuple[str, Document]]:
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _blocks(item, f"{place}[{index}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            here = f"{place}.{key}" if place else str(key)
-            if key == "extAuthz" and isinstance(item, dict):
-                branches = item.get("conditional")
-                many = branches if isinstance(branches, list) else [item]
-                yield from ((here, branch) for branch in many if isinstance(branch, dict))
-            else:
-                yield from _blocks(item, here)
 
 
 def _faults(block: Document, family: Family) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
-from holdfast.testing import script, script as program
+from holdfast.testing import script
 from holdfast.testing.script import Fault
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class StdioServer:
     @property
     def definition(self) -> dict[str, object]:
         """The server as an entry of ``mcpServers``."""
-        arguments = ["-I", "-S", program.__file__, str(self._script), str(self._log)]
+        arguments = ["-I", "-S", script.__file__, str(self._script), str(self._log)]
         return {"command": sys.executable, "args": arguments}
 
     @property
