@@ -242,11 +242,12 @@ def trust_in(certificate: str) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # it is this one certificate, and no other
+    # The file may hold the hub's certificate without that of its authority. OpenSSL then needs this flag to end there.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cafile=certificate)
     except (OSError, ssl.SSLError):
-        return None
+        return None  # the usual authorities decide, and host names are checked: never less than without the file
     return context
 
 

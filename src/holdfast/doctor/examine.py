@@ -1,4 +1,17 @@
-"""Runs all checks of all servers concurrently, each with a deadline. A check that crashes is a finding."""
+"""Runs all checks of all servers concurrently, each with a deadline. A check that crashes is a finding.
+
+Theory of operation. The checks that concern no server come first: with ``--fix`` they repair files that the servers
+need, such as the token store. Then each server is examined in a task of its own, check after check in the order of
+``CHECKS``. A check whose needs did not pass is skipped, so one cause gives one finding and not ten. A running hub is
+asked meanwhile; the last check compares it with what was seen.
+
+All checks of a server share one deadline. A check gets ``GRACE_SECONDS`` more, because its own report of a timeout says
+what it waited for. Doctor starts many processes: a server that ran out of time while doctor itself loaded the machine
+is not judged (``HF-CROWDED``), and the report is then not ok.
+
+What must never happen: one check or one server ends the examination of the others; a text leaves ``_look`` unmasked; an
+examination without ``--fix`` changes a file, except that a login which expired is renewed.
+"""
 
 from __future__ import annotations
 

@@ -117,6 +117,7 @@ def plan_edits(report: Report, *, certain: bool = True) -> tuple[EditPlan | None
     left: list[Repaired] = []
     for proposed in proposed_edits(report):
         edit = proposed.edit
+        # The first edit of a key wins: a second one was made for the text before it, and may contradict it.
         if edit.certain != certain or any(_overlap(edit.path, other.edit.path) for other in taken):
             continue
         if MASK in edit.value:

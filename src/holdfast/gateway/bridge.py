@@ -266,10 +266,13 @@ def decide(wanted: str | None, history: ConfigHistory, view: GatewayView, *, now
     if newly_refused:
         history.refused[history.live] = now
     if _must_be_replaced(history, take, now=now, patience=patience) and history.accepted:
+        # A refused config is in `refused`, and is tried again later. One that silenced the gateway is held: to write it
+        # again while the gateway is down would be the same outage again.
         history.held = history.live if take is GatewayState.DOWN else ""
         return Decision(take, restore=True, newly_refused=newly_refused)
     if take is not GatewayState.DOWN or wanted is None or wanted != history.held:
         history.held = ""
+    # Nothing to write: it is in place, or it is held back.
     if wanted is None or wanted in (history.live, history.held):
         return Decision(take, accept=accept, newly_refused=newly_refused)
     if now - history.refused.get(wanted, -TRY_AGAIN) < TRY_AGAIN:
@@ -481,6 +484,7 @@ class Bridge:
 
     def _wanted(self) -> Rendered | None:
         """The wanted config; None to keep the current one."""
+        # Before the first good answer of the source, the config of the last run is better than one without targets.
         if self._targets is None and self._in_place is not None:
             return None
         try:

@@ -403,6 +403,7 @@ def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules,
     if rules.ext_auth is not None:
         _set_check_timeout(document, rules.ext_auth, rules.release.family)
     complete(document, rules.release.family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
+    # The fingerprint is that of the document without it: equal configs have equal names, also after a restart.
     mark = MARK + hashlib.sha256(to_yaml(document).encode()).hexdigest()[:16]
     document["backends"] = [*(document.get("backends") or []), {"name": mark, "host": "127.0.0.1:1"}]
     check_config(document, rules.release, rules.schema, source=source)

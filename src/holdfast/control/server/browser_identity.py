@@ -276,6 +276,7 @@ class BrowserIdentity:
         fields = await read_fields(request)
         token, to = fields.get("token", "").strip(), _own_path(fields.get("to", "/"))
         principal = await self.tokens.principal(token) if self.tokens is not None and token else None
+        # The session holds a hash, which is looked up among the tokens of the hub. A JWT is not among them.
         if principal is None or principal.source != "token":
             failed = LoginFailed("that is no token of a caller", hint="use the token that your own client sends")
             return self._failed(request, failed, to)

@@ -1,8 +1,16 @@
 """Logs: the output of the process, and the last lines of each server.
 
-One handler takes everything that Holdfast and its libraries log, so every line is masked; a repeated line is written
-once, then counted. The buffer keeps the stderr of each server and the hub's own lines about it as they came, and
-masks them when they are read: a secret that became known later is masked too.
+Theory of operation. There are two ways out, and each masks at its end.
+
+* One handler (``LogHandler``) takes everything that Holdfast and its libraries log, so every line is masked. A server
+  that fails writes the same warning again and again: a repeated line is written once, then counted, and the count is
+  written after ``WINDOW_SECONDS``. Numbers in a line may differ, texts may not (``_same``).
+* The buffer (``LogBuffer``) keeps the stderr of each server and the hub's own lines about it, as they came.
+  They are masked when they are read: a secret that became known later is masked too, and a line that is not read costs
+  no masking. A follower has its own bounded queue, so a slow reader loses its oldest lines and delays no server.
+
+What must never happen: a secret is shown, also half of one in a line that was cut; a line of a server looks like a line
+of the hub; memory grows with what a server writes; many long lines hold up the event loop (``IN_A_ROW``).
 """
 
 from __future__ import annotations
@@ -373,6 +381,7 @@ class LogBuffer:
             async for some in _in_turns(list(book.lines)[-last:] if last else []):
                 yield some
             while True:
+                # `ended` is read first: what came before the end is still taken, and then nothing more can come.
                 ended, waiting = book.ended, reader.take()
                 async for some in _in_turns(waiting):
                     yield some

@@ -456,10 +456,12 @@ class FrameStream(StreamingResponse):
                     await super().stream_response(send)
                     tasks.cancel_scope.cancel()
         if access.cancelled_caught:
+            # The writer was cancelled before its last message: without it, the reader would see a broken connection.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _end_without(allowed: Callable[[], Awaitable[bool]], stream: anyio.CancelScope) -> None:
+    # A role is taken away by an edit of the file, a token by its removal: neither tells the streams that are open.
     while True:
         await anyio.sleep(RECHECK_SECONDS)
         if not await allowed():
