@@ -92,6 +92,17 @@ def test_of_several_hubs_the_one_of_the_same_configuration_is_meant(environ: dic
 
 
 @pytest.mark.requirement("HUB-5")
+def test_the_one_hub_that_runs_is_meant_also_beside_another_configuration(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    leave(environ, hub(port=4001, config=str(tmp_path / "mcp.json")))
+    assert find_hub(config=tmp_path / "other.json", environ=environ).url == "http://127.0.0.1:4001"
+    assert find_hub(config=tmp_path / "other.json", token="given", environ=environ).token == "given"
+    with pytest.raises(NoHub, match="no running hub is meant by `other`"):
+        find_hub(config=tmp_path / "mcp.json", name="other", environ=environ)
+
+
+@pytest.mark.requirement("HUB-5")
 def test_a_hub_is_chosen_by_its_process_port_address_file_or_folder(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,17 @@ async def test_a_follower_gets_the_last_lines_and_then_each_that_comes_once() ->
     assert seen == ["3", "4", "5"]
 
 
+async def test_a_follower_gets_what_a_server_wrote_just_before_it_was_removed() -> None:
+    lines = LogBuffer(wall=lambda: 1.0)
+    follow = lines.follow("x", silence=60)
+    with anyio.fail_after(10):
+        assert await anext(follow) == []
+        lines.add_stderr("x", b"the last", Redactor())
+        lines.forget("x")
+        assert [line.text async for some in follow for line in some] == ["the last"]
+    assert await lines.last("x", 10) == ()
+
+
 async def test_a_follower_that_asks_for_no_last_lines_gets_none() -> None:
     lines = LogBuffer(wall=lambda: 1.0)
     lines.add_stderr("x", b"old", Redactor())

@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 
+from holdfast.control.server import page
 from holdfast.control.server.page import page_routes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
@@ -78,3 +80,23 @@ def test_the_wheel_brings_the_page_with_it(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
     assert {f"holdfast/control/server/static/{name}" for name in NAMES} <= {*inside}
+
+
+@pytest.mark.parametrize(
+    ("client", "host", "headers", "path_is_told"),
+    [
+        ("127.0.0.1", "127.0.0.1:4653", {}, True),
+        ("10.0.0.7", "127.0.0.1:4653", {}, False),
+        ("127.0.0.1", "hub.example", {}, False),
+        ("127.0.0.1", "127.0.0.1:4653", {"x-forwarded-for": "10.0.0.7"}, False),
+    ],
+    ids=["this machine", "another machine", "another name", "a proxy on this machine"],
+)
+def test_a_path_of_this_machine_is_told_only_on_this_machine(
+    client: str, host: str, headers: dict[str, str], *, path_is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a program often holds the name of a user."""
+    monkeypatch.setattr(page, "command_line", lambda *words: " ".join(("/home/ada/bin/holdfast", *words)))
+    sent = [(name.encode(), value.encode()) for name, value in {"host": host, **headers}.items()]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": sent, "client": (client, 1)}
+    assert ("ada" in page.sign_in_command(Request(scope))) == path_is_told

@@ -381,7 +381,7 @@ class LogBuffer:
             async for some in _in_turns(list(book.lines)[-last:] if last else []):
                 yield some
             while True:
-                # `ended` is read first: what came before the end is still taken, and then nothing more can come.
+                # Both at one moment: while these lines are sent, more may come before the end, and they are sent too.
                 ended, waiting = book.ended, reader.take()
                 async for some in _in_turns(waiting):
                     yield some
