@@ -15,11 +15,13 @@ from typing import Any
 import anyio
 import pytest
 
+from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import ProcessExit
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import BreakerOpen, CallDenied, CallFailed, ServerDenied, ServerFailure, ServerUnavailable
 from holdfast.hub import lease as leases
 from holdfast.hub.hub import Hub
+from holdfast.hub.journal import HubRecord, Transition
 from holdfast.hub.loader import get_tools_with_resilience
 from holdfast.testing import FakeClock
 from tests.harness.open_hubs import reaches, running, settled, until
@@ -353,7 +355,7 @@ async def test_a_one_shot_load_promises_only_what_happens() -> None:
 
 
 @pytest.mark.requirement("FLEET-8")
-async def test_a_connection_that_ended_by_a_fault_keeps_what_was_seen_for_other_replicas(
+async def test_a_connection_that_ended_by_a_fault_is_lost_for_the_reason_that_was_seen(
     stdio_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends, seen = anyio.Event(), ProcessExit(code=3, stood=True)
@@ -365,8 +367,9 @@ async def test_a_connection_that_ended_by_a_fault_keeps_what_was_seen_for_other_
     monkeypatch.setattr(leases, "watch_connection", watch)
     async with running({"a": stdio_peer()}) as hub:
         await reaches(hub, "a")
-        lease = hub.registry.slots["a"].lease
-        assert lease is not None
+        lease, records = hub.registry.slots["a"].lease, list[HubRecord]()
+        hub.listen(records.append)
         ends.set()
         await until(hub, "a", lambda: hub.registry.slots["a"].lease is not lease)
-        assert lease.lost == seen
+        lost = [one for one in records if isinstance(one, Transition) and one.new is State.RECONNECTING]
+        assert [(one.cause, one.reason) for one in lost] == [("TransportLost", classify_evidence(seen).reason)]

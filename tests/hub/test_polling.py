@@ -84,7 +84,7 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
     assert due.keys() == {
         "holdfast.hub.state_store",
         "holdfast.hub.registry",
-        "holdfast.hub.user_slots",
+        "holdfast.hub.owned_slots",
         "holdfast.front.session_store",
         "holdfast.control.server.metrics",
     }

@@ -1,7 +1,31 @@
 """A lease is one live connection, bound to a generation; the connector makes, keeps and checks leases.
 
-Nothing is decided here: ``core.classify`` classifies the evidence, and the machine decides what follows. Each
-function ends with an event that says what happened. A cache remembers the protocol era of servers seen before.
+Theory of operation. The machine asks for a dial and gives it a number, the generation. ``Leases`` starts one task for
+it, and this task does everything from the dial to the close::
+
+    dial, list -> DialSucceeded -> wait until it is lost -> TransportLost or SessionExpired -> close -> Closed
+       DialFailed                       a refresh or a ping from other tasks may find the loss first
+
+Nothing is decided here: ``core.classify`` classifies the evidence, and the machine decides what follows. What happens
+goes to the slot as an event with the generation, so that the machine can drop what an older connection says (LIFE-3).
+
+What must never happen:
+
+* A connection is entered by one task and left by another one: task groups and cancel scopes inside it do not allow
+  that. To end a lease, the slot cancels its ``scope``; the task of the lease closes the connection, with bounds of the
+  transport. So the slot does not wait for a close, and several leases of one slot may be closing at a time.
+* A lease stands and the machine does not know its end. Whatever ends the task, ``Leases._live`` tells the machine that
+  the connection is closed, and first that it is lost if the machine takes it for the live one.
+* A failure is told with a secret in it. All evidence is masked with the lease's ``redactor``, which knows the secrets
+  of the definition and those that the connection learned (tokens), before it is kept or put into words.
+* A listing replaces a good one although the server behind a hub is not up yet (``lists_nothing_yet``).
+
+A session that expired (the server answers 404) is given up, but its requests in flight may still be refused one by one
+by the server. That is worth a moment (``drains``): a request that the server refused can be sent again on the next
+connection, one that was cut cannot (LIFE-16).
+
+A server that speaks both eras of the protocol has a second connection for legacy clients (``OtherEra``, HUB-18).
+``ServerCache`` remembers the era of servers seen before, so that the next dial does not probe for it.
 """
 
 from __future__ import annotations
@@ -159,13 +183,13 @@ class Lease:
         self.told: ServerRecord | None = None
         """What a hub on the other side says of its server; None if there is no such hub."""
         self.redactor = Redactor()
+        """Made new for each lease: what it learns of secrets comes with the connection."""
         self.close_error = ""
+        """How the close failed, or by which fault the lease ended; for the log alone."""
         self.cut = ""
         """Why the hub itself ended it; empty if the server or the network did."""
         self.faults = 0
         """How often the network failed on this lease; calls in flight together count as one."""
-        self.lost: Evidence | None = None
-        """What was seen when the server or the network ended it, masked."""
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
@@ -340,6 +364,7 @@ class Leases:
             return
         lease.cut = cut or lease.cut
         if lease.drains and lease.connection is not None:
+            # In a task of its own: the slot does its effects in one step, and does not wait.
             self._tasks.start_soon(_drain, lease, lease.connection, name=f"drain {generation}")
         else:
             lease.scope.cancel()
@@ -389,7 +414,8 @@ class Leases:
                 )
         finally:
             del self.by_generation[generation]
-            lease.attempt = None  # it refers to the lease
+            lease.attempt = None  # it refers to the lease: a cycle would wait for the collector (SEC-7)
+        # A dial that was cancelled while it failed is no news: the machine no longer waits for it.
         if failed is not None and machine.dialing == generation:
             self.failed_dial = failed
             self._handle(failed.event)
@@ -460,8 +486,6 @@ class Connector:
         if lease.connection is None:
             return _failed(lease, seen, ever_connected=ever_connected)
         lease.close_error = classify_evidence(seen).reason
-        if not lease.cut:
-            lease.lost = lease.lost or seen  # other replicas are told the same reason
         return None
 
     async def refresh(self, spec: ServerSpec, lease: Lease) -> on.Event:
@@ -471,7 +495,7 @@ class Connector:
             return on.RefreshFailed(generation)
         try:
             offers = await connection.list_everything(within=self._policy.attempt_timeout)
-            if offers is lease.offers:
+            if offers is lease.offers:  # the same bytes came, and were not read again (PERF-4)
                 return on.RefreshSucceeded(generation)
             listing = _listing(spec, lease, connection, offers)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
@@ -518,7 +542,9 @@ class Connector:
             known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
-            if connection.hub is not None:  # before the list: a server that comes up in between is asked again
+            # The status comes before the list. If the server behind that hub comes up in between, its list is asked
+            # for again; the other way round, an empty list would be taken for that of a server which is up.
+            if connection.hub is not None:
                 lease.told = await first_status(connection, within=within)
             lease.offers = await connection.list_everything(within=within)
             return _listing(spec, lease, connection, lease.offers)
@@ -547,10 +573,11 @@ class Connector:
                     )
                 report(on.DialSucceeded(lease.generation, lease.listing))
                 if connection.hub is not None:
-                    told(lease.told)
+                    told(lease.told)  # after the dial: the machine mirrors the state of the live connection alone
                 try:
                     report(_end(lease, await _stay(connection, changed, lease.desired_state)))
                 finally:
+                    # Before the connection closes. It is bounded, and a cancellation does not cut it short.
                     if lease.drains:
                         await connection.drain()
                     beside.cancel_scope.cancel()
@@ -584,8 +611,7 @@ async def _stay(connection: Connection, changed: Callable[[], object], desired: 
 def _end(lease: Lease, seen: Evidence) -> on.Event:
     if session_expired(seen):
         return on.SessionExpired(lease.generation)
-    lease.lost = masked(seen, lease.redactor)
-    reason = classify_evidence(lease.lost, connected_before=True).reason
+    reason = classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
     return on.TransportLost(lease.generation, reason)
 
 

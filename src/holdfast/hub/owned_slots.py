@@ -1,29 +1,66 @@
-"""Slots that belong to one owner each: a client (``sharing: per-client``) or a user (``sharing: per-user``).
+"""Slots that belong to one owner each: a client (``sharing: per-client``) or a user (``sharing: per-user``, SEC-13).
 
-Each is a slot with the same machine as a shared one, so a lost connection comes back for its owner. Their number is
-limited per server. A slot whose owner can leave without notice ends when it is unused for too long; a user always can.
+Theory of operation. Each is a slot with the same machine as a shared one, so a lost connection comes back for its
+owner. Their number is limited per server. ``OwnedSlots`` has the slots and their use. What differs between clients and
+users is in an ``Owners``: the scope of their keys, the limits, and what their slots are given.
 
-``OwnedSlots`` has the slots and their use. What differs between clients and users is in an ``Owners``: the scope of
-their keys, the limits, and what their slots are given. ``ClientOwners`` is here, ``UserOwners`` in user_slots.py.
+The end of a slot. An owner that says goodbye takes its slots along (``release``). One that can leave without notice has
+slots that *expire*: a slot ends when no call, no subscription and no stream used it for long enough. A user can always
+leave so. A use is counted from ``use`` to ``unuse``; a slot in use never expires.
+
+Users. A user is a verified principal. For each ``per-user`` server she has a slot: her own connection, or her own
+process, with her own login. What it lists is her part of the catalog (``UserCatalogs`` in publisher.py). ``local`` is a
+user too: the one of a hub that asks for no credentials, and of a program that uses the hub as a library. The shared
+slot of a per-user server is hers alone. So a hub with one user works as if it were shared.
+
+Whose evidence it is:
+
+* What a slot learns about the *server* (it is down, it is slow, it is back) goes to the slots of all users: they are
+  peers, as the replicas of a fleet are (``_UserPeer``).
+* What it learns about *credentials* (a denial) stays in the slot. To the others it says that the server answers.
+
+What must never happen: an answer, a notification or a token of one owner reaches another one. So no slot is found by a
+server's name alone: every question has an owner.
+
+Where her processes are. A connection to a URL is made by every replica of a fleet that she uses. A process is hers
+alone and has a state, so one replica runs it: her home, which every replica computes alike (``UserHomes``). The slot of
+any other replica is a connection to that one, as to a hub behind this one, which is told her principal with each
+request.
+
+Content is approved by what it says, for all users: a tool that was seen with one user is no news with the next one.
+Each sees what her own server lists; what is held is held for all.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import anyio
+import anyio.to_thread
 
-from holdfast.config import ServerSpec, Settings
-from holdfast.core import Listing, events as on
+from holdfast.access import LOCAL
+from holdfast.auth import Ladders, UserGrants
+from holdfast.config import UNIX, Config, ServerSpec, Settings
+from holdfast.core import Catalog, Listing, State, events as on
 from holdfast.errors import ServerBusy
+from holdfast.hub.approvals import Approvals
+from holdfast.hub.hub_clock import sleep_until_poll
+from holdfast.hub.journal import Journal
 from holdfast.hub.lease import FindRelay
-from holdfast.hub.slot import Slot, SlotContext, SlotHost, SlotKey, SlotScope
-from holdfast.wire import Fields
+from holdfast.hub.publisher import UserCatalogs
+from holdfast.hub.replica_link import UserHomes
+from holdfast.hub.slot import Slot, SlotContext, SlotHost, SlotKey, SlotScope, remedy_for
+from holdfast.wire import PRINCIPAL_HEADER, Fields
 
-__all__ = ["ClientOwners", "OwnedSlots", "Owners"]
+__all__ = ["ClientOwners", "OwnedSlots", "Owners", "UserSlots"]
+
+LOGIN_SECONDS = 1.0
+"""How often it is looked for logins that another process stored."""
 
 
 @dataclass(eq=False)
@@ -226,3 +263,278 @@ class _ClientSlotHost:
     def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
         """The names and what is held are those of the server, whichever connection a call uses."""
         return self._shared.prepared(server, method, params, late=late)
+
+
+class UserSlots:
+    """The users but ``local``: their slots, their catalogs and their logins."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], Config],
+        catalog: Callable[[], Catalog],
+        approvals: Approvals,
+        journal: Journal,
+        ladders: Ladders,
+        shared: Callable[[str], Slot],
+        homes: UserHomes | None = None,
+    ) -> None:
+        """``shared`` gives the shared slot of a server, ``ladders`` the credentials; ``homes`` are those of a fleet."""
+        self.tokens = ladders.tokens
+        """The logins of the users."""
+        self._config = config
+        self._ladders = ladders
+        self._shared = shared
+        self.places = UserPlaces(homes)
+        """Where the processes of users are."""
+        self._servers: tuple[Config, frozenset[str]] | None = None
+        self.catalogs = UserCatalogs(
+            config=config,
+            catalog=catalog,
+            approvals=approvals,
+            journal=journal,
+            servers=lambda: self.servers,
+            is_connected=lambda principal: principal in self.slots.servers_of,
+        )
+        self.slots = OwnedSlots(UserOwners(ladders, self.catalogs, others=self.of_server))
+
+    @property
+    def servers(self) -> frozenset[str]:
+        """The servers with a connection for each user."""
+        config = self._config()
+        if self._servers is None or self._servers[0] is not config:
+            found = (name for name, spec in config.servers.items() if spec.sharing == "per-user")
+            self._servers = config, frozenset(found)
+        return self._servers[1]
+
+    def has_own(self, principal: str, server: str) -> bool:
+        """Whether a user has a slot of her own for a server, or would get one."""
+        return principal != LOCAL.name and server in self.servers
+
+    def of(self, principal: str, spec: ServerSpec, relay: FindRelay) -> Slot:
+        """A user's slot for a server; started if it is new. Raises ``ServerBusy`` over the limit."""
+        slot = self.slots.of(principal, self.places.of(principal, spec), relay, expires=True, principal=principal)
+        # She may have come with another credential than the one that did not serve.
+        if slot.state is not State.CONNECTED and self._ladders.has_news(principal, spec.id):
+            self.use_login(principal, spec.id)
+        return slot
+
+    def slot(self, principal: str, server: str) -> Slot:
+        """The slot that a user's calls go to: her own if it was started, else the shared one."""
+        own = self.slots.find(principal, server) if self.has_own(principal, server) else None
+        return own or self._shared(server)
+
+    def of_server(self, server: str) -> list[tuple[str, Slot]]:
+        """The users that have a slot for a server, and their slots."""
+        found = ((str(owner), self.slots.find(owner, server)) for owner in self.slots.servers_of)
+        return [(principal, slot) for principal, slot in found if slot is not None]
+
+    def grants(self, principal: str) -> UserGrants:
+        """The logins of a user."""
+        return self.tokens.of(principal)
+
+    def lacking_login(self, principal: str) -> tuple[str, ...]:
+        """The servers that deny a user access because her login is missing or has ended."""
+        if principal == LOCAL.name:
+            return ()
+        servers = self.slots.servers_of.get(principal, ())
+        return tuple(sorted(one for one in servers if self._lacks_login(principal, one)))
+
+    def use_login(self, principal: str, server: str) -> None:
+        """A user logged in to a server, or out: her slot begins again with what is stored now."""
+        slot = self.slots.find(principal, server)
+        if slot is not None:
+            waits = slot.state in (State.DENIED, State.PERMANENTLY_FAILED)
+            # A connection that stands is that of the login before.
+            slot.handle(on.LoginSucceeded() if waits else on.ReconnectRequested())
+
+    def review_homes(self) -> None:
+        """Replicas came or left: end the slots of users whose processes belong to another replica now."""
+        for server in self.servers:
+            for principal, slot in self.of_server(server):
+                if slot.spec.hub != self.places.of(principal, self._shared(server).spec).hub:
+                    self.slots.release(principal, server)
+                    self.places.moved(principal, server)
+
+    def withdrawn(self, server: str) -> None:
+        """A server was disabled or removed: end its slots, and forget what they listed."""
+        self.slots.end(server)
+        self.catalogs.withdrawn(server)
+
+    async def watch_logins(self) -> None:
+        """Follow logins that other processes store, until cancelled: `holdfast login --user` is one."""
+        stamp = None
+        while True:
+            await sleep_until_poll(LOGIN_SECONDS)
+            if not self.slots.servers_of:
+                continue
+            now = await anyio.to_thread.run_sync(self.tokens.look)
+            if now == stamp:
+                continue
+            stamp = now
+            for owner in list(self.slots.servers_of):
+                await self._follow_login(str(owner))
+
+    async def _follow_login(self, principal: str) -> None:
+        grants = self.grants(principal)
+        before = {server: one.login for one in grants.known for server in one.servers}
+        if not await grants.logins.reading.up_to_date():
+            return
+        after = {server: one.login for one in grants.known for server in one.servers}
+        for server in list(self.slots.servers_of.get(principal, ())):
+            slot = self.slots.find(principal, server)
+            address = grants.address_of(slot.spec) if slot is not None else ""
+            if before.get(address) != after.get(address):
+                self.use_login(principal, server)
+
+    def _lacks_login(self, principal: str, server: str) -> bool:
+        slot = self.slots.find(principal, server)
+        if slot is None or slot.state is not State.DENIED:
+            return False
+        # A login that is stored may be rejected all the same: it expired, or was revoked, and cannot be renewed.
+        # One that lacks a scope is no missing login.
+        remedy = remedy_for(slot)
+        return bool(remedy.login and not remedy.scope) or self._ladders.lacks_login(principal, slot.spec)
+
+    def __repr__(self) -> str:
+        return f"<UserSlots of {len(self.slots.servers_of)} users, {self.catalogs!r}>"
+
+
+class UserPlaces:
+    """Where the processes of users are: on this replica, or on another one. A hub that is alone has no ``homes``."""
+
+    def __init__(self, homes: UserHomes | None) -> None:
+        self._homes = homes
+        self._moved: set[tuple[str, str]] = set()
+
+    def of(self, principal: str, spec: ServerSpec) -> ServerSpec:
+        """The definition of a user's server as this replica reaches it."""
+        # A process is a command, or is behind the one process that runs the commands of all workers.
+        if self._homes is not None and (spec.transport == "stdio" or spec.hub.startswith(UNIX)):
+            home = self._homes.user_home(principal)
+            spec = spec.behind(home) if home is not None else spec
+        # A hub of the fleet lists for the user whom each request names.
+        return replace(spec, headers={PRINCIPAL_HEADER: json.dumps(principal)}) if spec.hub else spec
+
+    def moved(self, principal: str, server: str) -> None:
+        """The process of a user is on another replica now."""
+        self._moved.add((principal, server))
+
+    def take_moved(self, principal: str, server: str) -> bool:
+        """Whether the process of a user was on another replica before; one of her clients is told."""
+        moved = (principal, server) in self._moved
+        self._moved.discard((principal, server))
+        return moved
+
+    def __repr__(self) -> str:
+        return f"<UserPlaces {'of a fleet' if self._homes is not None else 'of one hub'}>"
+
+
+class UserOwners:
+    """Users as ``Owners`` of slots. ``others`` finds the users that have a slot for a server, and their slots."""
+
+    scope: SlotScope = "user"
+
+    def __init__(
+        self, ladders: Ladders, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
+    ) -> None:
+        self._ladders = ladders
+        self._catalogs = catalogs
+        self._others = others
+
+    def idle(self, settings: Settings) -> float:
+        """See ``Owners``."""
+        return settings.per_user.idle
+
+    def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
+        """See ``Owners``."""
+        principal = str(key.owner)
+        return replace(
+            shared,
+            host=_UserHost(self._catalogs, principal),
+            one_client=True,
+            principal=principal,
+            authorize=partial(self._ladders.authorize, principal),
+            fleet=_UserPeer(self._others, shared, principal),
+        )
+
+    def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
+        """See ``Owners``."""
+        limits = settings.per_user
+        most, setting = limits.connections, "connections"
+        if spec.transport == "stdio":
+            most, setting = limits.processes, "processes"
+        if len(principals) >= most:
+            raise ServerBusy(
+                f"MCP server '{spec.id}' has reached its limit of {most} users at the same time; "
+                f"wait until one is idle, or raise `holdfast.perUser.{setting}`",
+                server_id=spec.id,
+                state="connected",
+            )
+
+    def __repr__(self) -> str:
+        return "<UserOwners>"
+
+
+class _UserHost:
+    """The ``SlotHost`` of one user's slots."""
+
+    def __init__(self, catalogs: UserCatalogs, principal: str) -> None:
+        self._catalogs = catalogs
+        self._principal = principal
+
+    def publish(self, listing: Listing) -> None:
+        """Show it to this user."""
+        self._catalogs.publish(self._principal, listing)
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Do nothing: a slot that ends because it is idle keeps its listing, and all others are withdrawn for all."""
+
+    def reinstate(self, server: str) -> None:
+        """Do nothing: a disabled server ends the slots of its users."""
+
+    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The names are those of this user's catalog; what is held is held for all."""
+        return self._catalogs.prepared(self._principal, server, method, params, late=late)
+
+    def __repr__(self) -> str:
+        return f"<_UserHost of {self._principal}>"
+
+
+class _UserPeer:
+    """What one user's slot tells the slots of other users about their server (``EvidenceSharing``)."""
+
+    def __init__(self, others: Callable[[str], list[tuple[str, Slot]]], context: SlotContext, principal: str) -> None:
+        self._others = others
+        self._context = context
+        self._principal = principal
+
+    def claim(self, server: str, at: float | None, number: int) -> None:
+        """Every user may try: a try of one replaces the next try of the others (``PeerTripped``)."""
+        if at is not None:
+            # In a step of its own: this is called while the slot does its effects.
+            self._context.tasks.start_soon(self._grant, server, name=f"{server} claim")
+
+    def release(self, server: str, delay: float) -> None:
+        """Nothing: the right was not taken from another slot."""
+
+    def share(self, server: str, evidence: on.Event) -> None:
+        """Tell the others. A denial is about this user's login: of the server it says that it answers."""
+        if isinstance(evidence, on.PeerTripped) and evidence.status == "denied":
+            evidence = on.PeerRecovered()
+        self._context.tasks.start_soon(self._tell, server, evidence, name=f"{server} evidence")
+
+    async def _grant(self, server: str) -> None:
+        for principal, slot in self._others(server):
+            if principal == self._principal:
+                slot.handle(on.ClaimGranted(until=math.inf))
+
+    async def _tell(self, server: str, evidence: on.Event) -> None:
+        for principal, slot in self._others(server):
+            # A login is missing there: that the server answers changes nothing.
+            answers = slot.state is State.DENIED and isinstance(evidence, on.PeerRecovered)
+            if principal != self._principal and not answers:
+                slot.handle(evidence)
+
+    def __repr__(self) -> str:
+        return f"<_UserPeer {self._principal}>"

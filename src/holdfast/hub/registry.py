@@ -35,7 +35,7 @@ from holdfast.hub.hub_clock import Clock, sleep_until_poll
 from holdfast.hub.journal import ConfigApplied, Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.hub.owned_slots import ClientOwners, OwnedSlots
+from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, UserSlots
 from holdfast.hub.publisher import NAMED_CALLS, Publisher
 from holdfast.hub.reload import apply_config, start_slot
 from holdfast.hub.replica_link import ReplicaHost, Replicas, follow_approvals, follow_switch
@@ -43,7 +43,6 @@ from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store
-from holdfast.hub.user_slots import UserSlots
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, SignAssertion, Warden, keep_reaping, until_cancelled
 
