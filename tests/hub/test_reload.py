@@ -9,13 +9,16 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from holdfast.config import read_file
 from holdfast.config.read import load_config
 from holdfast.core.catalog import Item, Listing
+from holdfast.hub import reload
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import ConfigApplied, ConfigRefused
 from holdfast.hub.reload import ConfigRecord, Reloader
@@ -59,6 +62,28 @@ async def running(file: Path) -> AsyncIterator[tuple[Hub, Reloader]]:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "mcp.json"
+
+
+@pytest.mark.requirement("LIFE-20")
+async def test_an_edit_of_an_env_file_that_was_read_and_not_yet_watched_is_in_force(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one=one.definition))
+        (file.parent / "vars.env").write_text("X=1\n")
+        async with running(file) as (hub, reloader):
+
+            def edited_after(*args: Any, **options: Any) -> Any:
+                found = read_file(*args, **options)
+                (file.parent / "vars.env").write_text("X=22\n")
+                return found
+
+            monkeypatch.setattr(reload, "read_file", edited_after)
+            file.write_text(text(one={**one.definition, "envFile": "vars.env"}))
+            await applied(reloader)
+            await reloader.look()
+            await reloader.look()
+            assert hub.config.servers["one"].env["X"] == "22"
 
 
 @pytest.mark.requirement("LIFE-20")

@@ -100,22 +100,28 @@ class Reloader:
         return await self._take()
 
     async def _take(self) -> tuple[ConfigRecord, ...]:
+        read = partial(read_file, self._file, environ=self._environ, found=self._hub.config.found)
         try:
-            found = self._hub.config.found
-            reading = await anyio.to_thread.run_sync(lambda: read_file(self._file, environ=self._environ, found=found))
+            reading = await anyio.to_thread.run_sync(read)
+            # Files that are watched from now on were read before their first stamp. An edit in between would never be
+            # seen, so they are read once more.
+            while self._watch(d.env_file.path for d in reading.definitions if d.env_file is not None):
+                reading = await anyio.to_thread.run_sync(read)
         except ConfigError as exc:
             return (self._refuse((), exc.problems),)
-        self._watch(file.path for file in (d.env_file for d in reading.definitions) if file is not None)
         try:
             return await self._apply(self._part(reading.config) if self._part is not None else reading.config)
         except UsageError as exc:  # the part that it serves is gone from the file
             return (self._refuse((), (Problem(message=exc.message, hint=exc.hint),)),)
 
-    def _watch(self, others: Iterator[Path]) -> None:
-        watched = (*self._always, *dict.fromkeys(others))
-        if watched != self._watched:
-            self._watched = watched
-            self._applied = self._seen = _stamp(watched)
+    def _watch(self, env_files: Iterator[Path]) -> bool:
+        """Watch these beside the files that are always watched; whether they are others than before."""
+        watched = (*self._always, *dict.fromkeys(env_files))
+        if watched == self._watched:
+            return False
+        self._watched = watched
+        self._applied = self._seen = _stamp(watched)
+        return True
 
     async def _apply(self, fresh: Config) -> tuple[ConfigRecord, ...]:
         before = self._hub.config
