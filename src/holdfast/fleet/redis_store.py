@@ -25,7 +25,7 @@ Valkey and Redis behind Sentinel (``redis+sentinel://``) are supported.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -45,7 +45,15 @@ from holdfast.core import (
 from holdfast.errors import UsageError
 from holdfast.fleet.stores import KEPT_SECONDS, LogWrite, StoreUnavailable
 
-__all__ = ["MOST_CHANGES", "WRITE_NEWER", "RedisAddress", "RedisClient", "RedisEvents", "RedisStore", "record_in"]
+__all__ = [
+    "MOST_CHANGES",
+    "RedisAddress",
+    "RedisClient",
+    "RedisEvents",
+    "RedisStore",
+    "record_in",
+    "write_newer",
+]
 
 Answer = TypeVar("Answer")
 
@@ -245,13 +253,7 @@ class RedisStore:
 
         async def write(client: Any) -> list[Any]:
             async with client.pipeline(transaction=False) as pipe:
-                flat = [part for one in asked.records for part in (one.key, one.stamp, one.value)]
-                script = client.register_script(WRITE_NEWER)
-                await script(
-                    keys=[key("meta"), key("records"), key("changes")],
-                    args=[asked.nonce, MOST_CHANGES, *flat],
-                    client=pipe,
-                )
+                await write_newer(client, self._redis, asked.records, nonce=asked.nonce, pipe=pipe)
                 pipe.time()
                 pipe.xrange(key("changes"), f"(0-{asked.cursor}", "+", count=BATCH)
                 for claim in asked.claims:
@@ -381,6 +383,15 @@ class RedisEvents:
     async def close(self) -> None:
         """End the connection."""
         await self._redis.close()
+
+
+async def write_newer(
+    client: Any, redis: RedisClient, records: Iterable[FleetRecord], *, nonce: str, pipe: Any = None
+) -> None:
+    """Write the records whose stamps are newer than those in Redis; in a pipeline, its answer has the result."""
+    flat = [part for one in records for part in (one.key, one.stamp, one.value)]
+    keys = [redis.key("meta"), redis.key("records"), redis.key("changes")]
+    await client.register_script(WRITE_NEWER)(keys=keys, args=[nonce, MOST_CHANGES, *flat], client=pipe)
 
 
 def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]:

@@ -41,6 +41,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,7 +50,7 @@ import anyio.from_thread
 
 from holdfast.auth import Grant, GrantKey, StoreUnusable, UserRow, UserTokenStore, read_entry, write_entry
 from holdfast.core import FleetRecord, VersionClock, record_value, stamp
-from holdfast.fleet.redis_store import MOST_CHANGES, WRITE_NEWER, RedisAddress, RedisClient, record_in
+from holdfast.fleet.redis_store import RedisAddress, RedisClient, record_in, write_newer
 from holdfast.fleet.stores import StoreUnavailable, signed, verified
 from holdfast.keys import KeyRing
 
@@ -76,8 +77,6 @@ READ_SECONDS: Final = 3.0
 """How long a renewal waits to read what the others wrote."""
 STORED_SECONDS: Final = 2.0
 """How long the end of a renewal waits until Redis has the answer."""
-MOST_NAMES: Final = 4_096
-"""Principals whose digests are remembered."""
 
 
 class LoginSeal:
@@ -85,16 +84,10 @@ class LoginSeal:
 
     def __init__(self, keys: KeyRing) -> None:
         self._keys = keys
-        self._known: dict[str, tuple[str, ...]] = {}
 
     def users(self, principal: str) -> tuple[str, ...]:
         """The digests of a principal, that of the key in force first."""
-        found = self._known.get(principal)
-        if found is None:
-            if len(self._known) >= MOST_NAMES:
-                self._known.clear()
-            found = self._known[principal] = self._digests([principal])
-        return found
+        return self._digests([principal])
 
     def records(self, principal: str, key: GrantKey) -> tuple[str, ...]:
         """The names of the records of a login, that of the key in force first."""
@@ -461,16 +454,9 @@ class CommandUserTokens(UserTokenStore):
         return FleetRecord(record.key, record.stamp, text) if text is not None else None
 
     async def _put(self, records: list[FleetRecord], redis: RedisClient) -> None:
-        async def write(client: Any) -> None:
-            parts = [part for one in records for part in (one.key, one.stamp, self._signed(one))]
-            script = client.register_script(WRITE_NEWER)
-            names = [redis.key("meta"), redis.key("records"), redis.key("changes")]
-            await script(keys=names, args=[secrets.token_hex(8), MOST_CHANGES, *parts])
-
-        await redis.use(write)
-
-    def _signed(self, record: FleetRecord) -> str:
-        return signed(self._session_keys, self._address.fleet, record.value, (record.key, record.stamp))
+        ring, fleet = self._session_keys, self._address.fleet
+        made = [replace(one, value=signed(ring, fleet, one.value, (one.key, one.stamp))) for one in records]
+        await redis.use(lambda client: write_newer(client, redis, made, nonce=secrets.token_hex(8)))
 
     def _use(self, work: Callable[[RedisClient], Awaitable[Answer]]) -> Answer:
         """Do something with Redis, from any thread: commands call this where they need it."""

@@ -150,10 +150,6 @@ FindRelay: TypeAlias = Callable[[], Relay | None]
 """Finds the relay for server-initiated requests; None if there are no clients at the time of the dial."""
 
 
-def _no_relay() -> None:
-    return None
-
-
 class Lease:
     """One connection, from dial to close."""
 
@@ -161,15 +157,15 @@ class Lease:
         self,
         generation: int,
         *,
-        relay: FindRelay = _no_relay,
-        authorize: Authorize | None = None,
-        desired: DesiredState | None = None,
+        relay: FindRelay,
+        authorize: Authorize | None,
+        desired: DesiredState,
     ) -> None:
         self.generation = generation
         self.relay = relay
         self.authorize = authorize
         """Whose logins it uses; None for those of the hub."""
-        self.desired_state = desired or DesiredState()
+        self.desired_state = desired
         self.scope = anyio.CancelScope()
         """Cancelled to end the lease, during the dial or later."""
         self.connection: Connection | None = None
