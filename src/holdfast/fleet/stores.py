@@ -1,8 +1,15 @@
 """What a store of replicas is: records and presence by exchanges, logs of events beside, and a signature on all of it.
 
+Theory of operation. Replicas do not talk to each other about what they share: each one exchanges with the store. An
+exchange sends the records that are new here, renews the presence of this replica, asks for the right to probe, and
+brings what is new there. There are two stores: Redis (redis_store.py), and a broker in the supervisor for the workers
+of one machine (local_store.py). Both do what ``SharedStore`` in ``core/replicas`` does, which is what the simulation
+runs.
+
 A store is not trusted. Every record and every presence carries an HMAC over all of it, its fleet included, with a key
 that is derived from the session key. A message with another signature is ignored and counted. Events are sealed by
 those who write them. So a store, or a program that writes into it, can lose things and can be slow; it can say nothing.
+It can also give back an older record with its signature: the stamp is signed too, and an older one replaces nothing.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ What must never happen:
 * A connection is entered by one task and left by another one: task groups and cancel scopes inside it do not allow
   that. To end a lease, the slot cancels its ``scope``; the task of the lease closes the connection, with bounds of the
   transport. So the slot does not wait for a close, and several leases of one slot may be closing at a time.
-* A lease stands and the machine does not know its end. Whatever ends the task, ``Leases._live`` tells the machine that
-  the connection is closed, and first that it is lost if the machine takes it for the live one.
+* A lease ends and the machine does not know it. However the task ends, ``Leases._live`` tells the machine that the
+  connection is closed, and first that it is lost if the machine takes it for the live one.
 * A failure is told with a secret in it. All evidence is masked with the lease's ``redactor``, which knows the secrets
   of the definition and those that the connection learned (tokens), before it is kept or put into words.
 * A listing replaces a good one although the server behind a hub is not up yet (``lists_nothing_yet``).

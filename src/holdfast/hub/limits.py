@@ -2,6 +2,9 @@
 
 A place of the dial limit is held until the server's first answer, the end of the attempt or one second, the earliest
 of them. So a retry does not repeat the burst that may have caused the failure, and silent servers delay no other.
+
+What must never happen: a place is lost. ``release`` hands a place to the first that waits in the same step, so that no
+newcomer takes it in between. One that is cancelled after it got its turn, and before it runs, gives the place on.
 """
 
 from __future__ import annotations
