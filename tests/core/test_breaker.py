@@ -395,6 +395,17 @@ def test_a_late_failure_of_a_replaced_probe_is_counted_and_no_more() -> None:
     assert isinstance(breaker.settle(second, Outcome.COMPLETED, 124.0), ClosedAgain)
 
 
+@pytest.mark.requirement("BRK-6")
+def test_the_next_call_is_a_probe_only_after_the_cooldown_and_with_none_under_way() -> None:
+    assert not Breaker().would_probe(0.0)
+    breaker = tripped(at=0.0)
+    assert not breaker.would_probe(59.9)
+    assert breaker.would_probe(60.0)
+    admitted(breaker, 60.0, 1)
+    assert not breaker.would_probe(60.0)
+    assert breaker.would_probe(120.0), "a probe that takes longer than a cooldown loses its place"
+
+
 def test_its_repr_says_how_it_stands() -> None:
     assert repr(Breaker()) == "<Breaker closed failures=0 gen=0>"
     assert repr(tripped(at=3.0)) == "<Breaker open until=63.0 failures=3 gen=1>"

@@ -114,6 +114,7 @@ def test_an_old_name_of_a_server_that_was_never_listed_finds_its_server_and_late
     assert guess.server == server
     listed = before.publish(Listing(server=server, generation=1, tools=(Item(tool),)))
     assert listed.listed_name(guess) == tool
+    assert listed.arrange({"b": None}).listed_name(guess) == guess.original, "a server that was removed has no names"
     assert listed.tools[0].name.startswith("a-server-with-quite-a-lo__and_a_tool_th")
 
 
