@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Challenge, HttpStatus, Login, LoginState, read_challenge, scopes_in
+from holdfast.core.remedies import remedy_of
 
 LOGIN = Login(state=LoginState.GOOD, command="holdfast login crm")
 
@@ -77,3 +78,19 @@ def test_a_denial_says_how_the_login_is_and_what_to_run(state: LoginState, words
 def test_a_403_that_is_no_matter_of_scope_is_a_policy_as_ever() -> None:
     seen = HttpStatus(status=403, headers={"www-authenticate": 'Bearer error="invalid_token"'}, login=LOGIN)
     assert "not allowed to use it" in classify_evidence(seen).reason
+
+
+@pytest.mark.requirement("MSG-3", "DOC-9")
+@pytest.mark.parametrize(
+    ("status", "challenge", "sent", "command"),
+    [
+        (401, "Bearer", True, "holdfast login crm"),
+        (401, "", False, "holdfast login crm"),
+        (401, "", True, ""),  # it got a credential and asks for no other: a login would not help
+        (403, "", False, ""),
+    ],
+)
+def test_a_login_is_offered_where_it_can_help(status: int, challenge: str, sent: bool, command: str) -> None:
+    headers = {"www-authenticate": challenge} if challenge else {}
+    seen = HttpStatus(status=status, headers=headers, login=LOGIN, credentials_sent=sent)
+    assert remedy_of(seen)[1] == command

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core import FleetMember, Granted, SharedStore, evidence_key
 from holdfast.core.replicas.member import ALONE_SECONDS
-from holdfast.core.replicas.probe_rights import LEAD_SECONDS, PATIENCE_SECONDS
+from holdfast.core.replicas.probe_rights import GRACE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS
 from tests.core.test_fleet_pace import SETTLED, Asking
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4")
@@ -37,6 +37,16 @@ def test_the_right_is_claimed_before_it_is_due() -> None:
     first.until(SETTLED + 29.5)
     assert [holder for holder, _ in store.claims.values()] == [first.member.replica]
     assert first.member.probes.told() == ["s"], "a call at that time need not wait for the store"
+
+
+def test_one_whose_turn_comes_later_leaves_the_first_a_moment() -> None:
+    store, found = joined()
+    second = found[found["a"].member.probes.turns("s")[1]]
+    second.member.probes.want("s", SETTLED + 30, 1, SETTLED)
+    second.until(SETTLED + 30)
+    assert store.claims == {}
+    second.until(SETTLED + 30 + 2 * GRACE_SECONDS)
+    assert [holder for holder, _ in store.claims.values()] == [second.member.replica]
 
 
 @pytest.mark.parametrize("server", [f"s{number}" for number in range(8)])

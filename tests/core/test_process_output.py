@@ -296,3 +296,9 @@ def test_an_executable_of_a_dependency_is_named_with_its_package() -> None:
 )
 def test_a_hint_says_exactly_what_is_known(need: Need, hint: str) -> None:
     assert hint_for(need) == hint
+
+
+def test_a_runtime_that_is_named_in_words_is_told_with_its_version() -> None:
+    need = need_of("acme requires at least Python 3.12\n")
+    assert need is not None
+    assert (need.kind, need.names, need.version) == ("runtime", ("python",), "3.12")

@@ -12,7 +12,18 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from holdfast.core.evidence import HttpStatus, ProcessExit, RpcError
-from holdfast.core.redact import MASK, SHORTEST_SECRET, Redactor, has_secret_shape, mask_url, masked, plain
+from holdfast.core.redact import (
+    LEFT_OUT,
+    MASK,
+    MOST_DATA_PARTS,
+    SHORTEST_SECRET,
+    Redactor,
+    has_secret_shape,
+    mask_url,
+    masked,
+    masked_data,
+    plain,
+)
 
 SECRET = 's3cr3t/with "odd" +chars&=ü'
 
@@ -245,6 +256,28 @@ def test_the_texts_of_evidence_are_masked_and_what_is_judged_by_is_not() -> None
     )
     outage = HttpStatus(status=403, body="Authorization service unavailable")
     assert masked(outage, redactor) == outage
+
+
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize("secret", ['"quoted"', '"über"12', "tab\there", "übung12", 'ends with "'])
+def test_a_secret_is_masked_to_its_last_character_where_json_escapes_it(secret: str) -> None:
+    for ascii_only in (True, False):
+        told = json.dumps({"why": secret}, ensure_ascii=ascii_only)
+        assert Redactor([secret]).mask_known(told) == json.dumps({"why": MASK})
+
+
+@pytest.mark.requirement("MSG-6", "SEC-7")
+def test_every_text_in_the_data_of_an_error_is_masked_up_to_a_bound() -> None:
+    redactor = Redactor(["hunter22"])
+    data = {
+        "tried": ["a hunter22", ["hunter22"], ("hunter22", 1, None)],
+        "token": ["abc-12345", {"it": "xyz-98765"}],
+        "hunter22": 2,
+    }
+    shown = {"tried": [f"a {MASK}", [MASK], [MASK, 1, None]], "token": [MASK, {"it": MASK}], MASK: 2}
+    assert masked_data(data, redactor) == shown
+    assert masked_data(["x"] * (MOST_DATA_PARTS - 1), redactor) == ["x"] * (MOST_DATA_PARTS - 1)
+    assert masked_data(["x"] * MOST_DATA_PARTS, redactor) == LEFT_OUT
 
 
 RANDOM = "q7Zt4Rk9Lw2Xv8Bn5Mj3Hs6D"
