@@ -130,6 +130,24 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used(monkeypatch: 
 
 
 @pytest.mark.requirement("LIFE-16")
+async def test_no_connection_is_kept_to_a_peer_that_closed_a_kept_one_under_a_request() -> None:
+    server = Server(PLAIN, None, PLAIN, PLAIN)
+    async with pool_to(server) as pool:
+        assert await post(pool) == b"ok"
+        with pytest.raises(Disconnected):
+            await post(pool)
+        assert [await post(pool) for _ in range(2)] == [b"ok"] * 2
+    assert server.connections == 3
+
+
+async def test_a_connection_that_was_dialed_while_its_pool_closed_is_not_kept() -> None:
+    server = Server(PLAIN, PLAIN)
+    async with pool_to(server) as pool:
+        await pool.aclose()
+        assert [await post(pool) for _ in range(2)] == [b"ok"] * 2
+    assert server.connections == 2
+
+
 async def test_a_request_that_left_is_never_sent_again_when_its_connection_is_closed() -> None:
     server = Server(PLAIN, None, PLAIN)
     async with pool_to(server) as pool:
