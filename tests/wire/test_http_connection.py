@@ -18,6 +18,7 @@ from holdfast.wire.http import connection as http1, pool as dialing
 from holdfast.wire.http.answer_parser import INFLATED_BYTES, BadEncoding, Disconnected, NotHttp
 from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response
+from holdfast.wire.http.event_stream import ServerEvents
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
 from tests.harness.waiting import came_true
 from tests.peers.tls import Certificates
@@ -584,3 +585,38 @@ async def test_a_request_that_is_refused_before_it_is_sent_is_not_sent_to_its_en
         answered.set()
         assert await taken.get() < size
     assert faults == []
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_room_that_came_to_a_reader_who_has_left_is_given_back() -> None:
+    room = http1.ReceiveRoom(100)
+    await room.take("a", 100)
+    waiting = asyncio.create_task(room.take("b", 100))
+    await asyncio.sleep(0)
+    room.give_back("a", 100)
+    waiting.cancel()  # its turn has come, and it has not run yet
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert room.held == 0
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_an_event_that_has_become_large_takes_room_until_it_is_complete() -> None:
+    rest = asyncio.Event()
+
+    async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\ndata: " + b"x" * 2 * http1.LARGE_BYTES)
+        await writer.drain()
+        await rest.wait()
+        writer.write(b"\n\n")
+        writer.close()
+
+    async with pool_to(streams) as pool:
+        events = ServerEvents(await pool.request("GET", "/", []), Limits())
+        reading = asyncio.create_task(events.__anext__())
+        await came_true(lambda: http1.receive_room().held > 0)
+        rest.set()
+        assert len((await reading).data) == 2 * http1.LARGE_BYTES
+        assert [event async for event in events] == []
+        assert http1.receive_room().held == 0
