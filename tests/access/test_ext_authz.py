@@ -14,7 +14,15 @@ import trustme
 from hypothesis import given, strategies as st
 from starlette.applications import Starlette
 
-from holdfast.access.ext_authz import AuthzAnswer, AuthzQuestion, ExtAuthz, NotAsked, decode_answer, encode_request
+from holdfast.access.ext_authz import (
+    LONGEST_KEPT,
+    AuthzAnswer,
+    AuthzQuestion,
+    ExtAuthz,
+    NotAsked,
+    decode_answer,
+    encode_request,
+)
 from holdfast.access.principals import Principal
 from holdfast.config.settings import ExtAuthzSettings
 from tests.harness.web import serving
@@ -161,6 +169,21 @@ async def test_an_answer_is_kept_only_if_it_says_so_and_for_the_same_question(tm
         service.deny("taken back")
         assert (await decision.ask(FACTS)).allowed
         now[0] = 30.0
+        assert not (await decision.ask(FACTS)).allowed
+        decision.close()
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_grant_that_was_taken_back_ends_within_the_longest_time_that_an_answer_is_kept(tmp_path: Path) -> None:
+    now = [0.0]
+    async with grpc_authorizer(tmp_path) as service:
+        decision = ExtAuthz(ExtAuthzSettings(address=service.address, timeout=20.0), now=lambda: now[0])
+        service.allow(cache_control="max-age=86400")
+        await decision.ask(FACTS)
+        service.deny("taken back")
+        now[0] = LONGEST_KEPT - 1
+        assert (await decision.ask(FACTS)).allowed
+        now[0] = LONGEST_KEPT
         assert not (await decision.ask(FACTS)).allowed
         decision.close()
         await anyio.lowlevel.checkpoint()

@@ -144,6 +144,7 @@ class ConnectionLimits:
         """Count a connection for a principal; see ``Admission.accepted``."""
         if most is not None and self._held[principal] >= most:
             return False
+        # A connection that was pushed out while its request was judged is not counted: it is closed already.
         if self._leave(admission):
             admission.principal = principal
             self._held[principal] += 1

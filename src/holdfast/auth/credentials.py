@@ -3,10 +3,17 @@
 A token is renewed before it expires or when it is refused. Nothing here asks a person: where only a new login can help,
 the server's refusal is the result, and says so. Nothing here shows a token.
 
-``Renewer`` renews a grant: one process asks once for all that need it, and a failure loses nothing.
+``Renewer`` renews a grant: one process asks once for all that need it, and a failure loses nothing. A task takes the
+turn of the grant in this process, then the lease of it among all processes (``GrantStore.renewing``), and reads the
+store again: another one may have renewed it in the meantime.
 
-Only a refusal by the authorization server ends a login. After a network fault, an outage or an invalid answer, the
-refresh token is kept and used again after a growing pause.
+What must never happen:
+
+- Two requests use one refresh token. Authorization servers take that for a theft and revoke the login.
+- A new refresh token is lost. The old one may be invalid from the moment that a request is sent: so the request is not
+  cancelled after that, and what the store does not accept waits in memory (``_unsaved``) for the next try.
+- A fault ends a login. Only a refusal by the authorization server does. After a network fault, an outage or an invalid
+  answer, the refresh token is kept and used again after a growing pause.
 """
 
 from __future__ import annotations
@@ -412,6 +419,7 @@ class Renewer:
             unsaved.before.login,
             unsaved.before.refresh_token,
         ):
+            # The store is right: to write the renewed form now would undo what a person or another process did.
             del self._unsaved[key]  # there was a logout, a new login or another renewal since
             return stored
         return await self._keep_renewed(unsaved)
