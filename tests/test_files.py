@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 from holdfast import files
-from holdfast.files import FileLock, file_stamp, locked, private_folder, replace_file, set_aside, set_aside_once
+from holdfast.files import (
+    FileLock,
+    NotPrivate,
+    file_stamp,
+    locked,
+    make_private,
+    private_folder,
+    read_private,
+    replace_file,
+    require_private,
+    set_aside,
+    set_aside_once,
+)
 
 SRC = Path(files.__file__).parent
 
@@ -129,3 +141,37 @@ def test_a_private_folder_has_private_parents_and_leaves_those_that_exist(tmp_pa
     made = ("state", "state/holdfast", "state/holdfast/hubs")
     assert [(there / name).stat().st_mode & 0o777 for name in made] == [0o700] * 3
     assert there.stat().st_mode & 0o777 == 0o755
+
+
+def test_what_other_users_could_read_is_taken_from_them_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    inner = folder / "inner"
+    inner.mkdir(parents=True)
+    folder.chmod(0o755)
+    inner.chmod(0o700)
+    token = inner / "token"
+    token.write_text("secret")
+    token.chmod(0o644)
+    elsewhere = tmp_path / "shared.txt"
+    elsewhere.write_text("for all")
+    elsewhere.chmod(0o644)
+    (folder / "link").symlink_to(elsewhere)
+
+    assert set(make_private(folder)) == {folder, token}
+
+    assert (mode(folder), mode(inner), mode(token)) == (0o700, 0o700, 0o600)
+    assert mode(elsewhere) == 0o644, "a link leads out of the folder, and what it leads to is not ours"
+
+
+def test_a_secret_that_other_users_can_read_is_not_used_and_the_error_says_how_to_correct_it(tmp_path: Path) -> None:
+    file = tmp_path / "the token"
+    file.write_bytes(b"secret")
+    file.chmod(0o600)
+    assert read_private(file, largest=3) == b"sec"
+
+    file.chmod(0o604)
+
+    for read in (read_private, require_private):
+        with pytest.raises(NotPrivate) as refused:
+            read(file)
+        assert refused.value.command == f"chmod 600 '{file}'"

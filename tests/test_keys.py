@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings, strategies as st
 
-from holdfast.keys import KeyRing, derive
+from holdfast.keys import MOST_DERIVED, KeyRing, derive
 
 OLD, NEW = b"the old secret, which is long enough", b"the new secret, which is long enough"
 SESSION = b"s" * 16
@@ -76,3 +76,11 @@ def test_a_short_secret_is_refused_and_none_is_shown() -> None:
         with pytest.raises(ValueError, match="32 bytes"):
             KeyRing(secrets)
     assert repr(KeyRing([OLD, NEW])) == "<KeyRing of 2 secrets>"
+
+
+def test_a_ring_remembers_a_bounded_number_of_derived_keys() -> None:
+    ring = KeyRing([OLD])
+    for number in range(10 * MOST_DERIVED):
+        ring.derived("session state", salt=number.to_bytes(16))
+    assert len(ring._derived) == MOST_DERIVED
+    assert ring.derived("session state", salt=bytes(16)) == KeyRing([OLD]).derived("session state", salt=bytes(16))

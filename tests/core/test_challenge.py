@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.classify import classify_evidence
-from holdfast.core.evidence import Challenge, HttpStatus, Login, LoginState, read_challenge, scopes_in
+from holdfast.core.evidence import MOST_SCOPES, Challenge, HttpStatus, Login, LoginState, read_challenge, scopes_in
 from holdfast.core.remedies import remedy_of
 
 LOGIN = Login(state=LoginState.GOOD, command="holdfast login crm")
@@ -94,3 +94,8 @@ def test_a_login_is_offered_where_it_can_help(status: int, challenge: str, sent:
     headers = {"www-authenticate": challenge} if challenge else {}
     seen = HttpStatus(status=status, headers=headers, login=LOGIN, credentials_sent=sent)
     assert remedy_of(seen)[1] == command
+
+
+def test_a_server_cannot_ask_for_more_scopes_than_a_person_reads() -> None:
+    asked = read_challenge(f'Bearer scope="{" ".join(f"s{number}" for number in range(1_000))}"')
+    assert asked.scope == tuple(f"s{number}" for number in range(MOST_SCOPES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import FleetMember, SharedStore, record_value
+from holdfast.core import PRESENT_SECONDS, FleetMember, SharedStore, record_value
 from holdfast.core.replicas.member import ALONE_SECONDS, EXCHANGE_SECONDS, QUIET_SECONDS
 from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
 
@@ -93,3 +93,41 @@ def test_a_replica_that_waits_for_a_right_asks_often() -> None:
     told.turn()
     assert told.until(told.now + 10) == pytest.approx(10 / EXCHANGE_SECONDS, abs=2)
     assert SOONEST_SECONDS < EXCHANGE_SECONDS < QUIET_SECONDS
+
+
+@pytest.mark.requirement("FLEET-2")
+def test_a_decision_is_not_everywhere_while_replicas_with_another_key_use_the_store() -> None:
+    writer = Asking(SharedStore())
+    writer.until(SETTLED)
+    written = writer.member.write("switch/x", {"off": True}, 1.0)
+    assert written is not None
+    writer.turn()
+    assert writer.member.is_everywhere(written, writer.now)
+
+    writer.member.strangers = 1  # they write under the same keys
+
+    assert not writer.member.is_everywhere(written, writer.now)
+
+
+@pytest.mark.requirement("FLEET-2")
+def test_a_decision_is_not_everywhere_while_a_store_that_was_emptied_has_not_heard_of_all() -> None:
+    store = SharedStore()
+    writer, other = Asking(store), Asking(store, "b")
+    for one in (writer, other):
+        one.until(SETTLED)
+    writer.until(SETTLED + 1.5)
+    assert set(writer.member.peers) == {"a", "b"}
+
+    writer.store = SharedStore()
+    written = writer.member.write("switch/x", {"off": True}, 1.0)
+    assert written is not None
+    emptied = writer.now
+    while not (writer.member.outbox.arrived.get("switch/x") and set(writer.member.peers) == {"a"}):
+        asked = writer.member.request(writer.now, chance=0.5, nonce="another")
+        writer.member.receive(asked, writer.store.exchange(asked, writer.now), writer.now)
+        writer.now = max(writer.now, writer.member.due())
+
+    assert writer.now < emptied + PRESENT_SECONDS
+    assert not writer.member.is_everywhere(written, writer.now), "b may be there still, and has not read it"
+    writer.until(emptied + 2 * PRESENT_SECONDS)
+    assert writer.member.is_everywhere(written, writer.now)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as some
 
+from holdfast.core import hub_record
 from holdfast.core.breaker import BreakerState
 from holdfast.core.catalog import Listing
 from holdfast.core.hub_record import HUB_VERSION, ServerRecord, read_records, speaks_hub
@@ -166,3 +167,14 @@ def test_a_record_that_came_through_this_hub_is_a_loop_and_not_its_news() -> Non
     assert record.seen_by("third") is record
     looped = record.seen_by("ours").health
     assert (looped.state, looped.status) == (State.PERMANENTLY_FAILED, "permanent")
+
+
+def test_an_answer_with_more_servers_than_a_hub_can_have_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_record, "MOST_RECORDS", 2)
+    written = down().written()
+    names = ("a", "b", "c")
+    assert set(read_records({"version": HUB_VERSION, "servers": dict.fromkeys(names[:2], written)}, proven=True)) == {
+        "a",
+        "b",
+    }
+    assert read_records({"version": HUB_VERSION, "servers": dict.fromkeys(names, written)}, proven=True) == {}

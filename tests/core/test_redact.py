@@ -399,3 +399,10 @@ def test_the_name_of_a_variable_is_no_token() -> None:
 )
 def test_a_variable_that_gets_its_own_value_is_no_secret(text: str, shown: str) -> None:
     assert Redactor().mask(text) == shown
+
+
+def test_data_that_was_not_read_is_left_out_because_no_secret_in_it_can_be_seen() -> None:
+    seen = RpcError(method="tools/call", code=-32000, data={"raw": b'{"token": "hunter2-hunter2"}'})
+    shown = masked(seen, Redactor())
+    assert isinstance(shown, RpcError)
+    assert shown.data == LEFT_OUT
