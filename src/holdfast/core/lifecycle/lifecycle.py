@@ -2,6 +2,18 @@
 
 ``judge`` says what an event amounts to; the table says which state that leads to; ``act`` does what follows from it,
 once the state is the new one. Pure: no I/O, no clock, no tasks. Time and chance are arguments.
+
+What can happen: dials, closes, listings and checks run in tasks of the slot, so their ends come late, in any order, and
+after the server has another connection. Each carries the generation of its dial. ``is_stale`` drops the event of any
+other generation before it is judged.
+
+What must never happen, and what excludes it:
+
+* An event that the table forbids changes something. ``judge`` only reads, and the table is asked before ``act``.
+* A connection is leaked. A dial that succeeds too late is closed by ``_discard``; ``detach`` asks for a close of each
+  connection and dial that it takes out.
+* Anything revives a server after the hub closed. ``stopped`` makes every event stale but the report of a close.
+* A timer of an older state fires. A change of state keeps those timers alone that the new state's row allows.
 """
 
 from __future__ import annotations
@@ -164,6 +176,7 @@ class Lifecycle(LifecycleState):
         if new is old:
             return
         if new in _UP_OR_OFF:
+            # The time down is that of one outage: reconnecting, parked and denied go on with it.
             self.down_since = self.evidence = None
         elif self.down_since is None:
             self.down_since = step.now
@@ -311,7 +324,7 @@ def _reconnect(life: LifecycleState, _: ReconnectRequested, step: Step) -> None:
 
 def _enable(life: LifecycleState, _: EnableRequested, step: Step) -> None:
     if life.state is State.DISABLING:
-        life.enable_next = True
+        life.enable_next = True  # the old connection is closing still: two would run at the same time
     elif life.state is State.CONNECTING and life.dial is None:
         _reset_budget(life)
         step.do(Reinstate())
@@ -398,7 +411,7 @@ def _dial_failed(life: LifecycleState, dial: Dialing, event: DialFailed, step: S
 
 
 def _park(life: LifecycleState, event: Parked, step: Step) -> None:
-    life.charge()
+    life.charge()  # before the dial or the connection is gone: its cause decides whether the budget pays
     if life.dial is None and life.lease is None:
         life.attempts = len(life.policy.backoff)  # a peer spent the budget
     life.dial = None
