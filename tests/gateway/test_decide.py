@@ -106,3 +106,10 @@ def test_an_unwatched_gateway_is_neither_trusted_nor_blamed() -> None:
     history = ConfigHistory()
     assert next_(history, NotWatched(), at=0) == Decision(GatewayState.NOT_WATCHED, write=True)
     assert next_(history, NotWatched(), at=99) == Decision(GatewayState.NOT_WATCHED)
+
+
+def test_a_config_that_was_refused_and_then_taken_counts_as_taken() -> None:
+    """A slow gateway takes it late: after another config it can be written again at once."""
+    history = ConfigHistory(live="slow", accepted="", refused={"slow": 0.0})
+    assert next_(history, runs("slow"), at=20, wanted="other").write
+    assert next_(history, runs("other"), at=30, wanted="slow").write
