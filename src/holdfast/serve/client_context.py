@@ -163,6 +163,7 @@ class FolderClients:
         self._servers = servers
         self._reload = reload
         self._clock = clock
+        # One at a time: the second client of a new folder goes on when the servers of the folder are configured.
         self._turn = anyio.Lock()
         self._changed = anyio.Event()
 

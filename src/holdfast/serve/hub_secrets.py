@@ -264,7 +264,7 @@ class SecretFiles:
         for one in self._files:
             value = await anyio.to_thread.run_sync(self._read, one)
             if value is not None and value != one.value:
-                self._mask(value)
+                self._mask(value)  # first: no line that the new value causes may show it
                 one.value = value
                 one.use(value)
                 log.info(one.told)

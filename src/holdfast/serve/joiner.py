@@ -558,6 +558,8 @@ class Joiner:
         if begun is None:
             return False
         self._hub, rest = begun
+        # Half a line of the hub before this one is dropped, and half a line to it begins again: else the next hub would
+        # continue what another one began.
         self._of_hub = Lines(sys.maxsize)
         self._to_hub.begin_again()
         self._take_of_hub(rest)

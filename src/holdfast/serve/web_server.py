@@ -219,6 +219,8 @@ class Leaving:
         if self._starting is not None:
             self._starting.cancel()
         worker = self._serving.worker
+        # A balancer needs a moment to see that this hub is not ready. A worker without its supervisor gets no more
+        # connections, and the next hub needs the port.
         if self._serving.lame_duck and (worker is None or not worker.is_orphan):
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
@@ -239,7 +241,7 @@ class Leaving:
         log.info("a successor took over: connections that are open are served until they close")
         if pid:
             notify_successor(os.environ, pid)
-        self._note.withdraw()
+        self._note.withdraw()  # first: a command must find the successor, and not a hub that ends
         self._front.retire()
         self._stop_accepting()
         self._front.move_streams()
