@@ -81,11 +81,15 @@ async def test_a_token_of_callers_that_must_not_be_believed_leaves_the_last_one_
     assert OPERATOR not in caplog.text
 
 
-async def test_operators_never_get_the_token_of_callers_also_not_the_one_that_is_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["callers", "operators"])
+async def test_callers_and_operators_never_have_one_token_also_not_one_that_is_new(first: str, tmp_path: Path) -> None:
     hub = _Hub(tmp_path)
-    hub.write(hub.callers, SECOND)
+    files = {"callers": hub.callers, "operators": hub.operators}
+    hub.write(files.pop(first), SECOND)
     await hub.files.refresh()
+    before = hub.in_force
     hub.done.clear()
-    hub.write(hub.operators, SECOND)
+    (other,) = files.values()
+    hub.write(other, SECOND)
     await hub.files.refresh()
-    assert hub.done == []
+    assert (hub.in_force, hub.done) == (before, [])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 from holdfast.config import load_config
 from holdfast.serve.client_context import IDLE_SECONDS, end_when_idle
 from holdfast.serve.inner_hub import served_part
-from holdfast.serve.join_address import try_lock
+from holdfast.serve.join_address import JoinAddress, try_lock
 from holdfast.serve.joiner import HubFinder, HubStart, JoinOptions
+from holdfast.serve.listening import SharedPlace
 from holdfast.serve.options import ServeConfig
 from holdfast.testing import FakeClock
 from tests.cli.in_process import Inside
@@ -208,6 +211,23 @@ async def test_a_hub_in_the_background_ends_when_its_time_without_use_is_over(ho
     async with spawned(command, home.folder, home.folder, XDG_RUNTIME_DIR=runtime, HOLDFAST_BACKGROUND="0 ") as hub:
         assert await hub.ended() == 0
     assert home.hubs == []
+
+
+@pytest.mark.requirement("DX-8")
+def test_a_hub_that_ends_leaves_the_name_to_its_successor(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    file = tmp_path / "mcp.json"
+    first = SharedPlace.find(file, environ, takes_over=False)
+    assert first is not None
+    assert SharedPlace.find(file, environ, takes_over=False) is None, "one hub has the place"
+    second = SharedPlace.find(file, environ, takes_over=True)
+    assert second is not None
+    path = Path(JoinAddress.of(str(file), (), environ).path)
+    with closing(first.listen() or socket.socket()), closing(second.listen() or socket.socket()):
+        first.close()
+        assert path.is_socket(), "clients find the successor"
+        second.close()
+        assert not path.exists()
 
 
 @pytest.mark.requirement("DX-8")
