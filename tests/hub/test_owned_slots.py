@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
+from holdfast.config import Settings
 from holdfast.core import events as on
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, _Own
 from holdfast.hub.slot import SlotKey
@@ -76,3 +79,31 @@ def test_a_client_that_leaves_ends_its_own_connections_and_no_others() -> None:
     }
     assert [slots.find(Owner("bob"), server) is not None for server in ("a", "b")] == [True, False]
     assert len(slots.all()) == 1
+
+
+class Looked(Exception):
+    """One look for unused slots is over."""
+
+
+class LateClock:
+    """A clock on which every slot was idle for too long; its first wait ends the test's look."""
+
+    def now(self) -> float:
+        return 1e9
+
+    async def wait(self, event: anyio.Event, until: float | None) -> bool:
+        raise Looked
+
+
+@pytest.mark.anyio
+async def test_a_slot_in_use_does_not_expire_however_long_ago_its_last_use_ended() -> None:
+    owner = Owner("ada")
+    slots, stubs = _of([owner])
+    for own in slots._own.values():
+        own.expires = True
+    context: Any = SimpleNamespace(settings=Settings(), clock=LateClock())
+    slots._context = context
+    slots.use(owner, "a")
+    with pytest.raises(Looked):
+        await slots._expire()
+    assert {key: len(stub.events) for key, stub in stubs.items()} == {("ada", "a"): 0, ("ada", "b"): 1}
