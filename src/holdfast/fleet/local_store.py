@@ -5,6 +5,14 @@ folder of the socket is private to the user, so that no signature is needed.
 
 An empty message is a notice: another worker changed something. So workers need not ask all the time. A broker that
 sends them begins with one, because a worker may be of a later release than its supervisor.
+
+A worker that is killed says nothing. The broker looks whether the process at the other end of a lost connection is
+gone, and then forgets its presence at once: the others must not wait until it ends by itself. A worker that is alive
+may have closed its connection after a late answer, and connects again.
+
+A worker has two connections, so that a large batch of events delays no exchange. Each has one message under way at a
+time. If its sender is cancelled, the connection is dropped: the answer that still comes is not that of the next
+message.
 """
 
 from __future__ import annotations

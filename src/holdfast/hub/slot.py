@@ -392,6 +392,7 @@ class Slot:
                     self._wake_at = at
                     self._poked.set()
                 case do.Publish(listing=listing):
+                    # The server behind a hub may not be up yet: its empty list must not replace the last good one.
                     lease = self.leases.get(listing.generation)
                     if lease is None or not lease.lists_nothing_yet:
                         context.host.publish(listing)
@@ -415,6 +416,7 @@ class Slot:
                     fleet.share(self.id, evidence)
                 case _:
                     pass  # a hub that is alone shares nothing
+        # After all effects: those who wake see the state and the catalog that belong together.
         stopped = self.machine.life.stopped
         lease = self.lease
         # A hub answers while the server behind it still starts: the outcome is that of the server.
@@ -424,7 +426,7 @@ class Slot:
         if stopped:
             self._poked.set()  # the owner task looks whether everything is closed
         self._changed.set()
-        self._changed = anyio.Event()
+        self._changed = anyio.Event()  # an event of anyio cannot be cleared: the next wait needs another one
 
     def __repr__(self) -> str:
         health = self.health()
