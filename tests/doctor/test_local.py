@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import get_tools_with_resilience
 from holdfast.config.fields import parse_duration
 from tests.cli.command import stdio
 from tests.doctor.examination import Examination
+from tests.harness.served_hub import front
+from tests.peers.everything import everything_args, node
 from tests.peers.stdio import StdioPeer
 
 OUTPUTS = Path(__file__).parents[1] / "core" / "outputs"
@@ -46,6 +49,17 @@ async def test_a_healthy_server_is_told_with_what_was_seen_of_it(clinic: Examina
         ("tools", "passed"),
     ]
     assert server.checks[3].seen.startswith("3 tools listed in ")
+
+
+@pytest.mark.requirement("DOC-1")
+async def test_a_server_that_lists_by_what_its_client_can_do_is_seen_as_the_hub_sees_it(clinic: Examination) -> None:
+    definition = {"command": str(node()), "args": list(everything_args())}
+    server = await clinic.one(definition)
+    async with front({"it": definition}) as served:
+        assert server.tools == len(served.hub.tools())
+    # A plain load has no client to ask, and says so: the server leaves out the tools that could not work.
+    alone, _, _ = await get_tools_with_resilience({"it": {"transport": "stdio", **definition}})
+    assert server.tools > len(alone)
 
 
 async def test_every_missing_variable_is_named_and_setting_them_is_the_cure(

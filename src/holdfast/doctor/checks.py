@@ -71,7 +71,7 @@ from holdfast.doctor.report import (
 )
 from holdfast.errors import Problem, ServerFailure
 from holdfast.hub import is_shown
-from holdfast.wire import Offers, environment_of, evidence_of, find_program, ssl_context
+from holdfast.wire import NoClients, Offers, environment_of, evidence_of, find_program, ssl_context
 
 __all__ = [
     "OVER_NETWORK",
@@ -454,7 +454,7 @@ async def look_at_handshake(case: Case) -> Observation:
     began, crowded = anyio.current_time(), tools.starts.crowded_seconds
     try:
         seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)
-        await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.dials)
+        await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.dials, relay=NoClients())
     finally:  # also where the time of the check is over
         case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
     if not seen.version:

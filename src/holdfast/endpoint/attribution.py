@@ -45,18 +45,11 @@ from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, NameK
 from holdfast.endpoint.clients import Call, Client, require_capability
 from holdfast.endpoint.view import View, lists_tools_of
 from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, OneClientRecord, Published, Slot
-from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
+from holdfast.wire import CALL_NOTIFICATIONS, SHARED_CAPABILITIES, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Announcer", "Attribution", "ClientRelay", "Listeners", "UserRelay", "notify"]
 
 log = logging.getLogger("holdfast.front")
-
-SHARED_CAPABILITIES: Final[Mapping[str, Any]] = {
-    "sampling": {},
-    "elicitation": {"form": {}, "url": {}},
-    "roots": {"listChanged": True},
-}
-"""What the hub declares to a shared server, before any client is known."""
 
 
 class IdleCaller:

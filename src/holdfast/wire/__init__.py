@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.wire.dispatcher import (
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
         CLIENT_REQUESTS as CLIENT_REQUESTS,
+        SHARED_CAPABILITIES as SHARED_CAPABILITIES,
+        NoClients as NoClients,
         Relay as Relay,
     )
     from holdfast.wire.grpc import (

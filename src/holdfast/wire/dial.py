@@ -472,10 +472,10 @@ class Attempt(Generic[T]):
     error: Exception | None = field(default=None, repr=False)
     """The exception behind the evidence. It may quote secrets, so it is for debugging alone."""
 
-    async def run(self, dialer: Dialer, limit: Limit) -> Self:
+    async def run(self, dialer: Dialer, limit: Limit, *, relay: Relay | None = None) -> Self:
         """Wait for a place, dial, list and close. Raises nothing but a cancellation."""
         try:
-            async with self.connected(dialer, limit) as connection:
+            async with self.connected(dialer, limit, relay=relay) as connection:
                 await self._ask_hub(connection)
         except Exception as exc:  # noqa: BLE001 - a fault of a library is what this attempt showed, and fails no other
             self.evidence = masked(self._whole(evidence_in(exc)), self.redactor)

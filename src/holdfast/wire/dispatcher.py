@@ -16,13 +16,14 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
+from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.transport_context import TransportContext
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, RequestId
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, INVALID_REQUEST, RequestId
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected, is_own_uri
@@ -32,13 +33,28 @@ from holdfast.wire.raw_json import Fields, RawObject, dump_object, dumps
 from holdfast.wire.request_headers import trace_headers
 from holdfast.wire.rpc import Message, RpcPeer, call_message, notification_message, value_of
 
-__all__ = ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "DuplexDispatcher", "Relay", "ServerDispatcher"]
+__all__ = [
+    "CALL_NOTIFICATIONS",
+    "CLIENT_REQUESTS",
+    "SHARED_CAPABILITIES",
+    "DuplexDispatcher",
+    "NoClients",
+    "Relay",
+    "ServerDispatcher",
+]
 
 CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
 """The requests that a server may send to a client."""
 
 CALL_NOTIFICATIONS = frozenset({"notifications/message", "notifications/elicitation/complete"})
 """The notifications that belong to the call on whose stream they came."""
+
+SHARED_CAPABILITIES: Final[Mapping[str, Any]] = {
+    "sampling": {},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+}
+"""What the hub declares to a shared server, before any client is known. Some servers list more tools for it."""
 
 _CLOSED = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
 
@@ -57,6 +73,21 @@ class Relay(Protocol):
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A notification that belongs to no call. Never waits."""
+
+
+class NoClients:
+    """The relay of a hub that no client is connected to: a dial with it sees what the hub sees."""
+
+    capabilities = SHARED_CAPABILITIES
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """Refuse a server's request."""
+        raise MCPError(INVALID_REQUEST, f"{method} cannot be answered: no client is connected")
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """Nothing: there is none to tell."""
 
 
 class ServerDispatcher(Dispatcher[TransportContext]):
