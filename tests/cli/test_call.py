@@ -47,6 +47,17 @@ def test_an_error_of_the_tool_is_shown_and_exits_with_one(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("peer")
+@pytest.mark.requirement("DX-13")
+def test_a_name_that_find_shows_is_answered_with_the_command_to_type(cli: Cli) -> None:
+    ran = cli.run("call", "a__echo", "text=x")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(
+        "error: no server named `a__echo` is configured\n\nhint: write the server and its tool"
+    )
+    assert " call a echo" in ran.stderr
+
+
+@pytest.mark.usefixtures("peer")
 def test_an_unknown_tool_is_told_with_the_nearest_one(cli: Cli) -> None:
     ran = cli.run("call", "a", "ecko")
     assert (ran.returncode, ran.stdout) == (1, "")

@@ -239,7 +239,15 @@ def call(
     parse_arguments(pairs or [], args, {})
     hub = _hub_to_ask(url, config)
     found = load_servers(config) if hub is None else None
-    result = anyio.run(_call, hub, found, server, tool, pairs or [], args)
+    try:
+        result = anyio.run(_call, hub, found, server, tool, pairs or [], args)
+    except UnknownServer:
+        its_server, _, its_tool = server.partition("__")
+        if not its_tool:
+            raise
+        # The name that `find` and models see has both in one word.
+        hint = f"write the server and its tool as two words: `{command_line('call', its_server, its_tool)} …`"
+        raise UnknownServer(f"no server named `{server}` is configured", hint=hint) from None
     if as_json:
         print_json(_result_data(result))
     else:
