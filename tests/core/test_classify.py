@@ -32,7 +32,6 @@ from holdfast.core.evidence import (
     ProcessExit,
     Redirected,
     RpcError,
-    Statement,
     TimedOut,
     TlsFailure,
     TlsFault,
@@ -40,6 +39,7 @@ from holdfast.core.evidence import (
     ToldByHub,
     Unexpected,
 )
+from holdfast.core.forbidden import Statement
 from holdfast.core.messages import FailureStatus
 
 FAULTS_ONCE_IT_STOOD = [NetworkFault.RESET, NetworkFault.CLOSED, NetworkFault.OTHER, NetworkFault.UNREACHABLE]

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         status_class as status_class,
     )
     from holdfast.core.evidence import (
-        LONGEST_BODY as LONGEST_BODY,
         BadConfig as BadConfig,
         Challenge as Challenge,
         CommandFault as CommandFault,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
         ProcessExit as ProcessExit,
         Redirected as Redirected,
         RpcError as RpcError,
-        Statement as Statement,
         TimedOut as TimedOut,
         TlsFailure as TlsFailure,
         TlsFault as TlsFault,
@@ -76,8 +74,8 @@ if TYPE_CHECKING:
         Unexpected as Unexpected,
         read_challenge as read_challenge,
         scopes_in as scopes_in,
-        stated_in as stated_in,
     )
+    from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,
         HUB_VERSION as HUB_VERSION,
