@@ -13,7 +13,7 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
-from holdfast.endpoint import clients, open_calls
+from holdfast.endpoint import clients, input_required
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from tests.cli.serve_process import config, served
@@ -81,7 +81,7 @@ async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, mon
         first = await _asked(client)
         broker = served.app.state.front.broker
         assert len(broker.attribution.calls) == 1
-        monkeypatch.setattr(open_calls, "ASK_SECONDS", -1.0)
+        monkeypatch.setattr(input_required, "ASK_SECONDS", -1.0)
         broker.pending._sweep()
         with anyio.fail_after(10):
             assert await broker.drain(10)
@@ -94,7 +94,7 @@ async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, mon
 async def test_one_call_more_than_may_wait_for_clients_is_refused_and_ends_at_its_server(
     ada: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_calls, "MAX_PENDING", 1)
+    monkeypatch.setattr(input_required, "MAX_PENDING", 1)
     async with (
         running("legacy") as origin,
         front({"o": {"url": origin.url}}) as served,

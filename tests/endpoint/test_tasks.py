@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from holdfast.access.principals import TokenPolicy
-from holdfast.endpoint.open_calls import LONGEST_TASK, MOST_OPEN, ServerTask, TaskIds, renamed
+from holdfast.endpoint.tasks import LONGEST_TASK, MOST_OPEN, ServerTask, TaskIds, renamed
 from holdfast.hub import call_tool
 from holdfast.wire import RawObject
 from tests.clients.raw import MODERN_META, initialize

@@ -17,7 +17,7 @@ from holdfast.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
 from holdfast.core.replicas import member
 from holdfast.endpoint import EndpointAddress
-from holdfast.endpoint.open_calls import ServerTask, TaskIds
+from holdfast.endpoint.tasks import ServerTask, TaskIds
 from holdfast.fleet import Fleet, PeerAddress, Peers, StoreUnavailable, home_name
 from holdfast.front import requests
 from holdfast.front.app import create_app

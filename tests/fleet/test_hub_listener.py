@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.front import acceptor, create_hub_app
+from holdfast.front import create_hub_app, tls
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
 from holdfast.serve.inner_hub import HubListener
@@ -40,7 +40,7 @@ async def listening(identity: FleetIdentity, servers: dict[str, Any] | None = No
 
 @pytest.mark.requirement("FLEET-5", "FLEET-6")
 async def test_connections_of_other_hubs_end_when_their_key_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.01)
     ring = [KeyRing([KEY, OTHER])]
     inner = FleetIdentity(lambda: ring[0], "inner")
     with anyio.fail_after(20):

@@ -27,7 +27,7 @@ from holdfast.fleet import (
     PeerUnreachable,
     written,
 )
-from holdfast.front import acceptor, peer_requests
+from holdfast.front import peer_requests, tls
 from holdfast.front.peer_requests import NoticesElsewhere, PeerListener, refuse_forwarded
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.identity import FleetIdentity
@@ -293,7 +293,7 @@ async def bare(address: str) -> AsyncIterator[anyio.abc.SocketStream]:
 async def test_a_stranger_comes_to_no_request_and_its_silence_is_cut(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.2)
     a = await fleet.add("a")
     async with bare(a.address) as silent:
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.front import acceptor
-from holdfast.front.acceptor import HandshakeTurns
+from holdfast.front import tls
+from holdfast.front.tls import HandshakeTurns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-11", "SEC-7")]
 
@@ -54,7 +54,7 @@ async def test_a_few_handshakes_begin_in_each_turn_of_the_loop() -> None:
         before = len(here.began)
         await asyncio.sleep(0)
         most = max(most, len(here.began) - before)
-    assert (len(here.began), most) == (20, acceptor.IN_A_TURN)
+    assert (len(here.began), most) == (20, tls.IN_A_TURN)
     await here.close()
 
 
@@ -65,7 +65,7 @@ async def test_a_flood_of_one_peer_delays_no_other_and_is_bounded() -> None:
     await here.settled()
     assert here.began[: 2 * 3 + 1].count("other") >= 2, "the peers take turns"
     assert here.began.count("other") == 3
-    assert here.began.count("flood") - here.ended.count("flood") == acceptor.OF_A_PEER
+    assert here.began.count("flood") - here.ended.count("flood") == tls.OF_A_PEER
     assert "other" not in here.ended
     await here.close()
 

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from holdfast.files import replace_file
-from holdfast.front import acceptor
-from holdfast.front.acceptor import ServerTls, TlsFiles
+from holdfast.front import tls
 from holdfast.front.app import create_app
+from holdfast.front.tls import ServerTls, TlsFiles
 from holdfast.hub import AccessRefused
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
@@ -154,7 +154,7 @@ async def tls_hub(folder: Path) -> AsyncIterator[TlsHub]:
 async def test_a_connection_ends_when_the_authority_of_its_certificate_is_no_longer_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptor, "LAST_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(tls, "LAST_ANSWER_SECONDS", 0.1)
     async with tls_hub(tmp_path) as served:
         context = served.context()
         client, idle, listening = [await served.connect(context) for _ in range(3)]
@@ -188,7 +188,7 @@ async def test_a_connection_ends_with_the_certificate_of_its_client(
         until = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(hours=1)
         valid = served.context(until=until)
         assert (await (await served.connect(valid)).ask())[0] == 200
-        monkeypatch.setattr(acceptor, "time", SimpleNamespace(time=lambda: until.timestamp() - 0.1))
+        monkeypatch.setattr(tls, "time", SimpleNamespace(time=lambda: until.timestamp() - 0.1))
         client = await served.connect(valid)
         assert await client.ended()
 

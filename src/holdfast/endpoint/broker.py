@@ -38,7 +38,8 @@ from holdfast.core import Catalog, State, events as on
 from holdfast.endpoint.attribution import Announcer, Attribution, ClientRelay, UserRelay, notify
 from holdfast.endpoint.call_gate import CallAudit, CallGate
 from holdfast.endpoint.clients import Call, Client, LivesElsewhere, RequestHomes
-from holdfast.endpoint.open_calls import PendingCalls, TaskIds
+from holdfast.endpoint.input_required import PendingCalls
+from holdfast.endpoint.tasks import TaskIds
 from holdfast.endpoint.user_login import LoginLinks, LoginsInConversation
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy

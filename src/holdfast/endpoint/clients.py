@@ -34,7 +34,7 @@ from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedOb
 if TYPE_CHECKING:
     from holdfast.endpoint.call_gate import Judgement
     from holdfast.endpoint.find_tools import InnerCall
-    from holdfast.endpoint.open_calls import OpenCall
+    from holdfast.endpoint.input_required import OpenCall
 
 __all__ = [
     "ASK_SECONDS",

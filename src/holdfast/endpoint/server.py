@@ -10,7 +10,7 @@ request:
 2. **May it be made** (``call_gate``), and is it one that began before: a login that it needs first, a call that it
    resumes, another replica that has its connection (``_before``). A call of a shared server has none of these.
 3. **It is made** (``_send``), on the client's connection to that server. A legacy server may ask a modern client, and a
-   modern server a legacy client: ``open_calls`` translates both.
+   modern server a legacy client: ``input_required`` translates both.
 4. **Its result** gets links and ids that are good at this endpoint. A tool's call that failed has a result that says
    why: a model reads results, and may never see a protocol error.
 """
@@ -38,6 +38,7 @@ from holdfast.endpoint.attribution import Listeners, notify
 from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers, era_of
 from holdfast.endpoint.clients import Call, Client, Handler
 from holdfast.endpoint.find_tools import CALL_READONLY, FIND_NAMES, FindTools, InnerCall
+from holdfast.endpoint.input_required import EXPIRED, MAX_ROUNDS, next_round
 from holdfast.endpoint.instructions import (
     RESTARTED,
     STATELESS,
@@ -50,7 +51,6 @@ from holdfast.endpoint.instructions import (
     with_notice,
 )
 from holdfast.endpoint.message import Message, kind_of, params_for_server, relinked
-from holdfast.endpoint.open_calls import EXPIRED, LEGACY_TASKS, MAX_ROUNDS, MODERN_TASKS, next_round, renamed
 from holdfast.endpoint.own_answers import (
     OwnMethods,
     OwnTools,
@@ -59,6 +59,7 @@ from holdfast.endpoint.own_answers import (
     not_listed,
     unknown_method,
 )
+from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, renamed
 from holdfast.endpoint.user_login import without_login_state
 from holdfast.endpoint.view import ToolRoute, View, has_all, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError

@@ -40,8 +40,8 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 from holdfast.access import LOCAL
 from holdfast.core import State, command_line, quoted
 from holdfast.endpoint.clients import Call, Client
+from holdfast.endpoint.input_required import EXPIRED, request_identity
 from holdfast.endpoint.instructions import LOGIN_TOOL, mistake, said
-from holdfast.endpoint.open_calls import EXPIRED, request_identity
 from holdfast.endpoint.view import View
 from holdfast.hub import Hub, Slot
 from holdfast.keys import KeyRing

@@ -6,7 +6,7 @@ from holdfast._exports import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.front.acceptor import Acceptor as Acceptor, ServerTls as ServerTls, TlsFiles as TlsFiles
+    from holdfast.front.acceptor import Acceptor as Acceptor
     from holdfast.front.app import Front as Front, create_app as create_app, create_hub_app as create_hub_app
     from holdfast.front.join import JoinedClient as JoinedClient, JoinServer as JoinServer
     from holdfast.front.line_peek import LineHead as LineHead, heads_of as heads_of, id_in as id_in
@@ -19,5 +19,6 @@ if TYPE_CHECKING:
         SqliteSessions as SqliteSessions,
     )
     from holdfast.front.stdio import serve_stdio as serve_stdio
+    from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles
 
 __getattr__, __dir__ = lazy_exports(__name__)

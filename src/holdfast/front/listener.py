@@ -34,7 +34,6 @@ import anyio
 
 from holdfast.access import Admission
 from holdfast.core import fault_line
-from holdfast.front.acceptor import ClientCertificate
 from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
 from holdfast.front.requests import (
     BODY_SECONDS,
@@ -49,6 +48,7 @@ from holdfast.front.requests import (
     TooLarge,
     last_answer,
 )
+from holdfast.front.tls import ClientCertificate
 from holdfast.turns import STEP_SECONDS, Turns
 from holdfast.wire import dumps
 
