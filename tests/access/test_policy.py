@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.access import LOCAL, AccessItem, Policy, Principal
-from holdfast.access.policy import MOST_SUBJECTS
+from holdfast.access.policy import LONGEST_URI, MOST_SUBJECTS
 from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, InvalidValue, Unjudged
 from holdfast.config.conditions import LARGEST_ARGUMENTS
 from tests.access.plain_policy import CONDITIONS, Caller, PlainPolicy
@@ -210,6 +210,21 @@ def test_what_is_denied_is_denied_however_its_uri_is_written(uri: str) -> None:
     assert made.decide(ANN, AccessItem("resource", "files", uri)).effect == "deny"
     for other in ("file:///secrets", "file:///100%25", "file:///a%2520b"):
         assert made.decide(ANN, AccessItem("resource", "files", other)).effect == "allow"
+
+
+@pytest.mark.requirement("SEC-7", "SEC-14")
+def test_a_uri_that_is_too_long_to_be_read_in_every_way_is_denied_where_some_are() -> None:
+    made = policy(
+        AccessRule(effect="allow", servers=("files",)),
+        AccessRule(effect="deny", servers=("files",), resources=("file:///secret",)),
+    )
+    start = "file:///"
+    longest = AccessItem("resource", "files", start + "a" * (LONGEST_URI - len(start)))
+    assert made.decide(ANN, longest).effect == "allow"
+    longer = AccessItem("resource", "files", longest.name + "a")
+    assert made.decide(ANN, longer).effect == "deny"
+    some = policy(AccessRule(effect="allow", servers=("files",), resources=("file:///*",)))
+    assert some.decide(ANN, longer).effect == "deny"
 
 
 @pytest.mark.parametrize("uri", ["docs://public/../secret", "docs:public/../secret", "mem:x", "no uri at all"])

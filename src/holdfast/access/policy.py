@@ -12,7 +12,8 @@ person. A rule with a condition covers tools and prompts only: a resource has no
   readings of a request the stricter one holds. Arguments over the bound are refused where a condition is asked.
 - A resource's URI can be written in several ways, and each server has its own way to read it. A deny holds for all of
   them; an allow does not hold for dots that lead out of what it allows (``other_readings``). A URI that is encoded more
-  often than any server decodes is allowed by no rule, and denied by each rule that denies resources of its server.
+  often than any server decodes, or is longer than ``LONGEST_URI``, is allowed by no rule for some resources, and
+  denied by each rule that denies some of its server.
 - **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids. A
   completion needs no more than that: it suggests values for arguments, so there are no arguments yet for a condition.
   For a template it is the server that chooses the values: they may name resources that a rule denies, and no content.
@@ -230,6 +231,7 @@ class _Rules:
             kind: _Patterns([_covered(rule, kind) for rule in self.all]) for kind in ("tool", "prompt", "resource")
         }
         self._of_resources = _bits(bool(_covered(rule, "resource")) for rule in self.all)
+        self._every_resource = _bits(_covered(rule, "resource") == _ALL for rule in self.all)
         self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
         self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
 
@@ -270,8 +272,8 @@ class _Rules:
     def _by_all_readings(self, uri: str, found: int, server: int) -> int:
         read = other_readings(uri)
         if read is None:
-            # What a server makes of it cannot be said: no allow holds for it, and each deny of resources does.
-            return server & self.effects["deny"] & self._of_resources
+            # What a server makes of it cannot be said: no allow of some resources holds, and each deny of some does.
+            return server & (self._every_resource | (self.effects["deny"] & self._of_resources))
         readings, has_dots = read
         for reading in readings:
             also = self._kinds["resource"].of(reading, among=server) & server
@@ -342,6 +344,9 @@ MOST_DECODINGS: Final = 4
 """How often a URI is decoded at most, the time included that changes nothing. A proxy, a framework and a server decode
 once each. Without a bound a URI of megabytes could ask for as many rounds as it has characters."""
 
+LONGEST_URI: Final = 64 * 1024
+"""Characters. The readings of a longer one would hold the event loop: 0.1 s for a megabyte of escapes (SEC-7)."""
+
 _DOTS: Final = frozenset({".", ".."})
 
 
@@ -350,8 +355,11 @@ def other_readings(uri: str) -> tuple[frozenset[str], bool] | None:
 
     ``file:///a/../b`` is ``file:///b`` to most libraries, and so is ``FILE:///b``. Many servers decode the path, some
     twice (``%252e`` is a dot then), and many use the path alone, without query and fragment. Each of these steps may
-    follow another, so each is done to the results of those before it. None for a URI that is encoded too often.
+    follow another, so each is done to the results of those before it. None for a URI that is encoded too often, or is
+    too long.
     """
+    if len(uri) > LONGEST_URI:
+        return None
     found: set[str] = set()
     text = uri
     for _ in range(MOST_DECODINGS):
