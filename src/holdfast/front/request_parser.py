@@ -22,12 +22,13 @@ tests/front/test_request_oracle.py compares it with h11, and names each rule in 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
-from holdfast.wire import BadChunk, ChunkReader
+from holdfast.wire import BadChunk, ChunkReader, header_fields, joined
 
 __all__ = ["BadRequest", "RequestEnd", "RequestEvent", "RequestHead", "RequestParser"]
 
@@ -46,7 +47,6 @@ _BEGIN: Final = re.compile(rb"[A-Z]{1,16}(?: |\Z)")
 """How a head begins, also where its first word is not all here: a client of another protocol is refused at once."""
 _BARE_NEWLINE: Final = re.compile(rb"(?<!\r)\n")
 _LINE: Final = re.compile(rb"([A-Z]{1,16}) ([\x21-\x7e]+) HTTP/(\d\.\d)\r\n")
-_FIELDS: Final = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
 _ADDRESS: Final = re.compile(
     rb"(?i:https?)://(?P<host>(?:[^/?@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?)(?P<path>[/?].*)?"
 )
@@ -64,7 +64,7 @@ class BadRequest(Exception):
 class RequestHead:
     """The request line and the headers."""
 
-    __slots__ = ("headers", "http_version", "keep_alive", "lines", "method", "path", "query", "raw_path", "repeated")
+    __slots__ = ("headers", "http_version", "keep_alive", "method", "path", "query", "raw_path", "repeated", "written")
 
     def __init__(self, method: str, raw_path: bytes, http_version: str) -> None:
         self.method = method
@@ -73,8 +73,8 @@ class RequestHead:
         self.raw_path, _, self.query = raw_path.partition(b"?")
         path = self.raw_path.decode("ascii")
         self.path = _unquoted(path) if "%" in path else path
-        self.lines: Sequence[str] = ()
-        """The headers as they were written, in their order."""
+        self.written: Sequence[tuple[str, str]] = ()
+        """Each header as it was written, in their order: its name in lower case, and its value."""
         self.headers: dict[str, str] = {}
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.repeated: tuple[str, ...] = ()
@@ -82,9 +82,8 @@ class RequestHead:
 
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        """Names in lower case, and values, as bytes, in their order."""
-        fields = (line.encode("latin-1").partition(b":") for line in self.lines)
-        return [(name.lower(), value.strip(b" \t")) for name, _, value in fields]
+        """The same as bytes."""
+        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.written]
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path!r} HTTP/{self.http_version}>"
@@ -199,7 +198,8 @@ class RequestParser:
 def _read(data: bytes, start: int, end: int) -> RequestHead:
     """The head from ``start`` to the empty line at ``end``; raises ``BadRequest``."""
     line = _LINE.match(data, start, end + 2)
-    if line is None or _FIELDS.fullmatch(data, line.end(), end + 2) is None:
+    written = header_fields(data, line.end(), end + 2) if line is not None else None
+    if line is None or written is None:
         raise BadRequest(400)
     method, target, version = line[1].decode("ascii"), line[2], line[3].decode("ascii")
     if version not in ("1.0", "1.1"):
@@ -214,23 +214,18 @@ def _read(data: bytes, start: int, end: int) -> RequestHead:
         host, target = address["host"].decode("ascii"), address["path"] or b"/"
         target = target if target.startswith(b"/") else b"/" + target
     head = RequestHead(method, target.partition(b"#")[0], version)
-    if line.end() < end:
-        head.lines = data[line.end() : end].decode("latin-1").split("\r\n")
-    if len(head.lines) > MOST_HEADERS:
+    if len(written) > MOST_HEADERS:
         raise BadRequest(431)
-    headers = head.headers
-    for field in head.lines:
-        name, _, value = field.partition(":")
-        name, value = name.lower(), value.strip(" \t")  # what surrounds a value is no part of it (RFC 9110, 5.5)
-        if name in headers:
-            value = f"{headers[name]}, {value}"
-            head.repeated = (*head.repeated, name)
-        headers[name] = value
+    head.written, headers = written, dict(written)
+    if len(headers) < len(written):
+        counts = Counter(name for name, _ in written)
+        head.repeated = tuple(name for name, count in counts.items() if count > 1)
+        headers = joined(written)
+    head.headers = headers
     _check(head)
     if host:  # the host of an absolute target counts, not the header's: for each reader of them (RFC 9112, 3.2.2)
         headers["host"] = host
-        others = [one for one in head.lines if one.partition(":")[0].lower() != "host"]
-        head.lines = [f"host: {host}", *others]
+        head.written = [("host", host), *[one for one in written if one[0] != "host"]]
     return head
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         ChunkReader as ChunkReader,
         NotHttp as NotHttp,
         append_piece as append_piece,
+        header_fields as header_fields,
+        joined as joined,
     )
     from holdfast.wire.http.client import (
         LEAVING_HEADER as LEAVING_HEADER,

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -42,6 +42,8 @@ __all__ = [
     "NotHttp",
     "SpokeUnasked",
     "append_piece",
+    "header_fields",
+    "joined",
 ]
 
 HEAD_BYTES: Final = 100 * 1024
@@ -183,7 +185,7 @@ class AnswerParser:
             self._begun = data[at:]
             return stop
         self._size += stop - at
-        head = _head_of(data[begin:end])
+        head = _head_of(data[begin : end + 2])
         if head.status >= 200:  # else it is an interim answer
             self._expects, self.left = False, head.length or 0
             self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES) if head.chunked else None
@@ -196,51 +198,36 @@ class AnswerParser:
         return f"<AnswerParser {'awaits a head' if self._expects else 'idle'}>"
 
 
-_STATUS_LINE: Final = re.compile(r"HTTP/(1\.[01]|2\.0) ([0-9]{3})(?: [^\r\n]*)?")
+_STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[01]|2\.0) ([0-9]{3})(?: [^\r\n]*)?\r\n")
 """Servers write 2.0 and mean 1.1."""
 
-_IN_NAMES: Final = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
-_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\r\n"})
 _LENGTH: Final = re.compile(r"[0-9]{1,15}")
 
 
 def _head_of(raw: bytes) -> AnswerHead:
-    """The head in these bytes; raises ``BrokenHttp`` if it cannot be read, or if its body could not."""
-    status_line, *lines = raw.decode("latin-1").split("\r\n")
-    found = _STATUS_LINE.fullmatch(status_line)
-    written = raw[len(status_line) :]
-    if found is None or written.count(b"\r") != len(lines) or len(written.translate(None, _CONTROLS)) != len(written):
+    """The head in these lines; raises ``BrokenHttp`` if it cannot be read, or if its body could not."""
+    line = _STATUS_LINE.match(raw)
+    written = header_fields(raw, line.end(), len(raw)) if line is not None else None
+    if line is None or written is None:
         raise BrokenHttp(_BAD_LINE)
-    version, status = found[1], int(found[2])
+    if len(written) > MOST_HEADERS:
+        raise BrokenHttp(_LARGE_HEAD)
+    version, status = line[1], int(line[2])
     if status == 101:
         raise BrokenHttp("it switched protocols")
-    headers = _headers_in(lines)
+    headers = dict(written)
+    if len(headers) < len(written):
+        headers = joined(written, {"set-cookie": "\n"})
     bare = status < 200 or status in (204, 304)
     chunked = "transfer-encoding" in headers and _is_chunked(headers)
     length = _length_in(headers)
     if chunked and length is not None:
         raise BrokenHttp("it breaks the rules of HTTP (it has a length and chunks)")
     connection = headers.get("connection", "").lower()
-    kept = "keep-alive" in connection if version == "1.0" else "close" not in connection
+    kept = "keep-alive" in connection if version == b"1.0" else "close" not in connection
     if bare:
         return AnswerHead(status, headers, kept, 0, chunked=False)
     return AnswerHead(status, headers, kept and (chunked or length is not None), length, chunked)
-
-
-def _headers_in(lines: Sequence[str]) -> Mapping[str, str]:
-    """The headers by lower-case name; values of a repeated header are joined by a comma."""
-    if len(lines) > MOST_HEADERS:
-        raise BrokenHttp(_LARGE_HEAD)
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
-        if not colon or not name or name.strip(_IN_NAMES):  # a good name is stripped to nothing
-            raise BrokenHttp(_BAD_LINE)
-        if (known := headers.get(name)) is not None:
-            value = f"{known}\n{value}" if name == "set-cookie" else f"{known}, {value}"
-        headers[name] = value
-    return headers
 
 
 def _is_chunked(headers: Mapping[str, str]) -> bool:
@@ -261,7 +248,29 @@ def _length_in(headers: Mapping[str, str]) -> int | None:
     return int(stated)
 
 
-# What both sides of HTTP/1.1 read alike: where chunks end, and what is in a body.
+# What both sides of HTTP/1.1 read alike: headers, where chunks end, and what is in a body.
+
+_FIELDS: Final = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
+_FIELD: Final = re.compile(r"([^:]+):[ \t]*(.*)\r\n")
+"""One header in a text that ``_FIELDS`` matches. What surrounds a value is no part of it (RFC 9110, 5.5)."""
+
+
+def header_fields(data: bytes, start: int, end: int) -> list[tuple[str, str]] | None:
+    """The headers in these lines, each with its name in lower case; None if a line is none."""
+    if _FIELDS.fullmatch(data, start, end) is None:
+        return None
+    found = _FIELD.findall(data[start:end].decode("latin-1"))
+    return [(name.lower(), value.rstrip(" \t")) for name, value in found]
+
+
+def joined(fields: Iterable[tuple[str, str]], between: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Headers by name; the values of one that is repeated are joined by a comma, or by what is ``between`` them."""
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        known = headers.get(name)
+        headers[name] = value if known is None else f"{known}{(between or {}).get(name, ', ')}{value}"
+    return headers
+
 
 EXTENSION_BYTES: Final = 16 * 1024
 """What chunks may say of themselves, in all chunks of a body: hardly any peer says anything."""
