@@ -57,7 +57,7 @@ async def test_all_pools_close_what_is_idle_at_the_same_times(monkeypatch: pytes
         monkeypatch.setattr(loop, "call_at", counted)
         pools = [Pool(origin) for _ in range(3)]
         for pool in pools:
-            response = await pool.request("GET", "/elsewhere", [])
+            response = await pool.request("GET", "/elsewhere", {})
             response.close()
             await asyncio.sleep(0)
         for pool in pools:

@@ -90,7 +90,7 @@ async def pool_to(handler: Handler, **more: Any) -> AsyncIterator[Pool]:
 
 
 async def post(pool: Pool, body: bytes = b"{}") -> bytes | bytearray | None:
-    return await (await pool.request("POST", "/mcp", [("x-key", "v")], body)).read(1 << 20)
+    return await (await pool.request("POST", "/mcp", {"x-key": "v"}, body)).read(1 << 20)
 
 
 async def test_requests_share_a_connection() -> None:
@@ -241,7 +241,7 @@ async def test_trailers_are_no_headers() -> None:
     trailers = b"content-type: text/html\r\nmcp-session-id: forged\r\ncontent-encoding: gzip\r\n"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     async with pool_to(Server(head + b'2;a="b"\r\nok\r\n0\r\n' + trailers + b"\r\n", PLAIN)) as pool:
-        response = await pool.request("POST", "/", [], b"")
+        response = await pool.request("POST", "/", {}, b"")
         assert await response.read(100) == b"ok"
         assert response.headers == {"content-type": "application/json", "transfer-encoding": "chunked"}
         assert await post(pool) == b"ok"
@@ -260,9 +260,9 @@ async def test_a_body_that_inflates_beyond_its_bound_is_never_inflated_whole(mon
     read = Response.next_chunk
     monkeypatch.setattr(Response, "next_chunk", next_chunk)
     async with pool_to(Server(encoded("gzip", bomb), encoded("gzip", bomb))) as pool:
-        assert await (await pool.request("POST", "/", [], b"")).read(1_000_000) is None
+        assert await (await pool.request("POST", "/", {}, b"")).read(1_000_000) is None
         assert sum(sizes) < 2_000_000
-        whole = await (await pool.request("POST", "/", [], b"")).read(60_000_000)
+        whole = await (await pool.request("POST", "/", {}, b"")).read(60_000_000)
     assert whole == bytes(50_000_000)
     assert max(sizes) <= INFLATED_BYTES
 
@@ -280,7 +280,7 @@ async def test_a_body_over_its_bound_is_not_read_to_its_end() -> None:
             return
 
     async with pool_to(endless) as pool:
-        response = await pool.request("GET", "/", [])
+        response = await pool.request("GET", "/", {})
         assert await response.read(100_000) is None
 
 
@@ -300,7 +300,7 @@ async def test_a_slow_reader_holds_the_sender_up_and_not_our_memory() -> None:
             return
 
     async with pool_to(floods) as pool:
-        response = await pool.request("GET", "/", [])
+        response = await pool.request("GET", "/", {})
         connection = response._connection
         assert connection is not None
         await came_true(lambda: connection.flow.paused)
@@ -493,7 +493,7 @@ async def _large_then_small(tls: ssl.SSLContext | None = None, trusted: ssl.SSLC
     async with serving(server, ssl=tls) as port:
         pool = Pool(HttpOrigin("127.0.0.1", port, tls=tls is not None), tls=trusted)
         try:
-            response = await pool.request("POST", "/mcp", [], b"{}")
+            response = await pool.request("POST", "/mcp", {}, b"{}")
             assert await response.read(len(LARGE)) == LARGE
             assert await post(pool) == b"ok"
         finally:
@@ -514,13 +514,13 @@ def test_a_large_body_is_received_on_each_event_loop_and_over_tls(run: Callable[
 
 async def test_a_large_body_over_its_bound_is_not_received() -> None:
     async with pool_to(LargeAnswers()) as pool:
-        response = await pool.request("POST", "/mcp", [], b"{}")
+        response = await pool.request("POST", "/mcp", {}, b"{}")
         assert await response.read(len(LARGE) - 1) is None
 
 
 async def test_a_large_body_that_is_cut_is_told_as_what_it_is() -> None:
     async with pool_to(LargeAnswers(cut=1_000_000)) as pool:
-        response = await pool.request("POST", "/mcp", [], b"{}")
+        response = await pool.request("POST", "/mcp", {}, b"{}")
         with pytest.raises(Disconnected):
             await response.read(len(LARGE))
         assert not pool._idle
@@ -529,7 +529,7 @@ async def test_a_large_body_that_is_cut_is_told_as_what_it_is() -> None:
 async def test_a_caller_that_leaves_in_the_middle_of_a_large_body_closes_its_connection() -> None:
     server = LargeAnswers(cut=0)
     async with pool_to(server) as pool:
-        response = await pool.request("POST", "/mcp", [], b"{}")
+        response = await pool.request("POST", "/mcp", {}, b"{}")
         reading = asyncio.create_task(response.read(len(LARGE)))
         await server.begun.wait()
         reading.cancel()
@@ -546,13 +546,13 @@ async def test_an_answer_in_tiny_chunks_is_kept_in_few_pieces() -> None:
     chunks = b"".join(b"2\r\n%b\r\n" % body[at : at + 2] for at in range(0, len(body), 2))
     answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     async with pool_to(Server(answer, answer)) as pool:
-        response = await pool.request("POST", "/", [], b"")
+        response = await pool.request("POST", "/", {}, b"")
         response._read_ahead = 1 << 20  # as for a reader of the whole
         while not response.complete:  # noqa: ASYNC110 - the peer tells no one
             await asyncio.sleep(0)
         assert len(response._parts) < 100
         assert await response.read(1 << 20) == body
-        pieces = [chunk async for chunk in (await pool.request("POST", "/", [], b"")).chunks()]
+        pieces = [chunk async for chunk in (await pool.request("POST", "/", {}, b"")).chunks()]
     assert b"".join(pieces) == body
     assert {type(piece) for piece in pieces} == {bytes}
 
@@ -579,7 +579,7 @@ async def test_a_request_that_is_refused_before_it_is_sent_is_not_sent_to_its_en
         writer.close()
 
     async with pool_to(refuses) as pool:
-        response = await pool.request("POST", "/mcp", [], bytes(size))
+        response = await pool.request("POST", "/mcp", {}, bytes(size))
         assert response.status == 413
         assert await response.read(100) == b""
         answered.set()
@@ -613,7 +613,7 @@ async def test_an_event_that_has_become_large_takes_room_until_it_is_complete() 
         writer.close()
 
     async with pool_to(streams) as pool:
-        events = ServerEvents(await pool.request("GET", "/", []), Limits())
+        events = ServerEvents(await pool.request("GET", "/", {}), Limits())
         reading = asyncio.create_task(events.__anext__())
         await came_true(lambda: http1.receive_room().held > 0)
         rest.set()

@@ -61,7 +61,7 @@ def at(path: Path) -> HttpOrigin:
 
 
 async def body_of(pool: Pool) -> bytes:
-    answer = await (await pool.request("GET", "/", [])).read(1 << 16)
+    answer = await (await pool.request("GET", "/", {})).read(1 << 16)
     return bytes(answer or b"")
 
 

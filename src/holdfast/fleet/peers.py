@@ -213,7 +213,7 @@ class Peers:
         pool = await self._pool(replica)
         said = {**headers, SENDER_HEADER: quote(self.replica), TARGET_HEADER: quote(replica)}
         try:
-            answer = await pool.request(method, path, said.items(), body)
+            answer = await pool.request(method, path, said, body)
         except (ConnectFailed, ConnectTimedOut) as exc:
             at = self._pools[replica][0]
             raise PeerUnreachable(f"the replica {replica} cannot be reached at {at}: {_reason(exc)}") from exc

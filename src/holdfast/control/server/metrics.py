@@ -448,7 +448,7 @@ def metrics_route(metrics: Metrics, group: WorkerGroup | None, *, read_by: ReadB
             return PlainTextResponse(_NOT_FOR_YOU, status_code=401, headers=challenge)
         text = await metrics.text()
         if group is not None and not is_from_worker(request.scope):
-            headers = [("authorization", authorization)] if authorization else []
+            headers = {"authorization": authorization} if authorization else None
             told = await group.ask_others("GET", "/metrics", headers)
             texts = {worker.number: text for worker, text in told.items()}
             if group.is_member or not texts:

@@ -109,7 +109,7 @@ class WorkerGroup:
         return self.own in self._members()
 
     async def ask_others(
-        self, method: str, target: str, headers: Sequence[tuple[str, str]] = (), *, within: float = GATHER_SECONDS
+        self, method: str, target: str, headers: Mapping[str, str] | None = None, *, within: float = GATHER_SECONDS
     ) -> dict[Worker, bytes]:
         """Ask all other members at once; what came within the time, of those that answered with 200."""
         answers: dict[Worker, bytes] = {}
@@ -129,7 +129,7 @@ async def asked(
     worker: Worker,
     method: str,
     target: str,
-    headers: Sequence[tuple[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
     *,
     within: float,
@@ -138,7 +138,7 @@ async def asked(
     pool = _pool(worker)
     try:
         with anyio.move_on_after(within):
-            answer = await pool.request(method, target, headers, body)
+            answer = await pool.request(method, target, headers or {}, body)
             read = await answer.read(LARGEST_ANSWER)
             return bytes(read) if answer.status == 200 and read is not None else None
     except OSError as exc:
@@ -228,12 +228,15 @@ async def _send_on(worker: Worker, scope: Scope, body: bytes, receive: Receive, 
 
 async def _relay(worker: Worker, scope: Scope, body: bytes, send: Send) -> None:
     target = (scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")).decode("latin-1")
-    sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     pool = _pool(worker)
     try:
         with anyio.fail_after(ANSWER_SECONDS):
             answer = await pool.request(
-                scope["method"], target, [one for one in sent if one[0] not in _PER_CONNECTION], body or None
+                scope["method"],
+                target,
+                {name: value for name, value in sent.items() if name not in _PER_CONNECTION},
+                body or None,
             )
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))

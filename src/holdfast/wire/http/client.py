@@ -296,14 +296,14 @@ class HttpPeer:
         pool, target = self._own_route if url is self.url and self._own_route is not None else self._route(url)
         while True:
             own, token = await self._credentials.current()
-            # The later one wins: a definition may replace our defaults, and no header of the protocol.
-            given = {**_DEFAULT_HEADERS, **self._cookies.header, **own, **headers}
+            # The later one counts: a definition may replace our defaults, and no header of the protocol.
+            given = _DEFAULT_HEADERS, self._cookies.header, own, headers
             connection = None if fresh else pool.free()
             if connection is None:
                 connection = await pool.connected()
             if on_sending is not None:
                 on_sending()
-            answer = connection.begin(pool.head(method, target, given.items(), content), content or b"")
+            answer = connection.begin(pool.head(method, target, given, content), content or b"")
             try:
                 response = await answer
             except BaseException as exc:
@@ -386,7 +386,11 @@ async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
 
 def content_type(response: Response) -> str:
     """The content type without its parameters, in lower case; empty where there is none."""
-    kind = response.headers.get("content-type", "")
+    return _content_type(response.headers.get("content-type", ""))
+
+
+@lru_cache(maxsize=64)
+def _content_type(kind: str) -> str:
     if "," not in kind:
         return kind.partition(";")[0].strip().lower()
     kinds = {one.partition(";")[0].strip().lower() for one in kind.split(",")}

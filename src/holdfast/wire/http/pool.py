@@ -19,7 +19,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -140,20 +140,24 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def request(
-        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None = None
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> Response:
         """Send one request; the answer's head. For a peer that needs no credentials; ``HttpPeer.send`` has them."""
         connection = self.free() or await self.connected()
-        answer = connection.begin(self.head(method, target, headers, body), body or b"")
+        answer = connection.begin(self.head(method, target, (headers,), body), body or b"")
         try:
             return await answer
         except BaseException as exc:
             self.give_up(connection, answer, exc)
             raise
 
-    def head(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
-        """The head of a request. Names of headers are in lower case."""
-        asked = method, target, tuple(headers)
+    def head(self, method: str, target: str, headers: tuple[Mapping[str, str], ...], body: bytes | None) -> bytes:
+        """The head of a request. Names of headers are in lower case; of two with one name the later one counts.
+
+        The mappings are kept, and no one changes them: where they are the same objects as for the last request, they
+        need not be compared.
+        """
+        asked = method, target, headers
         known, written = self._last_head
         if known != asked:
             written = self._written(*asked)
@@ -221,15 +225,18 @@ class Pool:
         self._idle.clear()
         self._ending.clear()
 
-    def _written(self, method: str, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    def _written(self, method: str, target: str, headers: tuple[Mapping[str, str], ...]) -> bytes:
         """The head of a request, without the length of its body."""
         proxy = self._proxy
+        given: dict[str, str] = {}
+        for some in headers:
+            given |= some
         if proxy is not None and not self.origin.tls:
             target = f"http://{self.origin.authority}{target}"
         lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if "host" not in dict(headers):  # a definition may name another Host
+        if "host" not in given:  # a definition may name another Host
             lines.append(f"host: {self.origin.authority}\r\n")
-        lines += [f"{name}: {value}\r\n" for name, value in headers]
+        lines += [f"{name}: {value}\r\n" for name, value in given.items()]
         if proxy is not None and proxy.authorization and not self.origin.tls:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
         return "".join(lines).encode("latin-1")
