@@ -65,8 +65,7 @@ _DEEPEST: Final = 4
 
 def clean_result(result: RawObject) -> RawObject:
     """A result without the hub's keys; the same object if it has none."""
-    # A large one has no bytes of the whole (``split_answer``): those of its members that may hold a key are searched.
-    if result.raw is not None and not result.is_large and not may_begin(result.raw, _META):
+    if result.source is not None and not may_begin(result.source, _META):
         return result  # almost every one
     return _cleaned(result, _DEEPEST) or result
 
