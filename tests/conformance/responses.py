@@ -14,7 +14,7 @@ class Answering:
     """Answers a server's questions, whichever way they come (a ``Relay`` and a ``Caller`` in one)."""
 
     principal = ""
-    counted_by = None
+    log_level = None
     client_key = None
     via = ()
     trace_id = ""

@@ -26,6 +26,6 @@ def test_a_legacy_client_gets_the_meta_that_the_server_meant_for_it(more: bytes,
 def test_what_a_client_says_of_its_own_connection_does_not_reach_a_server(key: str, mine: dict[str, object]) -> None:
     meta = {key: "theirs", **mine}
     params = {"name": b'"x"', "_meta": json.dumps(meta).encode()}
-    sent = params_for_server(params, meta=meta, escapes=False, headers={}, log_level=None)
+    sent = params_for_server(params, meta=meta, escapes=False, headers={})
     assert bytes(sent["name"]) == b'"x"'
     assert json.loads(bytes(sent.get("_meta", b"{}"))) == mine

@@ -42,7 +42,7 @@ async def test_a_notice_says_the_same_as_one_that_an_encoder_wrote(
     reply: Any = Notices()
     nobody: Any = SimpleNamespace(modern=False, identity=LOCAL, view=None)
     raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"_meta": {"progressToken": token}}})
-    call = Call(await read_message(raw.encode()), nobody, reply, version="2025-11-25", headers={})
+    call = Call(await read_message(raw.encode()), nobody, reply, version="2025-11-25", headers={}, task=None)
     call.progress(progress, total, message)
     ((method, params),) = reply.told
     assert params is not None

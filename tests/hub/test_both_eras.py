@@ -28,7 +28,7 @@ class Client:
     """A caller of one era that answers what it is asked."""
 
     principal = ""
-    counted_by = None
+    log_level = None
     client_key = None
     via = ()
     trace_id = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from holdfast.config import Limits, ServerSpec
@@ -27,7 +27,7 @@ TASKS: dict[str, Any] = {"tasks": {}, "roots": {}}
 class OneClient:
     """A ``Caller`` that only says what it can do."""
 
-    counted_by = None
+    log_level: str | None = None
     client_key = None
     via = ()
     trace_id = ""
@@ -59,6 +59,14 @@ def test_each_client_gets_its_own_capabilities_in_its_own_era_and_version() -> N
     assert said(now, OneClient(TASKS))[CLIENT_CAPABILITIES_META_KEY] == TASKS
     assert said(now, OneClient(TASKS, "legacy"))[CLIENT_CAPABILITIES_META_KEY] == {"roots": {}}
     assert said("2027-01-01", OneClient(TASKS))[PROTOCOL_VERSION_META_KEY] == "2027-01-01"
+
+
+@pytest.mark.requirement("HUB-7")
+def test_a_modern_server_is_asked_for_the_log_messages_that_a_legacy_client_expects() -> None:
+    client = OneClient({}, "legacy")
+    assert LOG_LEVEL_META_KEY not in said(LATEST_MODERN_VERSION, client)
+    client.log_level = "warning"
+    assert said(LATEST_MODERN_VERSION, client)[LOG_LEVEL_META_KEY] == "warning"
 
 
 def test_a_modern_request_says_in_headers_what_it_is() -> None:

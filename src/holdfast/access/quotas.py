@@ -105,7 +105,7 @@ class Quotas:
 
     def begin_call(self, principal: str) -> QuotaExceeded | None:
         """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
-        limits = self.limits
+        limits = self._settings()
         use = self._used.get(principal)
         if use is None:
             use = self._new(principal)

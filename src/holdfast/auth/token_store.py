@@ -468,8 +468,8 @@ class StoreReader:
         A server without a login needs no look at the file for each of its calls: a new login is looked for every
         ``LOOK_SECONDS``.
         """
-        grant = next((one for one in self._store.known if server in one.servers), None)
-        now = time.monotonic()
+        known, now = self._store.known, time.monotonic()
+        grant = next((one for one in known if server in one.servers), None) if known else None
         if grant is None and now < self._looked_at + LOOK_SECONDS:
             return None
         if not self._is_current():

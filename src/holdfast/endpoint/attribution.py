@@ -57,6 +57,7 @@ class IdleCaller:
 
     client_key: str | None = None
     via: tuple[str, ...] = ()
+    log_level: str | None = None
     trace_id: str = ""
 
     def __init__(self, client: Client) -> None:

@@ -125,13 +125,15 @@ class CallGate:
 
     def judge(self, call: Call) -> Judgement | None:
         """What the rules say about a call, unless there is nothing to decide; raises ``CallForbidden``."""
-        kind = GATED.get(call.method)
+        registry, kind = self._hub.registry, GATED.get(call.method)
+        if registry.policy.is_open and registry.config.settings.access.ext_authz.address is None:
+            return None
         if kind is None or call.identity.source == "hub":
             return None  # the hub in front asked its own rules, its people and its service
         name = text_of(call.sent.get("uri" if kind == "resource" else "name")) or ""
         spec = self._hub.config.servers.get(call.server)
         item = AccessItem(kind, spec.plain_name if spec is not None else call.server, name)
-        judged = call.judged = Judgement(call.identity, item, call.sent.get("arguments"), self._hub.registry.policy)
+        judged = call.judged = Judgement(call.identity, item, call.sent.get("arguments"), registry.policy)
         _check(judged)
         return judged
 

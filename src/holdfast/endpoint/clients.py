@@ -53,6 +53,9 @@ __all__ = [
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
 
+DEFAULT_LOG_LEVEL = "info"
+"""What a legacy client gets that has set no level."""
+
 ABSENT_SECONDS = 60.0
 """After this time without a stream and without a request, a client counts as gone for a server's requests."""
 
@@ -254,9 +257,10 @@ class Call:
         *,
         version: str,
         headers: Mapping[str, str],
+        task: asyncio.Task[Any] | None,
         identity: Principal | None = None,
     ) -> None:
-        """``identity`` is who sends this request; another one of the client's may have had other groups and scopes."""
+        """``task`` serves it. ``identity`` is who sends it: another request may have had other groups and scopes."""
         self.message = message
         self.method = message.method or ""
         self.params: Fields = message.params
@@ -298,7 +302,7 @@ class Call:
         token = self.meta.get("progressToken")
         self.progress_token: str | int | None = token if type(token) in (str, int) else None
         """What its progress is reported under, if that is wanted."""
-        self._task = asyncio.current_task()
+        self._task = task
         self.cancelled = self.done = False
 
     def to(self, server: str, params: Fields, *, repeatable: bool) -> None:
@@ -347,6 +351,11 @@ class Call:
     def via(self) -> tuple[str, ...]:
         """The hubs that the request has passed before this one."""
         return self.client.via
+
+    @property
+    def log_level(self) -> str | None:
+        """What a modern server is asked to log. A modern client asks itself; a legacy one expects logs unasked."""
+        return None if self.client.modern else self.client.log_level or DEFAULT_LOG_LEVEL
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Send a server's request to the client, on the stream of the client's own request."""

@@ -103,7 +103,7 @@ class Exchange:
     """All that one client and the hub say to each other. It is small: a hub may hold thousands of idle sessions."""
 
     __slots__ = (
-        "_attached", "_by_message", "_era", "_keep", "_outlet", "_owner", "_server", "calls", "client",
+        "_attached", "_by_message", "_era", "_keep", "_loop", "_outlet", "_owner", "_server", "calls", "client",
         "now", "principal", "program", "questions", "roots", "version",
     )  # fmt: skip
 
@@ -130,7 +130,8 @@ class Exchange:
         self._era: Era | None = era
         self._owner = owner
         self.principal = principal
-        self.now = clock or asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self.now = clock or self._loop.time
         self._keep = keep
         self.roots = roots
         """Choose the folder of a legacy client that named none; None if they may not."""
@@ -312,18 +313,19 @@ class Exchange:
             self._era = era
         if era == "modern":
             route = self._modern_route(message, headers)
-            client = self._modern_client(route, reply, headers)
-            return Call(message, client, reply, version=route.version, headers=headers, identity=identity)
-        if self._by_message and _has_envelope(message):
+            client, version = self._modern_client(route, reply, headers), route.version
+        elif self._by_message and _has_envelope(message):
             raise MCPError(
                 INVALID_REQUEST,
                 "this connection serves the handshake protocol era; "
                 "requests carrying the 2026-07-28 envelope are not accepted on it",
             )
-        if self.client is None and message.method != "ping":
+        elif self.client is None and message.method != "ping":
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-        legacy = self.client or self._new_client(self._outlet, {})
-        return Call(message, legacy, reply, version=self.version, headers=headers, identity=identity)
+        else:
+            client, version = self.client or self._new_client(self._outlet, {}), self.version
+        task = asyncio.current_task(self._loop)  # without the loop it is searched, by a call of the system
+        return Call(message, client, reply, version=version, headers=headers, task=task, identity=identity)
 
     def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
         if self._by_message and message.method == "initialize":

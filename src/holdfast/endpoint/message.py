@@ -35,7 +35,6 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
-    LOG_LEVEL_META_KEY,
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
@@ -69,6 +68,7 @@ from holdfast.wire import (
     load_object,
     loads,
     may_begin,
+    read_bytes,
     split,
     task_support,
     text_of,
@@ -196,12 +196,13 @@ _NO_META: Final[Mapping[str, Any]] = {}
 
 async def read_message(body: bytes) -> Message:
     """One message; raises ``MCPError`` with the code that its sender is told. Only a large one takes a wait."""
+    is_large = len(body) > SMALL_BYTES
     try:
-        message = Message(await split(body))
+        message = Message(await split(body) if is_large else fields(read_bytes(body)))
     except BadJson as exc:
         code = INVALID_REQUEST if isinstance(exc, NotAnObject) else PARSE_ERROR
         raise MCPError(code, f"the message cannot be read: {exc}") from None
-    message.escapes = len(body) > SMALL_BYTES or b"\\u" in body
+    message.escapes = is_large or b"\\u" in body
     return message
 
 
@@ -340,9 +341,7 @@ def kind_of(result: RawObject) -> str:
     return "task" if kind == "complete" and "task" in result.members else kind
 
 
-def params_for_server(
-    params: Fields, *, meta: Mapping[str, Any], escapes: bool, headers: Mapping[str, str], log_level: str | None
-) -> Fields:
+def params_for_server(params: Fields, *, meta: Mapping[str, Any], escapes: bool, headers: Mapping[str, str]) -> Fields:
     """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection.
 
     ``meta`` is the value of ``_meta``; ``escapes`` says whether they may have characters written by their number.
@@ -351,14 +350,13 @@ def params_for_server(
         # Servers drop the whole message, and the client would wait for ever.
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")
-    if raw is None and log_level is None and "traceparent" not in headers:
-        return params
-    if log_level is None and "traceparent" not in headers and all(map(_is_envelope, meta)):
-        return {key: value for key, value in params.items() if key != "_meta"}
+    if "traceparent" not in headers:
+        if raw is None:
+            return params
+        if all(map(_is_envelope, meta)):
+            return {key: value for key, value in params.items() if key != "_meta"}
     said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
     kept = {key: value for key, value in said.items() if not _is_envelope(key)}
-    if log_level is not None and LOG_LEVEL_META_KEY not in kept:
-        kept[LOG_LEVEL_META_KEY] = dumps(log_level)
     if kept:
         return {**params, "_meta": join_fields(kept)}
     return {key: value for key, value in params.items() if key != "_meta"} if raw is not None else params
@@ -430,9 +428,10 @@ def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
     Blocks that are no resources, and everything in them, pass unread.
     """
     changes: dict[str, Bytes | None] = {}
+    links = result.source is None or may_begin(result.source, b"resource")
     for key, change in (("content", _block), ("messages", _message), ("contents", _with_uri)):
         raw = result.get(key)
-        if raw is None or not is_array(raw) or (key != "contents" and not may_begin(raw, b"resource")):
+        if raw is None or not is_array(raw) or (key != "contents" and not (links and may_begin(raw, b"resource"))):
             continue
         blocks = _blocks(raw)
         changed = [change(one, shown) for one in blocks]

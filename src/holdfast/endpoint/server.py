@@ -84,8 +84,6 @@ from holdfast.wire import (
 
 __all__ = ["McpServer"]
 
-DEFAULT_LOG_LEVEL = "info"
-
 MOST_USERS = 1_024
 """Users whose view of one endpoint is kept; it holds nothing but what is looked up again."""
 
@@ -147,8 +145,7 @@ class McpServer:
                 raise outcome_unknown(call.server)
             # The rules of now decide: they may have changed while it waited.
             settings = registry.config.settings
-            is_gated = not registry.policy.is_open or settings.access.ext_authz.address is not None
-            judged = broker.gate.judge(call) if is_gated else None
+            broker.gate.judge(call)
             slot = registry.slots.get(call.server) or registry.slot(call.server)
             result: RawObject | None = None
             # What may come before a call needs waits and look-ups that a call of a shared server does without.
@@ -156,10 +153,8 @@ class McpServer:
                 result = await self._before(call)
                 slot = broker.servers.slot(client, call.server) if result is None else slot
             if result is None:
-                era = era_of(slot)
-                call.sent = _for_server(broker, call, slot, era)
-                asks = era != "modern" or (judged is not None and broker.gate.asks_client(call, judged))
-                if client.modern and asks and call.method in INPUT_REQUIRED_METHODS:
+                call.sent = _for_server(broker, call, slot)
+                if client.modern and _may_ask(broker, call, slot):
                     result = await broker.pending.begin(call, partial(self._send, call, slot))
                 else:
                     result = await self._send(call, slot)
@@ -416,22 +411,23 @@ def _state_in(call: Call) -> str | None:
     return text_of(call.sent.get("requestState")) if call.client.modern else None
 
 
-def _for_server(broker: Broker, call: Call, slot: Slot, era: str | None) -> Fields:
+def _may_ask(broker: Broker, call: Call, slot: Slot) -> bool:
+    """Whether a modern client may be asked something in the middle of its call: then its call can be interrupted."""
+    if call.method not in INPUT_REQUIRED_METHODS:
+        return False
+    return era_of(slot) != "modern" or (call.judged is not None and broker.gate.asks_client(call, call.judged))
+
+
+def _for_server(broker: Broker, call: Call, slot: Slot) -> Fields:
     """The parameters without what the server, or its era, must not have."""
     client, params = call.client, call.sent
-    if client.modern and era != "modern" and broker.pending.is_of_a_hub(_state_in(call) or ""):
+    if client.modern and era_of(slot) != "modern" and broker.pending.is_of_a_hub(_state_in(call) or ""):
         raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
     if client.log_level is not None:
         broker.servers.ask_for_logs(client, call.server)
     if "task" in params and not _takes_task(client, slot):
         params = {key: value for key, value in params.items() if key != "task"}
-    return params_for_server(
-        params,
-        meta=call.meta,
-        escapes=call.message.escapes,
-        headers=call.headers,
-        log_level=_log_level_for(client) if era == "modern" else None,
-    )
+    return params_for_server(params, meta=call.meta, escapes=call.message.escapes, headers=call.headers)
 
 
 def _noticed(servers: ClientServers, call: Call, result: RawObject) -> RawObject:
@@ -482,11 +478,6 @@ def _takes_task(client: Client, slot: Slot) -> bool:
         return False
     other = lease.other.connection if lease.other is not None else None
     return (other or lease.connection).runs_tasks
-
-
-def _log_level_for(client: Client) -> str | None:
-    """A modern server logs only if the request asks for it; a legacy client expects logs without asking."""
-    return client.log_level or (None if client.modern else DEFAULT_LOG_LEVEL)
 
 
 def _with_uri(result: RawObject, own: str, shown: str) -> RawObject:

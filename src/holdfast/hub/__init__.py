@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         stamps as stamps,
     )
     from holdfast.hub.journal import (
+        ANSWERED as ANSWERED,
         AccessChanged as AccessChanged,
         AccessRefused as AccessRefused,
         BreakerChanged as BreakerChanged,

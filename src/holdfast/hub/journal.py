@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.access import RefusalKind  # the checks of the door import a web framework
 
 __all__ = [
+    "ANSWERED",
     "RECORDS",
     "AccessChanged",
     "AccessRefused",
@@ -118,6 +119,9 @@ CallOutcome: TypeAlias = Literal[
     "completed", "tool_error", "rpc_error", "failed", "timed_out", "denied", "cancelled", "refused"
 ]
 """How a call ended: three kinds of answer, three kinds of failure, cancelled by its caller, or never sent."""
+
+ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_error"})
+"""The outcomes that are answers of the server."""
 
 
 # A struct: every call makes one, and a frozen dataclass takes thirty times as long to make.

@@ -204,22 +204,23 @@ class Lease:
             return False
         return not any(self.listing.of(kind) for kind in Kind)
 
-    async def connection_for(self, caller: Caller | None) -> Connection:
-        """The connection for this caller, opened if it is not open; the first one if its era has none."""
-        assert self.connection is not None  # noqa: S101 - only a lease that stands is used
-        wanted = self.other if caller is not None and self._needs_other(caller) else None
-        return (await wanted.get() if wanted is not None else None) or self.connection
-
-    def _needs_other(self, caller: Caller) -> bool:
-        """Whether a caller of the other era gains something by a connection of its own era.
+    def connection_for(self, caller: Caller | None) -> Connection | None:
+        """The connection for this caller; None if it is one of its own era that is not open (``open_other``).
 
         A second process has its own state, and takes the memory and the start of a process. It is for clients that can
         be asked something, and for tasks.
         """
-        assert self.connection is not None  # noqa: S101 - only a lease that stands is used
-        if self.other is None or caller.era in (None, self.connection.era):
-            return False
-        return not self.other.is_process or self.connection.runs_tasks or not ASKABLE.isdisjoint(caller.capabilities)
+        first, other = self.connection, self.other
+        assert first is not None  # noqa: S101 - only a lease that stands is used
+        if other is None or caller is None or caller.era in (None, first.era):
+            return first
+        gains = not other.is_process or first.runs_tasks or not ASKABLE.isdisjoint(caller.capabilities)
+        return other.connection if gains else first
+
+    async def open_other(self) -> Connection:
+        """The connection of the other era, opened if that can be done in time; else the first one."""
+        assert self.connection is not None  # noqa: S101 - as above
+        return (await self.other.get() if self.other is not None else None) or self.connection
 
     @property
     def starting(self) -> Starting | None:

@@ -274,7 +274,7 @@ class Slot:
         """
         call = SlotCall(
             self, self._context, method, params, caller, repeatable, within, exact, check,
-            late=self.lease is None, began=perf_counter(),
+            late=self.machine.life.lease is None, began=perf_counter(),
         )  # fmt: skip
         if within is not None:
             call.limit = anyio.move_on_after(within)
@@ -294,9 +294,10 @@ class Slot:
                         lease = self.lease
                         if lease is None:
                             lease = await call.wait_for_lease()
-                        connection = lease.connection
-                        if connection is None or lease.other is not None:
-                            connection = await lease.connection_for(caller)
+                        connection = lease.connection if lease.other is None else lease.connection_for(caller)
+                        if connection is None:
+                            call.has_waited = True
+                            connection = await lease.open_other()
                         policy = self.bulkhead.policy
                         result = await connection.request(
                             method,

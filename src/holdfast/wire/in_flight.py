@@ -61,6 +61,13 @@ class Caller(Protocol):
     def via(self) -> tuple[str, ...]:
         """The hubs that its request has passed before this one."""
 
+    @property
+    def log_level(self) -> str | None:
+        """The level from which on it wants log messages; None if its request says that itself, or it wants none.
+
+        Only a server of the modern era is asked for them with each request.
+        """
+
     trace_id: str
     """The id of the trace that the hub makes of it; empty if it makes none."""
 

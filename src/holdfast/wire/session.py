@@ -39,6 +39,7 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     HEADER_MISMATCH,
+    LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
 )
 from mcp_types.version import LATEST_MODERN_VERSION
@@ -463,13 +464,14 @@ def stamp(version: str, caller: Caller | None) -> bytes:
     can: Mapping[str, Any] = caller.capabilities if caller is not None else {}
     legacy = caller is not None and caller.era == "legacy"
     declared = without_task_capabilities(can) if legacy else can  # such a client cannot follow a modern task
-    return dumps(
-        {
-            PROTOCOL_VERSION_META_KEY: version,
-            CLIENT_INFO_META_KEY: _INFO,
-            CLIENT_CAPABILITIES_META_KEY: dict(declared),
-        }
-    )
+    said: dict[str, Any] = {
+        PROTOCOL_VERSION_META_KEY: version,
+        CLIENT_INFO_META_KEY: _INFO,
+        CLIENT_CAPABILITIES_META_KEY: dict(declared),
+    }
+    if caller is not None and caller.log_level is not None:
+        said[LOG_LEVEL_META_KEY] = caller.log_level
+    return dumps(said)
 
 
 def routing_headers(version: str, method: str, name: str | None) -> dict[str, str]:

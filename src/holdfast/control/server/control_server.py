@@ -69,7 +69,7 @@ from holdfast.errors import (
     UnknownTool,
 )
 from holdfast.fleet import Fleet
-from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord, UnknownQuestion
+from holdfast.hub import ANSWERED, CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord, UnknownQuestion
 
 __all__ = ["ControlApi", "ControlServer", "page_name"]
 
@@ -212,7 +212,8 @@ class ControlServer:
     def _called(self, ended: CallEnded) -> None:
         """One for each call: this is on its path."""
         self.history.called(ended)
-        self.logs.handle(ended)
+        if ended.outcome not in ANSWERED:
+            self.logs.handle(ended)
         self.events.called(ended.server)
 
     def _happened(self, record: HubRecord) -> None:

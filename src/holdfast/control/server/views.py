@@ -74,7 +74,7 @@ from holdfast.core import (
 )
 from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
-from holdfast.hub import CallEnded, CallOutcome, CallQuestion, Hub, Slot, finding, remedy_for
+from holdfast.hub import ANSWERED, CallEnded, CallOutcome, CallQuestion, Hub, Slot, finding, remedy_for
 
 __all__ = [
     "AT_ONCE",
@@ -153,8 +153,6 @@ _ERRORS: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "refused"})
 _SETS_LAST_ERROR: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "denied"})
 """The outcomes whose reason becomes the server's last error."""
 
-_ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_error"})
-
 _LOST = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
 
 
@@ -191,7 +189,7 @@ class ServerHistory:
         step.calls += 1
         self.calls += 1
         self.own_calls += 1
-        if record.outcome in _ANSWERED:
+        if record.outcome in ANSWERED:
             step.times.append(record.seconds)
             return
         error = record.outcome in _ERRORS
