@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,32 +17,35 @@ import anyio
 import pytest
 
 from holdfast.config import config_from_mapping
-from holdfast.serve import supervisor as module, worker_process
+from holdfast.serve import supervisor as module
 from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.supervisor import ConnectionSpread, Supervisor, tell_when_ready
+from holdfast.serve.supervisor import ConnectionSpread, Supervisor, WorkerProcess
 from holdfast.serve.worker_link import (
-    ALIVE,
-    LISTENING,
-    READY,
     HandedConnections,
+    Orders,
+    Report,
     WorkerLink,
     WorkerTask,
     channel_pair,
-    read_lines,
+    read_states,
 )
-from holdfast.serve.worker_process import Reports, StdioProcess, WorkerProcess
 from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 
-REPORTS = f"""
-import os, signal, socket
+LISTENS = """
+import json, os, signal, socket
+given = socket.socket(fileno=int(os.environ["HOLDFAST_ENVIRON"])).makefile().read().split(chr(0))
+(task,) = (one.partition("=")[2] for one in given if one.startswith("HOLDFAST_WORKER="))
+channel = socket.socket(fileno=json.loads(task)["channel"])
+channel.send(b'{"takes": true}\\n')
+"""
+
+REPORTS = f"""{LISTENS}
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
 signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
-channel = socket.socket(fileno=int(os.environ["HOLDFAST_WORKER"]))
-channel.send(b"{LISTENING}\\n")
-while channel.send(b"{ALIVE}\\n"):
+while channel.send(b'{{"takes": true}}\\n'):
     signal.sigwait([signal.SIGALRM])
 """
 """A worker as its supervisor sees it."""
@@ -65,58 +68,71 @@ def test_the_exit_code_tells_nothing_of_a_terminal_that_was_closed() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_reports_are_missing_after_some_looks_in_a_row() -> None:
-    reports = Reports()
-    assert not any(reports.are_missing() for _ in range(100))  # it never reported: it may know nothing of reports
-    for _ in range(3):
-        reports.heard()
-        assert not any(reports.are_missing() for _ in range(worker_process.MISSED_REPORTS))
-    assert reports.are_missing()
-
-
-async def test_a_worker_reports_from_when_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
+def link_of_worker() -> tuple[WorkerLink, socket.socket, socket.socket]:
+    """The link of a worker, and the supervisor's ends of it."""
     ours, theirs = channel_pair()
-    theirs.setblocking(False)
-    words, enough = list[str](), anyio.Event()
     handing, handed = channel_pair()
-    task = WorkerTask(number=1, connections=0, host="", port=0, supervisor=0, folder="", token="")
-    link = WorkerLink(task, theirs, HandedConnections(fileno=handed.detach()))
+    task = WorkerTask(
+        number=1,
+        channel=theirs.detach(),
+        connections=handed.detach(),
+        host="",
+        port=0,
+        supervisor=0,
+        folder="",
+        token="",
+    )
+    return WorkerLink(task), ours, handing
 
-    def heard(word: str, rest: str) -> None:
-        words.append(f"{word} {rest}".strip())
-        if len(words) == 3:
-            enough.set()
 
+async def test_a_worker_reports_all_that_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
+    link, ours, handing = link_of_worker()
+    reports = list[Report]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.follow, anyio.sleep_forever, lambda: 7)
-        tasks.start_soon(read_lines, ours, heard)
-        link.listening()
+        tasks.start_soon(read_states, ours, lambda state: reports.append(Report(**state)))
+        link.report(takes=True)
         with anyio.fail_after(20):
-            await enough.wait()
+            await came_true(lambda: len(reports) > 2)
         tasks.cancel_scope.cancel()
-    assert words[:3] == [LISTENING, f"{ALIVE} 7", f"{ALIVE} 7"]
+    assert reports[:3] == [Report(takes=True), *2 * [Report(takes=True, held=7)]]
     link.close()
     ours.close()
     handing.close()
 
 
-def never() -> WorkerTask:
-    raise AssertionError("it has no stdio servers")
+async def test_a_line_of_another_program_is_passed_over() -> None:
+    """After an upgrade, a new worker may report what an old supervisor does not know."""
+    link, ours, handing = link_of_worker()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.follow, anyio.sleep_forever, lambda: 0)
+        ours.send(b'{"unheard": 1}\nleave\n5\n{"ready": true}\n')
+        with anyio.fail_after(20):
+            await link.all_ready.wait()
+        tasks.cancel_scope.cancel()
+    assert repr(link) == "<WorkerLink of worker 1 serving>"
+    link.close()
+    ours.close()
+    handing.close()
+
+
+def runs_only(script: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, "-I", "-S", "-c", script]
 
 
 @pytest.fixture
 async def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Supervisor]:
     """A supervisor whose workers do nothing but report, and which looks often."""
-    monkeypatch.setattr(worker_process, "own_command", lambda: [sys.executable, "-I", "-S", "-c", REPORTS])
+    monkeypatch.setattr(module, "own_command", runs_only(REPORTS))
     monkeypatch.setattr(sys, "argv", ["holdfast"])
-    monkeypatch.setattr(worker_process, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
     with bind("127.0.0.1", 0) as listener:
         config = config_from_mapping({"mcpServers": {}})
-        supervisor = Supervisor(Serving(options=ServeConfig(), config=config, listener=listener, host="127.0.0.1"))
+        options = ServeConfig(workers="3")
+        supervisor = Supervisor(Serving(options=options, config=config, listener=listener, host="127.0.0.1"))
         supervisor._folder = tmp_path
-        supervisor._stdio = StdioProcess(tmp_path / "stdio.sock", lambda _: never(), changed=lambda: None)
         yield supervisor
 
 
@@ -126,51 +142,46 @@ async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
     caplog.set_level(logging.ERROR, "holdfast.serve")
     async with anyio.create_task_group() as small._tasks:
         with anyio.fail_after(20):
-            first = await small._start(1)
-            await first.listening.wait()
-            await came_true(lambda: first.reports.missed is not None)
+            first = small._workers[1] = await small._start(1)
+            await came_true(lambda: first.accepted)
             with suppress(ProcessLookupError):  # a very busy machine may stop it first
                 first.process.send_signal(signal.SIGSTOP)
-            await first.ended.wait()
+            await came_true(lambda: first.ended)
             assert first.process.returncode == -signal.SIGKILL
             await came_true(lambda: small._workers[1] is not first)
-            await small._workers[1].listening.wait()
-        small._ending.set()
-        for worker in list(small._all):
-            worker.kill()
+            await came_true(lambda: small._workers[1].accepted)
+        end_all_of(small)
     assert "worker 1 hangs: it has not reported for 0.3 s, and is killed" in caplog.text
     assert "worker 1 ended by signal 9; the next one starts in" in caplog.text
 
 
-ENDS = f"""
-import os, socket
-channel = socket.socket(fileno=int(os.environ["HOLDFAST_WORKER"]))
-channel.send(b"{LISTENING}\\n")
-channel.close()
-"""
+def end_all_of(supervisor: Supervisor) -> None:
+    supervisor._ending = True
+    for worker in list(supervisor._all):
+        worker.kill()
 
 
 async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
     small: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A supervisor that had no CPU time hears both at once."""
+    until = small._until
 
-    async def late(_: anyio.Event, ended: anyio.Event) -> None:
-        await ended.wait()
+    async def late(holds: Callable[[], bool]) -> None:
+        await until(holds)
+        await until(lambda: small._all == {first})
 
     caplog.set_level(logging.ERROR, "holdfast.serve")
     async with anyio.create_task_group() as small._tasks:
         with anyio.fail_after(20):
-            first = await small._start(1)
-            await first.listening.wait()
-            monkeypatch.setattr(worker_process, "own_command", lambda: [sys.executable, "-I", "-S", "-c", ENDS])
-            monkeypatch.setattr(module, "either", late)
+            first = small._workers[1] = await small._start(1)
+            await came_true(lambda: first.accepted)
+            monkeypatch.setattr(module, "own_command", runs_only(LISTENS))
+            monkeypatch.setattr(small, "_until", late)
             await small._roll()
         assert small._workers[1] is first
-        assert not first.leaves
-        small._ending.set()
-        for worker in list(small._all):
-            worker.kill()
+        assert not first.asked
+        end_all_of(small)
     assert "worker 1 was not replaced" in caplog.text
 
 
@@ -198,7 +209,7 @@ async def spread(*workers: Taking, count: int = 60) -> list[int]:
             tasks.start_soon(handing.run)
             with anyio.fail_after(20):
                 await came_true(lambda: sum(one.got for one in workers) == count)
-            handing.stop()
+            tasks.cancel_scope.cancel()
     return [one.got for one in workers]
 
 
@@ -226,18 +237,17 @@ async def test_connections_wait_while_no_worker_takes_them() -> None:
                 await anyio.wait_all_tasks_blocked()
                 assert one.got == 0
                 one.takes = True
-                handing.workers_changed()
                 await came_true(lambda: one.got == 1)
-            handing.stop()
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> None:
     ours, theirs = channel_pair()
-    task = WorkerTask(number=3, connections=0, host="", port=0, supervisor=0, folder="", token="")
-    process: Any = SimpleNamespace(pid=7)
     channel, other = channel_pair()
+    task = WorkerTask(number=3, channel=0, connections=0, host="", port=0, supervisor=0, folder="", token="")
+    process: Any = SimpleNamespace(pid=7)
     worker = WorkerProcess(task, process, channel, ours, changed=lambda: None)
-    assert repr(worker) == "<WorkerProcess 3 pid=7 starting held=0>"
+    assert repr(worker) == "<worker 3 pid=7 starting held=0>"
     with (
         bind("127.0.0.1", 0) as listener,
         HandedConnections(fileno=theirs.detach()) as handed,
@@ -262,22 +272,28 @@ async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> Non
 class Starting:
     """A worker that starts with others, as its supervisor sees it."""
 
-    def __init__(self) -> None:
-        self.ready, self.ended = anyio.Event(), anyio.Event()
-        self.heard: list[str] = []
+    stays, begun = False, 0.0
 
-    def say(self, line: str) -> None:
-        self.heard.append(line)
+    def __init__(self, *, waits: bool = False) -> None:
+        self.task = SimpleNamespace(waits=waits, runs_stdio=False)
+        self.report = Report()
+        self.is_ready = False
+
+    def tell(self, orders: Orders) -> None:
+        self.is_ready = orders.ready
 
 
-async def test_workers_hear_that_they_are_ready_when_all_of_them_are() -> None:
-    one, other, third = Starting(), Starting(), Starting()
-    begun: Any = (one, other, third)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(tell_when_ready, begun)
-        one.ready.set()
-        third.ended.set()  # one that ended does not count
-        await anyio.wait_all_tasks_blocked()
-        assert one.heard == [], "a probe would get another answer from each worker"
-        other.ready.set()
-    assert one.heard == other.heard == [READY]
+async def test_workers_hear_that_they_are_ready_when_all_of_them_are(small: Supervisor) -> None:
+    one, other, third = Starting(), Starting(), Starting(waits=True)
+
+    def heard(*started: Starting) -> set[bool]:
+        workers: Any = dict(enumerate(started, start=1))
+        small._workers, small._all = workers, {*workers.values()}
+        small._workers_changed()
+        return {worker.is_ready for worker in started}
+
+    one.report = Report(ready=True)
+    assert heard(one) == {False}, "the others have not started yet"
+    assert heard(one, other, third) == {False}, "a probe would get another answer from each worker"
+    other.report = Report(ready=True)
+    assert heard(one, other, third) == {True}, "one that waits accepts when it is ready"

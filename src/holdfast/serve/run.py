@@ -30,7 +30,7 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions
 from holdfast.auth import IdTokens, SignInClient, SubjectTokens, UserTokenStore
-from holdfast.config import UNIX, ApprovalMode, Config
+from holdfast.config import ApprovalMode, Config
 from holdfast.control import (
     BrowserIdentity,
     BrowserSessions,
@@ -201,7 +201,6 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             tasks.start_soon(end_when_asked, leaving.drain, options.drain, leaving.end, worker)
             tasks.start_soon(admin.run)
             if worker is not None:
-                _ask_for_stdio(worker, config)
                 tasks.start_soon(worker.follow, leaving.succeeded, lambda: server.held)
             tasks.start_soon(leaving.be_ready_with_others, hub)
             await leaving.wait_until_ready(hub)
@@ -306,16 +305,10 @@ def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[
     return hubs, create_hub_app(front, uids=hubs.uids)
 
 
-def _ask_for_stdio(worker: WorkerLink, config: Config) -> None:
-    """In a worker: let the supervisor run the process that has the stdio servers, if there are any."""
-    if any(one.hub == f"{UNIX}{worker.task.stdio}" for one in config.servers.values()):
-        worker.wants_stdio()
-
-
 def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
     """Tell where this hub listens. A worker tells its supervisor, which tells the rest."""
     if serving.worker is not None:
-        serving.worker.listening()
+        serving.worker.report(takes=True)
     else:
         tell_addresses(serving, config, sign_in_code=admin.sessions.new_code)
 
@@ -443,7 +436,7 @@ def _warn_of_closed_rungs(serving: Serving, config: Config) -> None:
 
 def _group(link: WorkerLink) -> WorkerGroup:
     own = Worker(link.task.number, link.task.socket)
-    return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.members], lambda: link.stdio_socket)
+    return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.orders.members])
 
 
 # Over stdio
@@ -521,7 +514,7 @@ def _reloader(serving: Serving, hub: Hub, projects: ProjectServers | None) -> Re
     source = hub.config.source
 
     def part(config: Config) -> Config:
-        served = _part(serving, config)
+        served = served_part(serving.options, config, serving.worker.task if serving.worker is not None else None)
         return projects.of(served) if projects is not None else served
 
     return Reloader(hub, source, part=part) if source is not None else None
@@ -542,24 +535,6 @@ def _watch(
         tasks.start_soon(_reload_on_signal, reloader, files)
     if serving.options.watch:
         tasks.start_soon(reloader.run)
-    if serving.worker is not None and serving.worker.task.runs_stdio:
-        tasks.start_soon(_reload_when_told, reloader, serving.worker)
-
-
-def _part(serving: Serving, config: Config) -> Config:
-    """The part of a changed file that this process serves."""
-    worker = serving.worker
-    part = served_part(serving.options, config, worker.task if worker is not None else None)
-    if worker is not None:
-        _ask_for_stdio(worker, part)
-    return part
-
-
-async def _reload_when_told(reloader: Reloader, worker: WorkerLink) -> None:
-    while True:
-        await worker.reload_wanted.wait()
-        worker.reload_wanted = anyio.Event()
-        await reloader.reload()
 
 
 async def _reload_on_signal(reloader: Reloader, files: SecretFiles | None) -> None:

@@ -4,19 +4,28 @@ One Python process uses one core. Several must look like one hub: one address, o
 Redis. Each worker is a hub of its own; they share switches, evidence and sessions through the supervisor's store, and
 one of them answers the control API.
 
+A stdio server is a process with memory, files or a login of its own, so it must not run once in each worker. One more
+process, number 0, runs all of them. It is a hub that serves the workers on a private Unix socket, and each worker has
+it as a hub behind a hub: it shows the inner state and words as its own, and decides approvals and quotas itself.
+
 What can happen, and what is done:
 
 - **A worker dies.** Its calls fail, no others. The next one starts, later each time.
-- **A worker hangs.** It gets no more connections, and is killed after a while (``worker_process``).
+- **A worker hangs.** It gets no more connections, and is killed after a while.
+- **The process of the stdio servers dies.** The next one starts. The supervisor keeps its listening socket open, so a
+  call waits in the queue for the next process, as long as the call may wait, and is not refused.
 - **SIGHUP** replaces the workers one at a time, with the program that is installed now. The new one connects its
   servers and takes connections; then the old one gets none, finishes what is open, and ends. A new one that does not
-  start leaves the old one in its place, and ends the roll.
-- **SIGTERM and Ctrl-C** end all of them after their calls; the second time, at once. A terminal and systemd send the
-  same signal to all processes; what the supervisor says on its own socket is what counts.
+  start leaves the old one in its place, and ends the roll. The process of the stdio servers stays: it reads the file
+  again, and restarts the servers whose definition changed. Only if another program is installed by then it is replaced
+  too: it finishes its calls and ends, then the next one starts. Two never run at the same time.
+- **SIGTERM and Ctrl-C** end all workers after their calls; the second time, at once. The process of the stdio servers
+  ends after the last worker, whose calls may need it. A terminal and systemd send the same signal to all processes;
+  what the supervisor says on its own socket is what counts.
 - **A successor** (``--takeover``, SIGUSR2) gets the listening socket. Until it accepts, nothing changes here.
 - **Clients join** (``serve --stdio``) at one worker. Its supervisor holds the lock of their address: when that worker
   dies, they wait for the next one.
-- **The supervisor dies.** Its sockets close, and every worker ends within a moment: nothing is left behind.
+- **The supervisor dies.** Its sockets close, and every process ends within a moment: nothing is left behind.
 
 What must never happen: a connection is taken that no worker will serve. So the supervisor accepts only while a worker
 takes connections, and what it handed over is served, also by a worker that is being replaced. A connection goes to the
@@ -37,12 +46,16 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -54,26 +67,45 @@ from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
 from holdfast.hub import sleep_until_poll
 from holdfast.serve.hub_secrets import read_token
-from holdfast.serve.listening import (
-    Announcement,
-    keep_state_private,
-    notify_successor,
-    shared_place,
-    tell_addresses,
-)
+from holdfast.serve.isolation import hidden_environment
+from holdfast.serve.listening import Announcement, keep_state_private, notify_successor, shared_place, tell_addresses
 from holdfast.serve.options import Serving
-from holdfast.serve.program import END_SIGNALS, found_config, leave_terminal, on_terminal
+from holdfast.serve.program import END_SIGNALS, found_config, leave_terminal, on_terminal, own_command, program_stamp
 from holdfast.serve.takeover import handing_over
 from holdfast.serve.telemetry import log_faults_in_lines, mask_in_log
-from holdfast.serve.worker_link import END, LEAVE, MEMBERS, READY, STDIO_NUMBER, SUCCEED, WorkerTask
-from holdfast.serve.worker_process import RestartDelays, StdioProcess, WorkerProcess, start_worker
+from holdfast.serve.worker_link import (
+    END,
+    LEAVE,
+    REPORT_SECONDS,
+    STDIO_NUMBER,
+    SUCCEED,
+    WORKER_VARIABLE,
+    Orders,
+    Report,
+    WorkerTask,
+    channel_pair,
+    read_states,
+    send_state,
+)
 
-__all__ = ["ConnectionSpread", "Supervisor", "private_place"]
+__all__ = ["ConnectionSpread", "Supervisor", "WorkerProcess", "private_place"]
 
 log = logging.getLogger("holdfast.serve")
 
-FIRST_DELAY = 0.5
-"""Seconds until a worker that ended is started again the first time."""
+START_SECONDS = 150.0
+"""How long a worker may take until it accepts; a minute of it may be its servers. Then it is killed."""
+END_SECONDS = 15.0
+"""Beyond the time for its calls: after that, a worker is killed."""
+LOOK_SECONDS = REPORT_SECONDS
+"""How often the supervisor looks whether a worker has reported."""
+MISSED_REPORTS = 30
+"""A worker that has not reported at so many looks in a row is killed."""
+LATE_REPORTS = 3
+"""A worker that has not reported at so many looks gets no connections while another one has."""
+FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
+"""Seconds until a process that ended is started again: the first time, and at the most. They double each time."""
+STEADY_SECONDS = 60.0
+"""A process that ran for this long is started again as soon as the first time."""
 TOKEN_SECONDS = 1.0
 AT_ONCE = 64
 """Connections that are handed out in one step of the event loop."""
@@ -83,61 +115,6 @@ JOIN_WORKER = 1
 """The worker that serves the clients that join: they need one process that has them."""
 LONGEST_PATH = 80
 """Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
-
-
-class ConnectionSpread:
-    """Accepts connections, and hands each to the worker that holds the fewest."""
-
-    def __init__(self, listener: socket.socket, workers: set[WorkerProcess]) -> None:
-        self._listener = listener
-        self._workers = workers
-        self._changed = anyio.Event()
-        self._stopped = anyio.Event()
-        listener.setblocking(False)
-
-    def workers_changed(self) -> None:
-        """A worker takes connections now, or no longer does."""
-        self._changed.set()
-
-    def stop(self) -> None:
-        """Accept nothing from now on."""
-        self._stopped.set()
-
-    async def run(self) -> None:
-        """Hand connections out until it is stopped."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._hand_out_while_taken)
-            await self._stopped.wait()
-            tasks.cancel_scope.cancel()
-
-    async def _hand_out_while_taken(self) -> None:
-        while True:
-            while not any(one.takes for one in self._workers):
-                self._changed = anyio.Event()
-                await self._changed.wait()
-            await anyio.wait_readable(self._listener)
-            if not self._hand_out():
-                await anyio.sleep(PAUSE_SECONDS)
-
-    def _hand_out(self) -> bool:
-        """Take what waits; False if there is a reason to wait."""
-        for _ in range(AT_ONCE):
-            try:
-                connection, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return True
-            except OSError as exc:
-                log.warning("a connection could not be accepted: %s", exc.strerror)
-                return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-            with connection:
-                if not any(one.hand(connection) for one in self._in_turn()):
-                    log.warning("no worker could take a connection")
-                    return False
-        return True
-
-    def _in_turn(self) -> Sequence[WorkerProcess]:
-        """The workers that take connections, those that report in time and hold the fewest first."""
-        return sorted((one for one in self._workers if one.takes), key=lambda one: (one.is_late, one.held, one.number))
 
 
 class Supervisor:
@@ -150,44 +127,38 @@ class Supervisor:
         self._token = serving.control_token
         self._began = time.time()
         self._workers: dict[int, WorkerProcess] = {}
-        """The worker in force for each number."""
+        """The process in force for each number."""
         self._all: set[WorkerProcess] = set()
-        """Those too that are being replaced."""
+        """Those too that are being replaced, or are to take the place of another one."""
         self._spread = ConnectionSpread(serving.listener, self._all)
-        self._delays: dict[int, RestartDelays] = {}
+        self._delays: dict[int, float] = {}
         self._starts = 0
-        self._ending = anyio.Event()
-        self._roll_wanted = anyio.Event()
+        self._ending = False
+        self._changed = anyio.Event()
+        """Set, and replaced by the next one, when anything changed that a task may wait for."""
+        self._roll_wanted = False
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
         self._demo = ""
         self._joins = False
-        self._has_begun = False
-        """Whether a worker ever accepted: the first one that does not ends the start."""
         self._code = 0
 
     def __repr__(self) -> str:
-        return f"<Supervisor of {self._workers}{' ending' if self._ending.is_set() else ''}>"
+        return f"<Supervisor of {self._workers}{' ending' if self._ending else ''}>"
 
     def run(self) -> int:
         """Serve until a signal; returns the exit code: that of the first worker, if it does not start."""
         keep_state_private(os.environ)
-        with private_place() as folder:
+        with private_place() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as self._stdio_listener:
+            self._stdio_listener.bind(str(folder / "stdio.sock"))
+            self._stdio_listener.listen(1024)
             anyio.run(self._run, folder)
         return self._code
 
     async def _run(self, folder: Path) -> None:
         log_faults_in_lines()
         self._folder = folder
-        self._stdio = StdioProcess(
-            folder / "stdio.sock", partial(self._task, STDIO_NUMBER), changed=self._workers_changed
-        )
         async with found_config(self._serving) as (config, self._demo), anyio.create_task_group() as self._tasks:
             note = Announcement(self._serving, config)
-
-            def use_token(token: str) -> None:
-                self._token = token
-                note.change_token(token)
-
             if (place := shared_place(self._serving)) is not None:
                 # It, and not the worker that serves them, holds the lock: when that worker dies, its clients wait for
                 # the next one, and start no hub of their own.
@@ -196,71 +167,98 @@ class Supervisor:
             await self._tasks.start(serve_broker, folder / "broker.sock")
             self._tasks.start_soon(self._follow_signals)
             self._tasks.start_soon(self._spread.run)
-            if any(one.transport == "stdio" and not one.problems for one in config.servers.values()):
-                self._stdio.want()
-            self._tasks.start_soon(self._stdio.run)
+            has_stdio = any(one.transport == "stdio" and not one.problems for one in config.servers.values())
+            self._tasks.start_soon(self._run_stdio_servers, has_stdio)
             offered = None if self._demo else self._serving.listener
             async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
-                    file = self._serving.options.control_token_file
-                    self._tasks.start_soon(follow_token, file, self._token, use_token)
+                    self._tasks.start_soon(self._follow_token, note)
                     self._tasks.start_soon(self._roll_when_asked)
                     if await self._begin():
-                        tell_addresses(
-                            self._serving, config, sign_in_code=lambda: new_code(self._token, self._key, folder)
-                        )
-                    await self._all_ended()
-            await self._stdio.end(self._serving.options.drain)
+                        tell_addresses(self._serving, config, sign_in_code=self._new_code)
+                    await self._until(lambda: self._ending and not self._of_clients)
+            if (stdio := self._workers.get(STDIO_NUMBER)) is not None:
+                stdio.ask(LEAVE)
+                await stdio.gone(self._serving.options.drain)
             self._tasks.cancel_scope.cancel()
 
-    async def _succeeded(self, note: Announcement, pid: int) -> None:
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
-        note.withdraw()
-        self._spread.stop()
-        self._leave(SUCCEED, 2 * self._serving.leave_seconds)
+    def _new_code(self) -> str:
+        """A code that signs in a browser at any worker."""
+        from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
 
-    # Workers.
+        return BrowserSessions(self._token, key=self._key.encode(), used_in=self._folder / "codes").new_code()
+
+    async def _follow_token(self, note: Announcement) -> None:
+        """Read each new token in the file: commands find the hub by a note, which must have it."""
+        file = self._serving.options.control_token_file
+        while file is not None:
+            await sleep_until_poll(TOKEN_SECONDS)
+            with suppress(HoldfastError):
+                token = await anyio.to_thread.run_sync(read_token, file)
+                if token != self._token:
+                    mask_in_log(token)
+                    self._token = token
+                    note.change_token(token)
+
+    # What changes, and who is told.
+
+    @property
+    def _of_clients(self) -> list[WorkerProcess]:
+        """The workers: all processes but the one that runs the stdio servers."""
+        return [one for one in self._all if not one.task.runs_stdio]
+
+    def _workers_changed(self) -> None:
+        """Tell each worker which of them accept and stay, the oldest first, and whether all that start are ready.
+
+        A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
+        accepts when it is ready.
+        """
+        self._changed.set()
+        self._changed = anyio.Event()
+        stay = sorted((one for one in self._all if one.stays), key=lambda one: one.begun)
+        members = tuple((one.number, one.task.socket) for one in stay)
+        all_started = self._serving.options.worker_count in self._workers
+        ready = all_started and all(one.task.waits or one.report.ready for one in self._of_clients)
+        for one in self._all:
+            # The process of the stdio servers answers for itself alone.
+            one.tell(Orders(members=() if one.task.runs_stdio else members, ready=ready))
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
+
+    # The start of a process, and its end.
 
     async def _begin(self) -> bool:
         """Start the workers, the first one alone; whether all of them accept."""
-        takes_over = self._serving.predecessor is not None
-        first = await self._start(1, waits=takes_over, together=not takes_over)
-        await either(first.listening, first.ended)
-        if not first.listening.is_set():
-            if not self._ending.is_set():
-                self._ending.set()
+        waits = self._serving.predecessor is not None
+        first = await self._start(1, waits=waits)
+        if not await self._comes_into_force(first):
+            if not self._ending:
+                self._ending = True
                 self._code = first.process.returncode or 1
             return False
-        for number in range(2, self._serving.options.worker_count + 1):
-            await self._start(number, waits=takes_over, together=not takes_over)
-        self._tasks.start_soon(tell_when_ready, tuple(self._workers.values()))
-        for number in sorted(self._workers):
-            while not self._ending.is_set() and not (worker := self._workers[number]).listening.is_set():
-                await either(worker.listening, worker.ended)
-                if not worker.listening.is_set():
-                    await anyio.sleep(FIRST_DELAY)  # the next one starts
-        return not self._ending.is_set()
+        others = range(2, self._serving.options.worker_count + 1)
+        for number in others:
+            self._workers[number] = await self._start(number, waits=waits)
+        await self._until(lambda: self._ending or all(self._workers[number].stays for number in others))
+        return not self._ending
 
-    async def _start(
-        self, number: int, *, waits: bool = False, together: bool = False, candidate: bool = False
-    ) -> WorkerProcess:
-        """Start a worker. A candidate is in force when it accepts, and not started again before that."""
-        task = partial(self._task, number, waits=waits, together=together)
-        worker = await start_worker(task, os.environ, changed=self._workers_changed)
-        if not candidate:
-            self._workers[number] = worker
+    async def _start(self, number: int, *, waits: bool = False) -> WorkerProcess:
+        """Start a process. Until it is in force, it is not started again if it ends."""
+        listener = self._stdio_listener if number == STDIO_NUMBER else None
+        worker = await WorkerProcess.start(partial(self._task, number, waits), self._workers_changed, listener)
         self._all.add(worker)
         self._tasks.start_soon(self._attend, worker)
-        if self._ending.is_set():
+        if self._ending:
             worker.kill()
         return worker
 
-    def _task(self, number: int, connections: int, *, waits: bool = False, together: bool = False) -> WorkerTask:
+    def _task(self, number: int, waits: bool, channel: int, connections: int) -> WorkerTask:
         self._starts += 1
         return WorkerTask(
             number=number,
+            channel=channel,
             connections=connections,
             host=self._serving.host,
             port=self._serving.port,
@@ -273,60 +271,86 @@ class Supervisor:
             demo=self._demo,
             joins=self._joins and number == JOIN_WORKER,
             waits=waits,
-            together=together,
         )
 
+    async def _comes_into_force(self, new: WorkerProcess) -> bool:
+        """Wait until a new worker accepts; False if it does not."""
+        await self._until(lambda: new.accepted or new.ended)
+        if self._ending or new.ended:
+            return False
+        self._workers[new.number] = new
+        return True
+
     async def _attend(self, worker: WorkerProcess) -> None:
-        """Look after a worker until it ends, and start the next one if its end was not wanted."""
+        """Look after a process until it ends, and start the next one if its end was not wanted."""
         code = await worker.attend()
         self._all.discard(worker)
+        self._workers_changed()
         number = worker.number
-        self._has_begun = self._has_begun or worker.listening.is_set()
-        if worker.leaves or not self._has_begun or self._workers.get(number) is not worker or self._ending.is_set():
-            return
-        await anyio.sleep(self._delays.setdefault(number, RestartDelays(FIRST_DELAY)).after(worker, code))
-        if not self._ending.is_set() and self._workers[number] is worker:
-            await self._start(number, waits=any(one.stays for one in self._workers.values()))
+        if self._is_missed(worker):
+            await anyio.sleep(self._delay_after(worker, code))
+        if self._is_missed(worker):
+            self._workers[number] = await self._start(number, waits=any(one.stays for one in self._of_clients))
 
-    def _workers_changed(self) -> None:
-        """Tell each worker which of them accept and stay. The oldest comes first: it answers the control API."""
-        self._spread.workers_changed()
-        if any(one.has_stdio_servers for one in self._all):
-            self._stdio.want()
-        stay = sorted((one for one in self._all if one.stays), key=lambda one: one.begun)
-        line = f"{MEMBERS} {json.dumps([[(one.number, one.task.socket) for one in stay], self._stdio.web_socket])}"
-        for one in self._all:
-            one.say(line)
-        if self._ending.is_set() and not any(one.takes for one in self._all):
-            self._spread.stop()  # no worker serves what comes now: it is refused when the socket closes
+    def _is_missed(self, ended: WorkerProcess) -> bool:
+        return not ended.asked and not self._ending and self._workers.get(ended.number) is ended
+
+    def _delay_after(self, worker: WorkerProcess, code: int) -> float:
+        """Seconds until the next one starts: longer each time, unless it ran for a while."""
+        steady = anyio.current_time() - worker.begun > STEADY_SECONDS
+        delay = FIRST_DELAY if steady else self._delays.get(worker.number, FIRST_DELAY)
+        self._delays[worker.number] = min(2 * delay, LONGEST_DELAY)
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        log.error("%s ended %s; the next one starts in %g s", worker.name, how, delay)
+        return delay
+
+    async def _run_stdio_servers(self, has_stdio: bool) -> None:
+        """Start the process of the stdio servers if there are any, else when a worker first connects to it.
+
+        The file may have none at the start, and get some later.
+        """
+        if not has_stdio:
+            await anyio.wait_readable(self._stdio_listener)
+        self._workers[STDIO_NUMBER] = await self._start(STDIO_NUMBER)
+
+    # A roll.
 
     async def _roll_when_asked(self) -> None:
         while True:
-            await self._roll_wanted.wait()
-            self._roll_wanted = anyio.Event()
+            await self._until(lambda: self._roll_wanted)
+            self._roll_wanted = False
             await self._roll()
 
     async def _roll(self) -> None:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
         log.info("the workers are replaced, one at a time")
-        await self._stdio.roll(self._serving.options.drain)
         for number in sorted(self._workers):
-            if self._ending.is_set():
+            if number == STDIO_NUMBER:
+                await self._roll_stdio(self._workers[number])
+                continue
+            new = await self._start(number, waits=True)
+            old = self._workers[number]
+            if not await self._comes_into_force(new):
+                if not self._ending:
+                    log.error(
+                        "worker %d was not replaced, because the new one did not start: the old one goes on", number
+                    )
                 return
-            new = await self._start(number, waits=True, candidate=True)
-            await either(new.listening, new.ended)
-            if self._ending.is_set():
-                return
-            if not new.listening.is_set() or new.ended.is_set():
-                log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
-                return
-            old, self._workers[number] = self._workers[number], new
             log.info("worker %d is replaced: the old one serves open connections until they close", number)
-            old.stop_handing()
-            # First who stays: an old one without connections ends at once, and leaves its totals to one of those.
-            self._workers_changed()
-            old.tell_to_leave(SUCCEED)
+            old.ask(SUCCEED)
             await old.gone(2 * self._serving.leave_seconds)
+
+    async def _roll_stdio(self, process: WorkerProcess) -> None:
+        await self._until(lambda: process.accepted or process.ended)
+        if program_stamp() == process.program:
+            process.reload()
+        elif process.stays:
+            log.info(
+                "another program is installed: the process of the stdio servers finishes its calls and is replaced"
+            )
+            process.ask(LEAVE)
+            await process.gone(self._serving.options.drain)
+            self._workers[STDIO_NUMBER] = await self._start(STDIO_NUMBER)
 
     # The end.
 
@@ -336,67 +360,225 @@ class Supervisor:
                 if number == signal.SIGHUP and self._on_terminal:
                     leave_terminal()
                 if number == signal.SIGHUP and not self._on_terminal:
-                    self._roll_wanted.set()
-                elif not self._ending.is_set():
+                    self._roll_wanted = True
+                    self._workers_changed()
+                elif not self._ending:
                     self._leave(LEAVE, self._serving.lame_duck + self._serving.options.drain)
                 else:
-                    for worker in self._all:
-                        worker.tell_to_leave(END)
+                    for worker in self._of_clients:
+                        worker.ask(END)
 
-    def _leave(self, word: str, seconds: float) -> None:
-        self._ending.set()
-        for worker in self._all:
-            worker.tell_to_leave(word)
+    async def _succeeded(self, note: Announcement, pid: int) -> None:
+        log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
+        note.withdraw()
+        self._leave(SUCCEED, 2 * self._serving.leave_seconds)
+
+    def _leave(self, asked: str, seconds: float) -> None:
+        self._ending = True
+        for worker in self._of_clients:
+            worker.ask(asked)
             self._tasks.start_soon(worker.gone, seconds)
-
-    async def _all_ended(self) -> None:
-        while self._all or not self._ending.is_set():
-            running = next(iter(self._all), None)
-            if running is not None:
-                await running.ended.wait()
-            await anyio.sleep(PAUSE_SECONDS)  # those that ended are taken off, or started again
+        self._workers_changed()
 
 
-async def tell_when_ready(begun: Sequence[WorkerProcess]) -> None:
-    """Tell the workers when all of them are ready: a probe gets one answer, not that of the worker it meets.
+class ConnectionSpread:
+    """Accepts connections while a worker takes them, and hands each to the worker that holds the fewest."""
 
-    One that ends first does not count. The next one accepts when it is ready, because others accept meanwhile.
+    def __init__(self, listener: socket.socket, workers: set[WorkerProcess]) -> None:
+        self._listener = listener
+        self._workers = workers
+        listener.setblocking(False)
+
+    async def run(self) -> None:
+        """Hand connections out until cancelled."""
+        while True:
+            await anyio.wait_readable(self._listener)
+            if not self._hand_out():
+                await anyio.sleep(PAUSE_SECONDS)
+
+    def _hand_out(self) -> bool:
+        """Take what waits; False if there is a reason to wait."""
+        for _ in range(AT_ONCE):
+            taking = [one for one in self._workers if one.takes]
+            if not taking:
+                return False
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return True
+            except OSError as exc:
+                log.warning("a connection could not be accepted: %s", exc.strerror)
+                return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+            with connection:
+                # Those that report in time come first.
+                in_turn = sorted(taking, key=lambda one: (one.is_late, one.held, one.number))
+                if not any(one.hand(connection) for one in in_turn):
+                    log.warning("no worker could take a connection")
+                    return False
+        return True
+
+
+class WorkerProcess:
+    """One process as its supervisor sees it, and the supervisor's ends of its two sockets.
+
+    It is this program again, with the same command line. It may die at any time, hang, or never begin to accept.
     """
-    for worker in begun:
-        await either(worker.ready, worker.ended)
-    for worker in begun:
-        worker.say(READY)
 
+    def __init__(
+        self,
+        task: WorkerTask,
+        process: anyio.abc.Process,
+        channel: socket.socket,
+        connections: socket.socket,
+        *,
+        changed: Callable[[], None],
+        program: object = None,
+    ) -> None:
+        """``changed`` is called when anything here changed but the number of connections.
 
-def new_code(token: str, key: str, folder: Path) -> str:
-    """A code that signs in a browser at any worker."""
-    from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
+        ``program`` is the stamp of the program that it runs.
+        """
+        self.task = task
+        self.number = task.number
+        """The one that takes its place has the same."""
+        self.name = "the process of the stdio servers" if task.runs_stdio else f"worker {task.number}"
+        self.process = process
+        self.program = program
+        self.begun = anyio.current_time()
+        self.report = Report()
+        self.accepted = False
+        """Whether it ever took connections."""
+        self.ended = False
+        self.held = 0
+        """How many connections it holds: those that it reported, and those that it got since."""
+        self.missed = 0
+        """Looks since its last report."""
+        self.asked = ""
+        """What it was asked to do. Its end is expected from then on."""
+        self._channel = channel
+        self._connections = connections
+        self._changed = changed
 
-    return BrowserSessions(token, key=key.encode(), used_in=folder / "codes").new_code()
+    def __repr__(self) -> str:
+        state = "serving" if self.accepted else "starting"
+        return f"<{self.name} pid={self.process.pid} {'ended' if self.ended else self.asked or state} held={self.held}>"
 
+    @classmethod
+    async def start(
+        cls, task: Callable[[int, int], WorkerTask], changed: Callable[[], None], listener: socket.socket | None = None
+    ) -> WorkerProcess:
+        """Start the program again. ``task`` gets the descriptors of both sockets.
 
-async def follow_token(file: Path | None, token: str, use: Callable[[str], None]) -> None:
-    """Call ``use`` with each new token in the file: commands find the hub by a note, which must have it."""
-    while file is not None:
-        await sleep_until_poll(TOKEN_SECONDS)
-        with suppress(HoldfastError):
-            read = await anyio.to_thread.run_sync(read_token, file)
-            if read != token:
-                token = read
-                mask_in_log(token)
-                use(token)
+        With ``listener`` the process accepts there itself, and nothing is handed over.
+        """
+        ours, theirs = channel_pair()
+        handing, other = channel_pair()
+        handed = listener or other
+        program = program_stamp()
+        with theirs, other:
+            given = task(theirs.fileno(), handed.fileno())
+            # The task has secrets, and goes the way of the other variables.
+            with hidden_environment({**os.environ, WORKER_VARIABLE: json.dumps(asdict(given))}) as (shown, hidden):
+                process = await anyio.open_process(
+                    [*own_command(), *sys.argv[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=None,
+                    stderr=None,
+                    env=shown,
+                    pass_fds=(given.channel, given.connections, hidden),
+                )
+        return cls(given, process, ours, handing, changed=changed, program=program)
 
+    @property
+    def stays(self) -> bool:
+        """Whether it accepted, and its end is not expected."""
+        return self.accepted and not self.asked and not self.ended
 
-async def either(one: anyio.Event, other: anyio.Event) -> None:
-    """Wait for the first of two events."""
+    @property
+    def takes(self) -> bool:
+        """Whether it takes connections: one that leaves goes on until the lame-duck period is over."""
+        return self.report.takes and self.asked != SUCCEED and not self.ended and not self.task.runs_stdio
 
-    async def wait(event: anyio.Event) -> None:
-        await event.wait()
-        tasks.cancel_scope.cancel()
+    @property
+    def is_late(self) -> bool:
+        """Whether it has not reported for some looks."""
+        return self.missed > LATE_REPORTS
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wait, one)
-        tasks.start_soon(wait, other)
+    def hand(self, connection: socket.socket) -> bool:
+        """Hand a connection over; False if it cannot take it now."""
+        try:
+            socket.send_fds(self._connections, [b"."], [connection.fileno()])
+        except OSError:  # it is gone, or has not taken those before
+            return False
+        self.held += 1
+        return True
+
+    def tell(self, orders: Orders) -> None:
+        """Tell it how things are, with what it is asked to do."""
+        send_state(self._channel, replace(orders, asked=self.asked))
+
+    def ask(self, asked: str) -> None:
+        """Ask it to ``LEAVE``, ``SUCCEED`` or ``END``."""
+        self.asked = asked
+        self._changed()
+
+    def reload(self) -> None:
+        """Let it read its files again."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGHUP)
+
+    def kill(self, why: str = "") -> None:
+        """End it now; its warden ends its children. SIGABRT would leave a core with secrets."""
+        if why:
+            log.error("%s %s, and is killed", self.name, why)
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def attend(self) -> int:
+        """Listen to it until it ends; returns its exit code."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read_states, self._channel, self._heard)
+            tasks.start_soon(self._end_if_stuck)
+            code = await self.process.wait()
+            tasks.cancel_scope.cancel()
+        self._channel.close()
+        self._connections.close()
+        self.ended = True
+        self._changed()
+        return code
+
+    async def gone(self, seconds: float) -> None:
+        """Wait until it ended, as it was asked to; if it does not, kill it."""
+        with anyio.move_on_after(seconds + END_SECONDS) as waiting:
+            await self.process.wait()
+        if waiting.cancelled_caught:
+            self.kill("did not end in time")
+            await self.process.wait()
+
+    def _heard(self, state: dict[str, Any]) -> None:
+        before, self.report = self.report, Report(**state)
+        self.missed, self.held = 0, self.report.held
+        self.accepted = self.accepted or self.report.takes
+        if (before.takes, before.ready) != (self.report.takes, self.report.ready):
+            self._changed()
+
+    async def _end_if_stuck(self) -> None:
+        """Kill it if it never accepts, or does not report any more; one that was asked to leave has its own deadline.
+
+        Looks without a report are counted, not seconds: a machine that was suspended has looked once meanwhile.
+        """
+        why = ""
+        while not why and not self.asked:
+            await anyio.sleep(LOOK_SECONDS)
+            self.missed += 1
+            if not self.accepted and anyio.current_time() > self.begun + START_SECONDS:
+                why = f"does not accept connections after {START_SECONDS:g} s"
+            elif self.accepted and self.missed > MISSED_REPORTS:
+                why = f"hangs: it has not reported for {MISSED_REPORTS * LOOK_SECONDS:g} s"
+        if not self.asked:
+            self.kill(why)
 
 
 @contextmanager

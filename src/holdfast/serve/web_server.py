@@ -204,11 +204,11 @@ class Leaving:
     async def be_ready_with_others(self, hub: Hub) -> None:
         """In a worker that starts with others: be ready when all of them are, as one hub."""
         worker = self._serving.worker
-        if worker is None or not worker.task.together:
+        if worker is None or worker.task.waits:
             return
         self._front.is_told_ready = True
         await hub.ready()
-        worker.ready()
+        worker.report(ready=True)
         await worker.all_ready.wait()
         self._front.accepted = True
 
@@ -262,7 +262,7 @@ class Leaving:
     def _stop_accepting(self) -> None:
         self._server.stop_accepting()
         if self._serving.worker is not None:
-            self._serving.worker.closed()
+            self._serving.worker.report(takes=False)
 
     def end(self) -> None:
         """Close what is left."""
@@ -279,12 +279,11 @@ async def end_when_asked(drain: Drain, seconds: float, end: Callable[[], None], 
     A worker's supervisor can ask for both. A terminal or systemd may send the same signal to both of them: so what the
     supervisor asks does not count as a signal.
     """
-    leave, cut = anyio.Event(), anyio.Event()
+    leave = link.asked_to_leave if link is not None else anyio.Event()
+    cut = link.asked_to_end if link is not None else anyio.Event()
     async with anyio.create_task_group() as tasks:
         # The workers may need the stdio servers after a signal to all processes: the supervisor says when they end.
         tasks.start_soon(*(_ignore_signals,) if _runs_stdio(link) else (_follow_signals, leave, cut))
-        if link is not None:
-            tasks.start_soon(_follow_supervisor, link, leave, cut)
         await leave.wait()
         async with anyio.create_task_group() as both:
             both.start_soon(_drained, drain, seconds, both.cancel_scope)
@@ -314,13 +313,6 @@ async def _ignore_signals() -> None:
     with anyio.open_signal_receiver(*END_SIGNALS) as signals:
         async for _ in signals:
             pass
-
-
-async def _follow_supervisor(link: WorkerLink, leave: anyio.Event, cut: anyio.Event) -> None:
-    await link.asked_to_leave.wait()
-    leave.set()
-    await link.asked_to_end.wait()
-    cut.set()
 
 
 async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:

@@ -1,18 +1,17 @@
 """What a worker of ``serve --workers`` and its supervisor tell each other, over two pairs of sockets.
 
-On the first pair the supervisor sends one JSON object with what the worker needs, then lines: ``leave`` (serve the
-calls in flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they
-close), ``end`` (now), ``ready`` (all workers that started together are ready) and ``members`` with the workers that
-accept and stay. The worker answers ``listening``, then ``alive`` once a second with the number of its connections,
-because its event loop turns; ``ready`` when its servers have an outcome, and ``closed`` when it takes no more
-connections.
+A worker begins with a ``WorkerTask`` in its environment. On the first pair each side then sends its state, whole, as a
+line of JSON, whenever it changed. So each line replaces the one before, and no order of messages has to be thought of:
 
-On the second pair the supervisor hands connections over. What it handed over before it said ``succeed`` waits there,
+- **The worker sends a ``Report``**, also once a second: that the event loop turns is news for its supervisor.
+- **The supervisor sends ``Orders``**: who else is there, whether all workers are ready, and what it asks for.
+
+On the second pair the supervisor hands connections over. They have a pair of their own, so that no order waits behind
+them, and so that a worker that does not take them gets no more. What was handed over before ``SUCCEED`` waits there,
 and is taken before the worker closes its end: so a roll loses no connection.
 
 The process that runs the stdio servers (number 0) has the same link. It gets the listening Unix socket in the place of
-handed connections, hears ``reload`` when the file is to be read again, and does not follow signals: the workers may
-still use its servers after them. A worker whose file has stdio servers says ``stdio``, so that this process is started.
+handed connections.
 
 The first pair closes when the supervisor is gone, however it went. Then the worker ends at once, without waiting for
 its calls: what starts in its place needs the port. A thread sees to it, because the event loop may hang: after a moment
@@ -31,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +39,31 @@ import anyio
 from holdfast.errors import UsageError
 
 __all__ = [
-    "ALIVE",
-    "CLOSED",
     "END",
     "LEAVE",
-    "LISTENING",
-    "MEMBERS",
-    "READY",
-    "RELOAD",
     "REPORT_SECONDS",
-    "STDIO",
     "STDIO_NUMBER",
     "SUCCEED",
     "WORKER_VARIABLE",
     "HandedConnections",
+    "Orders",
+    "Report",
     "WorkerLink",
     "WorkerTask",
     "channel_pair",
-    "read_lines",
-    "tell",
+    "read_states",
+    "send_state",
 ]
 
 WORKER_VARIABLE = "HOLDFAST_WORKER"
-"""Set by the supervisor for its workers: the descriptor of the socket to it."""
-
-LEAVE, SUCCEED, END, READY, MEMBERS, RELOAD = "leave", "succeed", "end", "ready", "members", "reload"
-LISTENING, ALIVE, CLOSED, STDIO = "listening", "alive", "closed", "stdio"
+"""Set by the supervisor for its workers: the task, as JSON."""
+LEAVE, SUCCEED, END = "leave", "succeed", "end"
+"""What a supervisor asks for: serve the calls in flight and end; the same, and open connections are served until they
+close, because another worker accepts; end now."""
 STDIO_NUMBER = 0
 """The number of the process that runs the stdio servers."""
 REPORT_SECONDS = 1.0
-"""How often a worker says that it is alive."""
-LONGEST_TASK = 64 * 1024
+"""How often a worker reports."""
 ORPHAN_SECONDS = 1.0
 """How long a worker without a supervisor may take to end by itself."""
 
@@ -80,6 +73,8 @@ class WorkerTask:
     """What a worker gets from its supervisor."""
 
     number: int
+    channel: int
+    """The descriptor of the socket for reports and orders."""
     connections: int
     """The descriptor of the socket on which connections are handed over, or, of the stdio process, accepted."""
     host: str
@@ -100,11 +95,10 @@ class WorkerTask:
     demo: str = ""
     """The folder of the demo servers, which the supervisor runs; empty for the servers of a configuration."""
     waits: bool = False
-    """Whether it connects its servers before it accepts: others accept meanwhile."""
+    """Whether it connects its servers before it accepts, because others accept meanwhile. One that does not wait is
+    ready when all workers are."""
     joins: bool = False
     """Whether clients join this worker: its supervisor holds the lock of their address."""
-    together: bool = False
-    """Whether it starts with others, and is ready when all of them are: its supervisor tells it."""
 
     @property
     def broker(self) -> Path:
@@ -141,9 +135,29 @@ class WorkerTask:
         """Equal for all workers of this supervisor, on this machine alone."""
         return hashlib.sha256(f"{self.key} {self.supervisor}".encode()).hexdigest()[:16]
 
-    def sent(self) -> bytes:
-        """As the worker reads it."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How a worker is."""
+
+    takes: bool = False
+    """Whether it takes connections: not yet when it starts, and no more when it leaves and the lame duck is over."""
+    ready: bool = False
+    """Whether each of its servers has an outcome."""
+    held: int = 0
+    """How many connections it holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What a supervisor has to say."""
+
+    asked: str = ""
+    """``LEAVE``, ``SUCCEED`` or ``END``; empty while the worker is to serve."""
+    members: tuple[tuple[int, str], ...] = ()
+    """Number and private socket of the processes that accept and stay, the oldest first."""
+    ready: bool = False
+    """Whether all workers are ready."""
 
 
 class HandedConnections(socket.socket):
@@ -166,24 +180,25 @@ class HandedConnections(socket.socket):
 class WorkerLink:
     """The worker's end."""
 
-    def __init__(self, task: WorkerTask, channel: socket.socket, connections: socket.socket) -> None:
+    def __init__(self, task: WorkerTask) -> None:
+        """Owns the sockets that the task names."""
         self.task = task
-        self.connections = connections
-        self._channel = channel
-        self._is_listening = anyio.Event()
+        self._channel = socket.socket(fileno=task.channel)
+        self.connections = (socket.socket if task.runs_stdio else HandedConnections)(fileno=task.connections)
+        for one in (self._channel, self.connections):
+            one.set_inheritable(False)
+        self._channel.setblocking(False)
+        self._report = Report()
+        self.orders = Orders()
         self.asked_to_leave = anyio.Event()
+        self.asked_to_succeed = anyio.Event()
         self.asked_to_end = anyio.Event()
         self.all_ready = anyio.Event()
-        self.reload_wanted = anyio.Event()
-        self.members: tuple[tuple[int, str], ...] = ()
-        """Number and private socket of the workers that accept and stay, the oldest first."""
-        self.stdio_socket = ""
-        """The private socket of the process that runs the stdio servers; empty if there is none."""
         self.is_orphan = False
         """Whether the supervisor is gone."""
 
     def __repr__(self) -> str:
-        state = "orphan" if self.is_orphan else "leaving" if self.asked_to_leave.is_set() else "serving"
+        state = "orphan" if self.is_orphan else self.orders.asked or "serving"
         return f"<WorkerLink of worker {self.task.number} {state}>"
 
     @classmethod
@@ -193,87 +208,61 @@ class WorkerLink:
         if not text:
             return None
         try:
-            channel = socket.socket(fileno=int(text))
-            channel.set_inheritable(False)
-            channel.settimeout(10)
-            said = b""
-            while not said.endswith(b"\n") and len(said) < LONGEST_TASK:
-                if not (part := channel.recv(1)):  # by the byte: what follows is read later
-                    raise ValueError("the supervisor is gone")
-                said += part
-            task = WorkerTask(**json.loads(said))
-            made = socket.socket if task.runs_stdio else HandedConnections
-            connections = made(fileno=task.connections)
-            connections.set_inheritable(False)
+            return cls(WorkerTask(**json.loads(text)))
         except (OSError, ValueError, TypeError) as exc:
             raise UsageError(
                 f"{WORKER_VARIABLE} is set, and this is no worker ({exc})", hint=f"unset {WORKER_VARIABLE}"
             ) from exc
-        channel.setblocking(False)
-        return cls(task, channel, connections)
 
     def close(self) -> None:
         """Close both sockets."""
         self._channel.close()
         self.connections.close()
 
-    def listening(self) -> None:
-        """Tell the supervisor that this worker takes connections."""
-        tell(self._channel, LISTENING)
-        self._is_listening.set()
-
-    def ready(self) -> None:
-        """Every server of this worker has an outcome."""
-        tell(self._channel, READY)
-
-    def wants_stdio(self) -> None:
-        """The file has stdio servers: a process must run them."""
-        tell(self._channel, STDIO)
-
-    def closed(self) -> None:
-        """This worker takes no more connections."""
-        tell(self._channel, CLOSED)
+    def report(self, **changes: Any) -> None:
+        """Tell the supervisor what changed, with the rest of the ``Report``."""
+        self._report = replace(self._report, **changes)
+        send_state(self._channel, self._report)
 
     async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]], held: Callable[[], int]) -> None:
-        """Do what the supervisor says, until cancelled.
+        """Report, and do what the supervisor says, until cancelled.
 
         ``succeeded`` serves what is open until it closes, and ends. ``held`` is the number of connections here.
         """
         async with anyio.create_task_group() as tasks:
-
-            def heard(word: str, rest: str) -> None:
-                if word == SUCCEED:
-                    tasks.start_soon(succeeded)
-                elif word == READY:
-                    self.all_ready.set()
-                elif word == MEMBERS:
-                    workers, self.stdio_socket = json.loads(rest)
-                    self.members = tuple((number, path) for number, path in workers)
-                elif word == RELOAD:
-                    self.reload_wanted.set()
-                elif word in (LEAVE, END):
-                    self.asked_to_leave.set()
-                    if word == END:
-                        self.asked_to_end.set()
-
-            tasks.start_soon(self._report, held)
-            await read_lines(self._channel, heard)
-            self.is_orphan = True
-            self.asked_to_leave.set()
-            self.asked_to_end.set()
-            await anyio.sleep_forever()
+            tasks.start_soon(self._report_often, held)
+            tasks.start_soon(self._obey)
+            await self.asked_to_succeed.wait()
+            await succeeded()
 
     def end_with_supervisor(self) -> None:
         """Kill this process a moment after the supervisor is gone, if it is still there."""
         channel = os.dup(self._channel.fileno())
         threading.Thread(target=_kill_orphan, args=(channel,), name="supervisor", daemon=True).start()
 
-    async def _report(self, held: Callable[[], int]) -> None:
-        """Say that the event loop turns, from when it takes connections."""
-        await self._is_listening.wait()
+    async def _report_often(self, held: Callable[[], int]) -> None:
         while True:
-            tell(self._channel, f"{ALIVE} {held()}")
+            self.report(held=held())
             await anyio.sleep(REPORT_SECONDS)
+
+    async def _obey(self) -> None:
+        await read_states(self._channel, self._heard)
+        self.is_orphan = True
+        self._ask(END)
+
+    def _heard(self, state: dict[str, Any]) -> None:
+        self.orders = Orders(**state)
+        if self.orders.ready:
+            self.all_ready.set()
+        self._ask(self.orders.asked)
+
+    def _ask(self, asked: str) -> None:
+        if asked == SUCCEED:
+            self.asked_to_succeed.set()
+        if asked in (LEAVE, END):
+            self.asked_to_leave.set()
+        if asked == END:
+            self.asked_to_end.set()
 
 
 def _kill_orphan(channel: int) -> None:
@@ -284,8 +273,24 @@ def _kill_orphan(channel: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def read_lines(channel: socket.socket, heard: Callable[[str, str], None]) -> None:
-    """Call ``heard`` with the word and the rest of each line that comes, until the other end is closed."""
+# The channel, at both ends.
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends: the supervisor's, which does not block, and the worker's."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    return ours, theirs
+
+
+def send_state(channel: socket.socket, state: Report | Orders) -> None:
+    """Send a state; a process that is gone hears nothing."""
+    with suppress(OSError):
+        channel.send(json.dumps(asdict(state)).encode() + b"\n")
+
+
+async def read_states(channel: socket.socket, heard: Callable[[dict[str, Any]], None]) -> None:
+    """Call ``heard`` with each state that comes, until the other end is closed."""
     rest = b""
     while True:
         await anyio.wait_readable(channel)
@@ -299,18 +304,6 @@ async def read_lines(channel: socket.socket, heard: Callable[[str, str], None]) 
             return
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
-            word, _, more = line.decode("utf-8", "replace").partition(" ")
-            heard(word, more)
-
-
-def tell(channel: socket.socket, line: str) -> None:
-    """Send a line; a process that is gone hears nothing."""
-    with suppress(OSError):
-        channel.send(line.encode() + b"\n")
-
-
-def channel_pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends: the supervisor's, which does not block, and the worker's."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    return ours, theirs
+            # One that found no room was cut, and the worker may run a newer program. The next line replaces this one.
+            with suppress(ValueError, TypeError):
+                heard(json.loads(line))

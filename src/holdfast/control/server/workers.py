@@ -72,41 +72,48 @@ class Worker(NamedTuple):
     socket: str
 
 
-class WorkerGroup:
-    """The workers that are present and stay. ``members`` returns them, the oldest first, this one included."""
+STDIO_NUMBER: Final = 0
+"""The number of the process that runs the stdio servers."""
 
-    def __init__(
-        self, own: Worker, members: Callable[[], Sequence[Worker]], stdio_socket: Callable[[], str] = str
-    ) -> None:
-        """``stdio_socket`` returns the private socket of the process that runs the stdio servers; empty for none."""
+
+class WorkerGroup:
+    """The processes of one supervisor that are present and stay.
+
+    ``members`` returns them, the oldest first, this one included. The process that runs the stdio servers is among
+    them, and is no worker.
+    """
+
+    def __init__(self, own: Worker, members: Callable[[], Sequence[Worker]]) -> None:
         self.own = own
         self._members = members
-        self._stdio_socket = stdio_socket
 
     def __repr__(self) -> str:
         return f"<WorkerGroup {self.own.number} of {[one.number for one in self._members()]}>"
 
     @property
+    def _workers(self) -> list[Worker]:
+        return [one for one in self._members() if one.number != STDIO_NUMBER]
+
+    @property
     def others(self) -> tuple[Worker, ...]:
-        """The other members."""
-        return tuple(one for one in self._members() if one != self.own)
+        """The other workers."""
+        return tuple(one for one in self._workers if one != self.own)
 
     @property
     def speaker(self) -> Worker | None:
         """The worker that answers for all; None if it is this one, or if this one is alone."""
-        oldest = next(iter(self._members()), self.own)
+        oldest = next(iter(self._workers), self.own)
         return None if oldest == self.own else oldest
 
     @property
     def stdio(self) -> Worker | None:
         """The process that runs the stdio servers; None if there is none."""
-        path = self._stdio_socket()
-        return Worker(0, path) if path else None
+        return next((one for one in self._members() if one.number == STDIO_NUMBER), None)
 
     @property
     def is_member(self) -> bool:
         """Whether this worker counts: it is not leaving."""
-        return self.own in self._members()
+        return self.own in self._workers
 
     async def ask_others(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, *, within: float = GATHER_SECONDS
