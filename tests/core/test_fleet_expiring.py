@@ -83,7 +83,7 @@ def test_a_lone_replica_forgets_no_end_of_a_session() -> None:
     member.failed(0.0)
     member.request(0.0, chance=0.0, nonce="n")
     member.failed(10.0)
-    assert member.alone_since is not None
+    assert member.is_alone
     member.purge(1_000.0)
     assert member.book.get("ended/x") is not None
 

@@ -67,7 +67,7 @@ def test_a_lone_replica_gives_itself_the_right_in_time() -> None:
     member.request(0.0, chance=0.5, nonce="n")
     member.probes.want("s", 20.0, 1, 0.0)
     member.failed(ALONE_SECONDS)
-    assert member.alone_since is not None
+    assert member.is_alone
     assert not granted(member, 19.9)
     assert granted(member, 20.0)
 

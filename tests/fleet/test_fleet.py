@@ -282,7 +282,7 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
         assert isinstance(signed, SignedStore)
         await came_true(lambda: signed.refused > 0)
         assert good.server_health("one").state is State.CONNECTED
-        assert [replica.replica for replica in fleet_of(good).presence.replicas] == [fleet_of(good).replica]
+        assert [*fleet_of(good).presence.replicas] == [fleet_of(good).replica]
         await came_true(
             lambda: "a replica with another key uses the same part of the store" in fleet_of(good).state.problem
         )

@@ -42,7 +42,7 @@ from holdfast.core import (
 from holdfast.front.session_id import TicketSeal
 from tests.simulation.world import Broken, SimServer, World
 
-__all__ = ["Answer", "Replica", "SimConfig", "ToldReplica"]
+__all__ = ["Answer", "Replica", "SimConfig"]
 
 DIAL_TIMEOUT = 15.0
 STORE_TIMEOUT = 2.0
@@ -347,9 +347,7 @@ class Replica:
                 return
             if world.store.mode != "up" or era != world.store.era or not world.reaches(self.name, "store"):
                 return
-            before = world.store.state.sequence
             reply = world.store.exchange(asked, world.now)
-            self.stored(changed=world.store.state.sequence != before)
             self.later(world.latency() + world.store.lag, lambda: self._ended(asked, reply))
 
         world.after(world.latency(), arrived)
@@ -357,9 +355,6 @@ class Replica:
             self.later(0.002, lambda: self._ended(asked, None))
         else:
             self.later(STORE_TIMEOUT, lambda: self._ended(asked, None))
-
-    def stored(self, *, changed: bool) -> None:
-        """The store took an exchange of this replica; a store that tells of changes tells the others now."""
 
     def _ended(self, asked: FleetExchange, reply: FleetReply | None) -> None:
         if self._under_way is not asked:
@@ -533,30 +528,3 @@ class Replica:
 
         self.later(CALL_TIMEOUT if hangs else 0.003, ended)
         return None
-
-
-class ToldReplica(Replica):
-    """A worker: its store tells it when another one changed something, as the broker does."""
-
-    _heard_in: int | None = None
-    """The connection to the store on which it was told that it is told."""
-
-    def stored(self, *, changed: bool) -> None:
-        """Tell the others, and a replica that is new to the store that it will be told."""
-        if self._heard_in != self.store_era:
-            self._heard_in = self.store_era
-            self._tell()
-        for other in self.world.replicas.values() if changed else ():
-            if other is not self and isinstance(other, ToldReplica):
-                other._tell()
-
-    def _tell(self) -> None:
-        era = self.world.store.era
-
-        def told() -> None:
-            here = self.world.store.mode == "up" and self.world.reaches(self.name, "store")
-            if here and era == self.world.store.era == self.store_era:
-                self.member.pace.store_changed()
-                self.plan_exchange()
-
-        self.later(self.world.latency() + self.world.store.lag, told)

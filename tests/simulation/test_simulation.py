@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from holdfast.core import FleetMember, Machine
 from tests.simulation import mutants
 from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step
-from tests.simulation.replica import Replica, ToldReplica
+from tests.simulation.replica import Replica
 from tests.simulation.run import Action, Failure, Plan, make_client_plan, make_plan, play, search, shrunk
 from tests.simulation.world import Broken
 
 ORDINARY = range(4)
 LONG = range(4, 404)
-NOT_OF_A_BROKER = frozenset({"flush", "save", "older", "emptied"})
 
 
 def told(failure: Failure) -> str:
@@ -38,15 +35,6 @@ def test_every_invariant_holds_under_the_faults_of_a_seed(seed: int) -> None:
 def test_every_invariant_holds_under_the_faults_of_many_seeds(first: int) -> None:
     failure = search(range(first, first + 8))
     assert failure is None, told(failure)
-
-
-@pytest.mark.requirement("FLEET-8", "FLEET-9")
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 82))])
-def test_every_invariant_holds_where_the_store_tells_of_changes_and_is_asked_seldom(seed: int) -> None:
-    """The broker of workers: it is never emptied, and replaced by no older copy."""
-    plan = make_plan(seed)
-    broker = replace(plan, actions=tuple(one for one in plan.actions if one.what not in NOT_OF_A_BROKER))
-    assert play(broker, ToldReplica).served > 0
 
 
 @pytest.mark.requirement("FLEET-5", "FLEET-9")

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
     from holdfast.fleet.presence import (
         ClientHomeFinder as ClientHomeFinder,
-        ReplicaView as ReplicaView,
         home_name as home_name,
     )
     from holdfast.fleet.redis_store import (

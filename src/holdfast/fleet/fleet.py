@@ -135,11 +135,6 @@ class Fleet:
         """Call this for each record of a kind that another replica writes: the rest of its key, and its value."""
         self._listeners[kind] = learned
 
-    def store_changed(self) -> None:
-        """The store says that another replica changed something."""
-        self.member.pace.store_changed()
-        self.state.wake.set()
-
     async def run(self) -> None:
         """Exchange until cancelled; then tell the others that this replica leaves."""
         async with anyio.create_task_group() as tasks:

@@ -20,7 +20,6 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast._version import __version__
@@ -33,29 +32,12 @@ from holdfast.hub import Hub
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet, ReplicaState
 
-__all__ = ["ClientHomeFinder", "Presence", "ReplicaView", "first_words", "home_name"]
+__all__ = ["ClientHomeFinder", "Presence", "first_words", "home_name"]
 
 ROSTER_SECONDS: Final = 1.0
 """How long the question who is present may take."""
 NEWS_SECONDS: Final = 0.1
 """Who is present is not asked again within this time, however often unknown replicas are named."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplicaView:
-    """One replica, for people."""
-
-    replica: str
-    here: bool
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    started: float = 0.0
-    address: str = ""
-    group: str = ""
-    """Equal for the workers of one supervisor; empty for a replica that is none."""
-    worker: int = 0
-    leaving: bool = False
 
 
 def first_words(started: float, address: str, worker: tuple[str, int] | None) -> dict[str, object]:
@@ -160,37 +142,14 @@ class Presence:
         return {name: peer.about for name, peer in member.peers.items() if name != member.replica}
 
     @property
-    def replicas(self) -> tuple[ReplicaView, ...]:
-        """The replicas that are present, as of the last good exchange; this one always."""
+    def replicas(self) -> dict[str, Mapping[str, object]]:
+        """What each replica tells that is present, as of the last good exchange; this one always."""
         member = self._state.member
-        found = [_view(name, peer.about, here=name == member.replica) for name, peer in sorted(member.peers.items())]
-        if member.replica not in member.peers:
-            found.append(_view(member.replica, member.about, here=True))
-        return tuple(found)
+        known = {name: peer.about for name, peer in sorted(member.peers.items())}
+        return known if member.replica in known else {**known, member.replica: member.about}
 
     def __repr__(self) -> str:
         return f"<Presence of {sorted(self._state.member.peers)}>"
-
-
-def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
-    """What a replica tells, as far as it is of the right kind."""
-
-    def text(key: str) -> str:
-        return str(about.get(key, ""))[:200]
-
-    pid, started, worker = about.get("pid"), about.get("started"), about.get("worker")
-    return ReplicaView(
-        replica=name,
-        here=here,
-        host=text("host"),
-        pid=pid if isinstance(pid, int) else 0,
-        version=text("version"),
-        started=float(started) if isinstance(started, int | float) else 0.0,
-        address=text("address"),
-        group=text("group"),
-        worker=worker if isinstance(worker, int) else 0,
-        leaving=about.get("leaving") is True,
-    )
 
 
 _TASK_LOST: Final = "the task is on a replica that does not answer"

@@ -100,7 +100,7 @@ class SharedEvidence:
     def prober_of(self, server: str) -> str:
         """The replica that has the right to probe a server that is down, or gets it next; empty if it is not down."""
         member = self._state.member
-        following = member.replica if member.alone_since is not None else member.probes.turns(server)[0]
+        following = member.replica if member.is_alone else member.probes.turns(server)[0]
         return self.probers.get(server) or (following if self._is_down(server) else "")
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -65,7 +64,7 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     succeeds = serving.predecessor is not None
     if worker is not None:
         address, succeeds = _address_of(worker, address), True
-    replica = _name_of(worker) if worker is not None else replica_name()
+    replica = worker.replica_of(os.getpid()) if worker is not None else replica_name()
     peers = _peers(address, FleetIdentity(lambda: keys.ring, replica), succeeds=succeeds)
     store = SignedStore(RedisStore(redis), lambda: keys.ring, redis.fleet)
     events = RedisEvents(redis)
@@ -119,25 +118,16 @@ def _with_ca(redis: RedisAddress) -> RedisAddress:
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
-    replica = _name_of(worker)
-    peers = Peers(FleetIdentity(lambda: keys.ring, replica), advertise=_address_of(worker, None))
-    store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
-    number = (worker.group, worker.number)
-    fleet = Fleet(
-        store,
+    replica = worker.replica_of(os.getpid())
+    return Fleet(
+        LocalStore(worker.broker),
         replica=replica,
-        peers=peers,
-        events=events,
-        worker=number,
+        peers=Peers(FleetIdentity(lambda: keys.ring, replica), advertise=_address_of(worker, None)),
+        events=LocalEvents(worker.broker),
+        worker=(worker.group, worker.number),
         keys=lambda: keys.ring,
         one_machine=True,
     )
-    store.on_change = fleet.store_changed
-    return fleet
-
-
-def _name_of(worker: WorkerTask) -> str:
-    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}"
 
 
 def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddress:

@@ -62,6 +62,7 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast.config import state_folder
+from holdfast.core import SharedStore
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
@@ -130,6 +131,7 @@ class Supervisor:
         """The process in force for each number."""
         self._all: set[WorkerProcess] = set()
         """Those too that are being replaced, or are to take the place of another one."""
+        self._store = SharedStore()
         self._spread = ConnectionSpread(serving.listener, self._all)
         self._delays: dict[int, float] = {}
         self._starts = 0
@@ -164,7 +166,7 @@ class Supervisor:
                 # the next one, and start no hub of their own.
                 self._joins = True
                 self._tasks.start_soon(place.follow)
-            await self._tasks.start(serve_broker, folder / "broker.sock")
+            await self._tasks.start(serve_broker, folder / "broker.sock", self._store)
             self._tasks.start_soon(self._follow_signals)
             self._tasks.start_soon(self._spread.run)
             has_stdio = any(one.transport == "stdio" and not one.problems for one in config.servers.values())
@@ -233,7 +235,7 @@ class Supervisor:
         """Start the workers, the first one alone; whether all of them accept."""
         waits = self._serving.predecessor is not None
         first = await self._start(1, waits=waits)
-        if not await self._comes_into_force(first):
+        if not await self._put_in_force(first):
             if not self._ending:
                 self._ending = True
                 self._code = first.process.returncode or 1
@@ -273,18 +275,24 @@ class Supervisor:
             waits=waits,
         )
 
-    async def _comes_into_force(self, new: WorkerProcess) -> bool:
-        """Wait until a new worker accepts; False if it does not."""
+    async def _put_in_force(self, new: WorkerProcess) -> bool:
+        """Wait until a new worker accepts, and let the one before leave and end; False if the new one does not."""
         await self._until(lambda: new.accepted or new.ended)
         if self._ending or new.ended:
             return False
+        old = self._workers.get(new.number)
         self._workers[new.number] = new
+        if old is not None:
+            log.info("%s is replaced: the old one serves open connections until they close", new.name)
+            old.ask(SUCCEED)
+            await old.gone(2 * self._serving.leave_seconds)
         return True
 
     async def _attend(self, worker: WorkerProcess) -> None:
         """Look after a process until it ends, and start the next one if its end was not wanted."""
         code = await worker.attend()
         self._all.discard(worker)
+        self._store.died(worker.task.replica_of(worker.process.pid))
         self._workers_changed()
         number = worker.number
         if self._is_missed(worker):
@@ -327,18 +335,11 @@ class Supervisor:
         for number in sorted(self._workers):
             if number == STDIO_NUMBER:
                 await self._roll_stdio(self._workers[number])
-                continue
-            new = await self._start(number, waits=True)
-            old = self._workers[number]
-            if not await self._comes_into_force(new):
-                if not self._ending:
-                    log.error(
-                        "worker %d was not replaced, because the new one did not start: the old one goes on", number
-                    )
+            elif self._ending:
                 return
-            log.info("worker %d is replaced: the old one serves open connections until they close", number)
-            old.ask(SUCCEED)
-            await old.gone(2 * self._serving.leave_seconds)
+            elif not await self._put_in_force(await self._start(number, waits=True)) and not self._ending:
+                log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
+                return
 
     async def _roll_stdio(self, process: WorkerProcess) -> None:
         await self._until(lambda: process.accepted or process.ended)
@@ -546,7 +547,6 @@ class WorkerProcess:
         self._channel.close()
         self._connections.close()
         self.ended = True
-        self._changed()
         return code
 
     async def gone(self, seconds: float) -> None:

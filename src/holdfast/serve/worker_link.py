@@ -130,6 +130,10 @@ class WorkerTask:
         """The folder with a file for each sign-in code that was used."""
         return Path(self.folder) / "codes"
 
+    def replica_of(self, pid: int) -> str:
+        """The name of the replica that this worker is, in a process with this id."""
+        return f"{socket.gethostname()}-worker-{self.number}-{pid}"
+
     @property
     def group(self) -> str:
         """Equal for all workers of this supervisor, on this machine alone."""

@@ -379,17 +379,7 @@ class Views:
             events_lost=fleet.events.dropped if fleet.events is not None else 0,
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(
-                Replica(
-                    id=one.replica,
-                    here=one.here,
-                    host=one.host,
-                    pid=one.pid,
-                    version=one.version,
-                    started=one.started,
-                    address=one.address,
-                    worker=one.worker or None,
-                )
-                for one in fleet.presence.replicas
+                _replica(name, about, here=name == fleet.replica) for name, about in fleet.presence.replicas.items()
             ),
         )
 
@@ -534,6 +524,25 @@ class Views:
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
         )
         return text_for(health, facts, now=datetime.fromtimestamp(self._wall(), UTC).astimezone())
+
+
+def _replica(name: str, about: Mapping[str, object], *, here: bool) -> Replica:
+    """What a replica tells, as far as it is of the right kind."""
+
+    def text(key: str) -> str:
+        return str(about.get(key, ""))[:200]
+
+    pid, started, worker = about.get("pid"), about.get("started"), about.get("worker")
+    return Replica(
+        id=name,
+        here=here,
+        host=text("host"),
+        pid=pid if isinstance(pid, int) else 0,
+        version=text("version"),
+        started=float(started) if isinstance(started, int | float) else 0.0,
+        address=text("address"),
+        worker=worker if isinstance(worker, int) and worker else None,
+    )
 
 
 def _places(slot: Slot) -> tuple[str, str]:

@@ -41,8 +41,6 @@ __all__ = ["Alone", "Connected", "FleetMember", "Happening", "Peer", "RecordLear
 
 EXCHANGE_SECONDS = 0.25
 """Between two exchanges: a decision is known everywhere within a second."""
-QUIET_SECONDS = 0.75
-"""Between two exchanges with a store that tells of every change, while nothing changes."""
 ROSTER_SECONDS = 1.0
 """How often a replica asks who is present."""
 RETRY_SECONDS = 0.5
@@ -60,14 +58,11 @@ class RecordLearned:
     """Another replica wrote this record."""
 
     record: FleetRecord
-    before: FleetRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The store does not answer, and since when."""
-
-    since: float
+    """The store does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +162,6 @@ class ExchangePace:
         self.last = -math.inf
         self.urgent = False
         """Whether the next exchange cannot wait."""
-        self.is_told = False
-        """Whether the store says by itself that another replica changed something."""
         self.last_roster = -math.inf
         """When it was last asked who is present."""
         self.tickets_until = 0.0
@@ -181,7 +174,6 @@ class ExchangePace:
     def watch_tickets(self, until: float) -> None:
         """A caller waits for a ticket until then: ask who has seen what more often."""
         self.tickets_until = max(self.tickets_until, until)
-        self.urgent = self.urgent or self.is_told
 
     def want_roster(self) -> None:
         """A replica is named that is not known: ask who is present, soon."""
@@ -191,25 +183,20 @@ class ExchangePace:
         """Whether the store was asked who is present at that time or later."""
         return self.last_roster >= since
 
-    def store_changed(self) -> None:
-        """The store says that another replica changed something. From now on it always does, until it fails."""
-        self.is_told = True
-        self.want_roster()  # a replica may have left
-
     def due(self, first_ask: float) -> float:
         at = min(self.next, first_ask)
         if self.urgent:
             at = min(at, self.last + SOONEST_SECONDS)
         return max(at, self.last + SOONEST_SECONDS)
 
-    def begun(self, now: float, pause: float, chance: float) -> None:
+    def begun(self, now: float, chance: float) -> None:
         """``chance`` in [0, 1) spreads the replicas."""
         self.last, self.urgent = now, False
-        self.next = now + pause * (0.75 + 0.5 * chance)
+        self.next = now + EXCHANGE_SECONDS * (0.75 + 0.5 * chance)
 
     def failed(self, now: float) -> None:
         self.next = now + RETRY_SECONDS
-        self.is_told = self.urgent = False
+        self.urgent = False
 
 
 class FleetMember:
@@ -233,8 +220,8 @@ class FleetMember:
         """The replicas that are present, this one included, as of the last good exchange."""
         self.strangers = 0
         """Replicas with another key that use the same part of the store, as of the last roster."""
-        self.alone_since: float | None = None
-        """Since when the store does not answer; None while it does, and before the first try."""
+        self.is_alone = False
+        """Whether the store does not answer, for longer than a moment."""
         self.synced = False
         """Whether the whole store was read in this run."""
         self.expiring = ExpiringKeys()
@@ -252,7 +239,7 @@ class FleetMember:
         """Until that time these replicas may be present, though a store that just began has not heard of them yet."""
 
     def __repr__(self) -> str:
-        state = "alone" if self.alone_since is not None else "connected" if self.synced else "new"
+        state = "alone" if self.is_alone else "connected" if self.synced else "new"
         return f"<FleetMember {self.replica!r} {state} peers={len(self.peers)} records={len(self.book)}>"
 
     # Records.
@@ -294,7 +281,7 @@ class FleetMember:
 
     def purge(self, wall: float) -> None:
         """Forget the records that are over, here and in the store. A lone replica keeps them: none tells it again."""
-        if self.alone_since is not None:
+        if self.is_alone:
             return
         for key in self.expiring.take_over(wall):
             if self.book.remove(key) is not None:
@@ -313,15 +300,13 @@ class FleetMember:
 
     def due(self) -> float:
         """When the next exchange is due."""
-        return self.pace.due(self.probes.first_ask() if self.alone_since is None else math.inf)
+        return self.pace.due(self.probes.first_ask() if not self.is_alone else math.inf)
 
     def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
         """The next exchange. ``nonce`` names an epoch."""
         if self._first_try is None:
             self._first_try = now
-        waits = self.probes.waits or self.outbox.unsent or self.outbox.drops or now < self.pace.tickets_until
-        quiet = self.pace.is_told and self.is_settled(now) and not waits
-        self.pace.begun(now, QUIET_SECONDS if quiet else EXCHANGE_SECONDS, chance)
+        self.pace.begun(now, chance)
         if leaving:
             self.probes.leave()
         joining = self._joined_at is None or now - self._joined_at < JOIN_SECONDS
@@ -356,10 +341,10 @@ class FleetMember:
             if self._last_good is not None:
                 self._expected = frozenset(self.peers), now + PRESENT_SECONDS
             self.outbox.begin_again(record.key for record in self.book)
-        if self.alone_since is not None or self._last_good is None or restarted:
+        if self.is_alone or self._last_good is None or restarted:
             happened.append(Connected(emptied=emptied))
             self._found_at = began
-        self.alone_since, self._last_good, self._epoch = None, began, reply.epoch
+        self.is_alone, self._last_good, self._epoch = False, began, reply.epoch
         self.probes.to_release = [one for one in self.probes.to_release if one not in asked.releases]
         for key in asked.drops:
             self.outbox.drops.pop(key, None)
@@ -371,10 +356,7 @@ class FleetMember:
             self.outbox.found(record, known, reply)
             if self.book.merge(record):
                 self.expiring.note(record)
-                happened.append(RecordLearned(record, known))
-        # Others may wait to hear that something new was seen here.
-        if self.pace.is_told and reply.cursor != self._cursor:
-            self.pace.next = min(self.pace.next, began + EXCHANGE_SECONDS)
+                happened.append(RecordLearned(record))
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
@@ -393,20 +375,18 @@ class FleetMember:
         happened: list[Happening] = []
         self.pace.failed(now)
         since = self._last_good if self._last_good is not None else self._first_try
-        if since is None:
-            since = now
-        if self.alone_since is None and now - since >= ALONE_SECONDS:
-            self.alone_since = since
-            happened.append(Alone(since))
+        if not self.is_alone and since is not None and now - since >= ALONE_SECONDS:
+            self.is_alone = True
+            happened.append(Alone())
         return (*happened, *self.tick(now))
 
     def tick(self, now: float) -> tuple[Happening, ...]:
         """What time alone brings: rights that end, and rights that a lone replica gives itself."""
-        return tuple(self.probes.tick(now, alone=self.alone_since is not None))
+        return tuple(self.probes.tick(now, alone=self.is_alone))
 
     def next_tick(self) -> float | None:
         """When ``tick`` has something to do at the latest, if no exchange succeeds."""
-        return self.probes.next_tick(alone=self.alone_since is not None)
+        return self.probes.next_tick(alone=self.is_alone)
 
 
 @lru_cache(maxsize=1_024)

@@ -104,11 +104,6 @@ class ProbeClaims:
         """What the store is to take back."""
         self._next_patience = 0.0
 
-    @property
-    def waits(self) -> bool:
-        """Whether a right is wanted or used: then the store is asked often."""
-        return bool(self._wants or self._held)
-
     def want(self, server: str, at: float | None, number: int, now: float, *, definition: str = "") -> None:
         """The right is needed at that time, or not any more. Each definition of a server has its own."""
         self._definitions[server] = definition
