@@ -20,17 +20,18 @@ from holdfast.config import config_from_mapping
 from holdfast.serve import supervisor as module
 from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.supervisor import ConnectionSpread, Supervisor, WorkerProcess
+from holdfast.serve.supervisor import ConnectionSpread, Supervisor, WorkerPool, WorkerProcess
 from holdfast.serve.worker_link import (
+    SUCCEED,
     HandedConnections,
-    Orders,
-    Report,
     WorkerLink,
+    WorkerOrders,
+    WorkerReport,
     WorkerTask,
     channel_pair,
     read_states,
 )
-from tests.harness.waiting import came_true
+from tests.harness.waiting import PATIENCE, came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 
@@ -88,15 +89,15 @@ def link_of_worker() -> tuple[WorkerLink, socket.socket, socket.socket]:
 async def test_a_worker_reports_all_that_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
     link, ours, handing = link_of_worker()
-    reports = list[Report]()
+    reports = list[WorkerReport]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.follow, anyio.sleep_forever, lambda: 7)
-        tasks.start_soon(read_states, ours, lambda state: reports.append(Report(**state)))
+        tasks.start_soon(read_states, ours, lambda state: reports.append(WorkerReport(**state)))
         link.report(takes=True)
         with anyio.fail_after(20):
             await came_true(lambda: len(reports) > 2)
         tasks.cancel_scope.cancel()
-    assert reports[:3] == [Report(takes=True), *2 * [Report(takes=True, held=7)]]
+    assert reports[:3] == [WorkerReport(takes=True), *2 * [WorkerReport(takes=True, held=7)]]
     link.close()
     ours.close()
     handing.close()
@@ -122,67 +123,84 @@ def runs_only(script: str) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
-async def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Supervisor]:
-    """A supervisor whose workers do nothing but report, and which looks often."""
+async def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[WorkerPool]:
+    """Workers that do nothing but report, and which are looked at often."""
     monkeypatch.setattr(module, "own_command", runs_only(REPORTS))
     monkeypatch.setattr(sys, "argv", ["holdfast"])
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
-    with bind("127.0.0.1", 0) as listener:
-        config = config_from_mapping({"mcpServers": {}})
-        options = ServeConfig(workers="3")
-        supervisor = Supervisor(Serving(options=options, config=config, listener=listener, host="127.0.0.1"))
+    config = config_from_mapping({"mcpServers": {}})
+    with bind("127.0.0.1", 0) as listener, socket.socket(socket.AF_UNIX) as stdio:
+        serving = Serving(options=ServeConfig(workers="3"), config=config, listener=listener, host="127.0.0.1")
+        supervisor = Supervisor(serving)
         supervisor._folder = tmp_path
-        yield supervisor
+        async with anyio.create_task_group() as tasks:
+            pool = WorkerPool(serving, supervisor._task, stdio, tasks)
+            yield pool
+            pool.is_ending = True
+            for worker in list(pool.all):
+                worker.kill()
 
 
 async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
-    small: Supervisor, caplog: pytest.LogCaptureFixture
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "holdfast.serve")
-    async with anyio.create_task_group() as small._tasks:
-        with anyio.fail_after(20):
-            first = small._workers[1] = await small._start(1)
-            await came_true(lambda: first.accepted)
-            with suppress(ProcessLookupError):  # a very busy machine may stop it first
-                first.process.send_signal(signal.SIGSTOP)
-            await came_true(lambda: first.ended)
-            assert first.process.returncode == -signal.SIGKILL
-            await came_true(lambda: small._workers[1] is not first)
-            await came_true(lambda: small._workers[1].accepted)
-        end_all_of(small)
+    first = pool.in_force[1] = await pool.start(1)
+    await came_true(lambda: first.accepted)
+    with suppress(ProcessLookupError):  # a very busy machine may stop it first
+        first.process.send_signal(signal.SIGSTOP)
+    await came_true(lambda: first.ended)
+    assert first.process.returncode == -signal.SIGKILL
+    await came_true(lambda: pool.in_force[1] is not first)
+    await came_true(lambda: pool.in_force[1].accepted)
     assert "worker 1 hangs: it has not reported for 0.3 s, and is killed" in caplog.text
     assert "worker 1 ended by signal 9; the next one starts in" in caplog.text
 
 
-def end_all_of(supervisor: Supervisor) -> None:
-    supervisor._ending = True
-    for worker in list(supervisor._all):
-        worker.kill()
-
-
 async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
-    small: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A supervisor that had no CPU time hears both at once."""
-    until = small._until
+    until = pool.until
 
     async def late(holds: Callable[[], bool]) -> None:
         await until(holds)
-        await until(lambda: small._all == {first})
+        await until(lambda: pool.all == {first})
 
     caplog.set_level(logging.ERROR, "holdfast.serve")
-    async with anyio.create_task_group() as small._tasks:
-        with anyio.fail_after(20):
-            first = small._workers[1] = await small._start(1)
-            await came_true(lambda: first.accepted)
-            monkeypatch.setattr(module, "own_command", runs_only(LISTENS))
-            monkeypatch.setattr(small, "_until", late)
-            await small._roll()
-        assert small._workers[1] is first
-        assert not first.asked
-        end_all_of(small)
+    first = pool.in_force[1] = await pool.start(1)
+    await came_true(lambda: first.accepted)
+    monkeypatch.setattr(module, "own_command", runs_only(LISTENS))
+    monkeypatch.setattr(pool, "until", late)
+    with anyio.fail_after(PATIENCE):
+        await pool.roll()
+    assert pool.in_force[1] is first
+    assert not first.asked
     assert "worker 1 was not replaced" in caplog.text
+
+
+async def test_a_roll_replaces_the_worker_that_was_started_again_meanwhile(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one may die while the new one starts: the one in its place must not stay beside the new one."""
+    first = pool.in_force[1] = await pool.start(1)
+    await came_true(lambda: first.accepted)
+    new = await pool.start(1)
+    first.kill()
+    await came_true(lambda: pool.in_force[1] is not first)
+    again = pool.in_force[1]
+    again.asked, gone = "", list[WorkerProcess]()
+    monkeypatch.setattr(WorkerProcess, "gone", lambda one, _: _noted(gone, one))
+    with anyio.fail_after(PATIENCE):
+        assert await pool.put_in_force(new)
+    assert pool.in_force[1] is new
+    assert gone == [again]
+    assert (first.asked, again.asked, new.asked) == ("", SUCCEED, "")
+
+
+async def _noted(gone: list[WorkerProcess], one: WorkerProcess) -> None:
+    gone.append(one)
 
 
 class Taking:
@@ -276,24 +294,24 @@ class Starting:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.task = SimpleNamespace(waits=waits, runs_stdio=False)
-        self.report = Report()
+        self.report = WorkerReport()
         self.is_ready = False
 
-    def tell(self, orders: Orders) -> None:
+    def tell(self, orders: WorkerOrders) -> None:
         self.is_ready = orders.ready
 
 
-async def test_workers_hear_that_they_are_ready_when_all_of_them_are(small: Supervisor) -> None:
+async def test_workers_hear_that_they_are_ready_when_all_of_them_are(pool: WorkerPool) -> None:
     one, other, third = Starting(), Starting(), Starting(waits=True)
 
-    def heard(*started: Starting) -> set[bool]:
-        workers: Any = dict(enumerate(started, start=1))
-        small._workers, small._all = workers, {*workers.values()}
-        small._workers_changed()
+    def heard(*started: Any) -> set[bool]:
+        pool.in_force, pool.all = dict(enumerate(started, start=1)), {*started}
+        pool.changed()
         return {worker.is_ready for worker in started}
 
-    one.report = Report(ready=True)
+    one.report = WorkerReport(ready=True)
     assert heard(one) == {False}, "the others have not started yet"
     assert heard(one, other, third) == {False}, "a probe would get another answer from each worker"
-    other.report = Report(ready=True)
+    other.report = WorkerReport(ready=True)
     assert heard(one, other, third) == {True}, "one that waits accepts when it is ready"
+    pool.all = set()

@@ -81,15 +81,15 @@ from holdfast.serve.worker_link import (
     STDIO_NUMBER,
     SUCCEED,
     WORKER_VARIABLE,
-    Orders,
-    Report,
+    WorkerOrders,
+    WorkerReport,
     WorkerTask,
     channel_pair,
     read_states,
     send_state,
 )
 
-__all__ = ["ConnectionSpread", "Supervisor", "WorkerProcess", "private_place"]
+__all__ = ["ConnectionSpread", "Supervisor", "WorkerPool", "WorkerProcess", "private_place"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -119,142 +119,63 @@ LONGEST_PATH = 80
 
 
 class Supervisor:
-    """The parent of the workers."""
+    """The parent of the workers: from its start to its end, and what people and programs ask of it."""
 
     def __init__(self, serving: Serving) -> None:
         assert serving.listener is not None  # noqa: S101 - several workers serve over HTTP
         self._serving = serving
+        self._listener = serving.listener
         self._key = secrets.token_urlsafe(48)
         self._token = serving.control_token
         self._began = time.time()
-        self._workers: dict[int, WorkerProcess] = {}
-        """The process in force for each number."""
-        self._all: set[WorkerProcess] = set()
-        """Those too that are being replaced, or are to take the place of another one."""
-        self._store = SharedStore()
-        self._spread = ConnectionSpread(serving.listener, self._all)
-        self._delays: dict[int, float] = {}
         self._starts = 0
-        self._ending = False
-        self._changed = anyio.Event()
-        """Set, and replaced by the next one, when anything changed that a task may wait for."""
-        self._roll_wanted = False
+        self._roll_wanted = anyio.Event()
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
         self._demo = ""
         self._joins = False
         self._code = 0
 
-    def __repr__(self) -> str:
-        return f"<Supervisor of {self._workers}{' ending' if self._ending else ''}>"
-
     def run(self) -> int:
         """Serve until a signal; returns the exit code: that of the first worker, if it does not start."""
         keep_state_private(os.environ)
-        with private_place() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as self._stdio_listener:
-            self._stdio_listener.bind(str(folder / "stdio.sock"))
-            self._stdio_listener.listen(1024)
-            anyio.run(self._run, folder)
+        with private_place() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stdio:
+            stdio.bind(str(folder / "stdio.sock"))
+            stdio.listen(1024)
+            anyio.run(self._run, folder, stdio)
         return self._code
 
-    async def _run(self, folder: Path) -> None:
+    async def _run(self, folder: Path, stdio: socket.socket) -> None:
         log_faults_in_lines()
         self._folder = folder
-        async with found_config(self._serving) as (config, self._demo), anyio.create_task_group() as self._tasks:
+        async with found_config(self._serving) as (config, self._demo), anyio.create_task_group() as tasks:
+            self._pool = pool = WorkerPool(self._serving, self._task, stdio, tasks)
             note = Announcement(self._serving, config)
             if (place := shared_place(self._serving)) is not None:
                 # It, and not the worker that serves them, holds the lock: when that worker dies, its clients wait for
                 # the next one, and start no hub of their own.
                 self._joins = True
-                self._tasks.start_soon(place.follow)
-            await self._tasks.start(serve_broker, folder / "broker.sock", self._store)
-            self._tasks.start_soon(self._follow_signals)
-            self._tasks.start_soon(self._spread.run)
+                tasks.start_soon(place.follow)
+            await tasks.start(serve_broker, folder / "broker.sock", pool.store)
+            tasks.start_soon(self._follow_signals)
+            tasks.start_soon(ConnectionSpread(self._listener, pool.all).run)
             has_stdio = any(one.transport == "stdio" and not one.problems for one in config.servers.values())
-            self._tasks.start_soon(self._run_stdio_servers, has_stdio)
-            offered = None if self._demo else self._serving.listener
+            tasks.start_soon(self._run_stdio_servers, None if has_stdio else stdio)
+            offered = None if self._demo else self._listener
             async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
-                    self._tasks.start_soon(self._follow_token, note)
-                    self._tasks.start_soon(self._roll_when_asked)
+                    tasks.start_soon(self._follow_token, note)
+                    tasks.start_soon(self._roll_when_asked)
                     if await self._begin():
                         tell_addresses(self._serving, config, sign_in_code=self._new_code)
-                    await self._until(lambda: self._ending and not self._of_clients)
-            if (stdio := self._workers.get(STDIO_NUMBER)) is not None:
-                stdio.ask(LEAVE)
-                await stdio.gone(self._serving.options.drain)
-            self._tasks.cancel_scope.cancel()
+                    await pool.until(lambda: pool.is_ending and not pool.of_clients)
+            await pool.end_stdio_servers()
+            tasks.cancel_scope.cancel()
 
     def _new_code(self) -> str:
         """A code that signs in a browser at any worker."""
         from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
 
         return BrowserSessions(self._token, key=self._key.encode(), used_in=self._folder / "codes").new_code()
-
-    async def _follow_token(self, note: Announcement) -> None:
-        """Read each new token in the file: commands find the hub by a note, which must have it."""
-        file = self._serving.options.control_token_file
-        while file is not None:
-            await sleep_until_poll(TOKEN_SECONDS)
-            with suppress(HoldfastError):
-                token = await anyio.to_thread.run_sync(read_token, file)
-                if token != self._token:
-                    mask_in_log(token)
-                    self._token = token
-                    note.change_token(token)
-
-    # What changes, and who is told.
-
-    @property
-    def _of_clients(self) -> list[WorkerProcess]:
-        """The workers: all processes but the one that runs the stdio servers."""
-        return [one for one in self._all if not one.task.runs_stdio]
-
-    def _workers_changed(self) -> None:
-        """Tell each worker which of them accept and stay, the oldest first, and whether all that start are ready.
-
-        A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
-        accepts when it is ready.
-        """
-        self._changed.set()
-        self._changed = anyio.Event()
-        stay = sorted((one for one in self._all if one.stays), key=lambda one: one.begun)
-        members = tuple((one.number, one.task.socket) for one in stay)
-        all_started = self._serving.options.worker_count in self._workers
-        ready = all_started and all(one.task.waits or one.report.ready for one in self._of_clients)
-        for one in self._all:
-            # The process of the stdio servers answers for itself alone.
-            one.tell(Orders(members=() if one.task.runs_stdio else members, ready=ready))
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            await self._changed.wait()
-
-    # The start of a process, and its end.
-
-    async def _begin(self) -> bool:
-        """Start the workers, the first one alone; whether all of them accept."""
-        waits = self._serving.predecessor is not None
-        first = await self._start(1, waits=waits)
-        if not await self._put_in_force(first):
-            if not self._ending:
-                self._ending = True
-                self._code = first.process.returncode or 1
-            return False
-        others = range(2, self._serving.options.worker_count + 1)
-        for number in others:
-            self._workers[number] = await self._start(number, waits=waits)
-        await self._until(lambda: self._ending or all(self._workers[number].stays for number in others))
-        return not self._ending
-
-    async def _start(self, number: int, *, waits: bool = False) -> WorkerProcess:
-        """Start a process. Until it is in force, it is not started again if it ends."""
-        listener = self._stdio_listener if number == STDIO_NUMBER else None
-        worker = await WorkerProcess.start(partial(self._task, number, waits), self._workers_changed, listener)
-        self._all.add(worker)
-        self._tasks.start_soon(self._attend, worker)
-        if self._ending:
-            worker.kill()
-        return worker
 
     def _task(self, number: int, waits: bool, channel: int, connections: int) -> WorkerTask:
         self._starts += 1
@@ -275,33 +196,161 @@ class Supervisor:
             waits=waits,
         )
 
-    async def _put_in_force(self, new: WorkerProcess) -> bool:
-        """Wait until a new worker accepts, and let the one before leave and end; False if the new one does not."""
-        await self._until(lambda: new.accepted or new.ended)
-        if self._ending or new.ended:
+    async def _begin(self) -> bool:
+        """Start the workers, the first one alone; whether all of them accept."""
+        pool, waits = self._pool, self._serving.predecessor is not None
+        first = await pool.start(1, waits=waits)
+        if not await pool.put_in_force(first):
+            if not pool.is_ending:
+                pool.leave(END)
+                self._code = first.process.returncode or 1
             return False
-        old = self._workers.get(new.number)
-        self._workers[new.number] = new
+        others = range(2, pool.size + 1)
+        for number in others:
+            pool.in_force[number] = await pool.start(number, waits=waits)
+        await pool.until(lambda: pool.is_ending or all(pool.in_force[number].stays for number in others))
+        return not pool.is_ending
+
+    async def _run_stdio_servers(self, unused: socket.socket | None) -> None:
+        """Start the process of the stdio servers; where there are none, when a worker first connects to ``unused``.
+
+        The file may have none at the start, and get some later.
+        """
+        if unused is not None:
+            await anyio.wait_readable(unused)
+        self._pool.in_force[STDIO_NUMBER] = await self._pool.start(STDIO_NUMBER)
+
+    async def _follow_token(self, note: Announcement) -> None:
+        """Read each new token in the file: commands find the hub by a note, which must have it."""
+        file = self._serving.options.control_token_file
+        while file is not None:
+            await sleep_until_poll(TOKEN_SECONDS)
+            with suppress(HoldfastError):
+                token = await anyio.to_thread.run_sync(read_token, file)
+                if token != self._token:
+                    mask_in_log(token)
+                    self._token = token
+                    note.change_token(token)
+
+    async def _follow_signals(self) -> None:
+        with anyio.open_signal_receiver(*END_SIGNALS, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP and self._on_terminal:
+                    leave_terminal()
+                if number == signal.SIGHUP and not self._on_terminal:
+                    self._roll_wanted.set()
+                else:
+                    self._pool.leave(END if self._pool.is_ending else LEAVE)
+
+    async def _roll_when_asked(self) -> None:
+        while True:
+            await self._roll_wanted.wait()
+            self._roll_wanted = anyio.Event()
+            await self._pool.roll()
+
+    async def _succeeded(self, note: Announcement, pid: int) -> None:
+        log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
+        note.withdraw()
+        self._pool.leave(SUCCEED)
+
+
+class WorkerPool:
+    """The processes of one supervisor: which of them run, and which one takes the place of another."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        task: Callable[[int, bool, int, int], WorkerTask],
+        stdio_listener: socket.socket,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        """``task`` gets a number, whether the worker waits for its servers, and the descriptors of its sockets."""
+        self.size = serving.options.worker_count
+        """How many workers there are to be, besides the process of the stdio servers."""
+        self._drain = serving.options.drain
+        self._seconds = {LEAVE: serving.lame_duck + self._drain, SUCCEED: 2 * serving.leave_seconds, END: 0.0}
+        """How long a worker may take that is asked to leave."""
+        self.in_force: dict[int, WorkerProcess] = {}
+        """The process for each number."""
+        self.all: set[WorkerProcess] = set()
+        """Those too that are being replaced, or are to take the place of another one."""
+        self.store = SharedStore()
+        """What the workers share."""
+        self.is_ending = False
+        self._task = task
+        self._stdio_listener = stdio_listener
+        self._tasks = tasks
+        self._delays: dict[int, float] = {}
+        self._changed = anyio.Event()
+        """Set, and replaced by the next one, when anything changed that a task may wait for."""
+
+    def __repr__(self) -> str:
+        return f"<WorkerPool {self.in_force}{' ending' if self.is_ending else ''}>"
+
+    @property
+    def of_clients(self) -> list[WorkerProcess]:
+        """The workers: all processes but the one that runs the stdio servers."""
+        return [one for one in self.all if not one.task.runs_stdio]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that depends on the processes."""
+        while not holds():
+            await self._changed.wait()
+
+    def changed(self) -> None:
+        """Tell each worker which of them accept and stay, the oldest first, and whether all that start are ready.
+
+        A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
+        accepts when it is ready.
+        """
+        self._changed.set()
+        self._changed = anyio.Event()
+        stay = sorted((one for one in self.all if one.stays), key=lambda one: one.begun)
+        members = tuple((one.number, one.task.socket) for one in stay)
+        ready = self.size in self.in_force and all(one.task.waits or one.report.ready for one in self.of_clients)
+        for one in self.all:
+            # The process of the stdio servers answers for itself alone.
+            one.tell(WorkerOrders(members=() if one.task.runs_stdio else members, ready=ready))
+
+    async def start(self, number: int, *, waits: bool = False) -> WorkerProcess:
+        """Start a process. Until it is in force, it is not started again if it ends."""
+        listener = self._stdio_listener if number == STDIO_NUMBER else None
+        worker = await WorkerProcess.start(partial(self._task, number, waits), self.changed, listener)
+        self.all.add(worker)
+        self._tasks.start_soon(self._attend, worker)
+        if self.is_ending:
+            worker.kill()
+        return worker
+
+    async def put_in_force(self, new: WorkerProcess) -> bool:
+        """Wait until a new worker accepts, and until the one before has left; False if the new one does not accept."""
+        await self.until(lambda: new.accepted or new.ended)
+        if self.is_ending or new.ended:
+            return False
+        old = self.in_force.get(new.number)
+        self.in_force[new.number] = new
         if old is not None:
             log.info("%s is replaced: the old one serves open connections until they close", new.name)
             old.ask(SUCCEED)
-            await old.gone(2 * self._serving.leave_seconds)
+            await old.gone(self._seconds[SUCCEED])
         return True
 
     async def _attend(self, worker: WorkerProcess) -> None:
         """Look after a process until it ends, and start the next one if its end was not wanted."""
         code = await worker.attend()
-        self._all.discard(worker)
-        self._store.died(worker.task.replica_of(worker.process.pid))
-        self._workers_changed()
+        self.all.discard(worker)
+        self.store.died(worker.task.replica_of(worker.process.pid))
+        self.changed()
         number = worker.number
         if self._is_missed(worker):
             await anyio.sleep(self._delay_after(worker, code))
         if self._is_missed(worker):
-            self._workers[number] = await self._start(number, waits=any(one.stays for one in self._of_clients))
+            self.in_force[number] = await self.start(number, waits=any(one.stays for one in self.of_clients))
 
     def _is_missed(self, ended: WorkerProcess) -> bool:
-        return not ended.asked and not self._ending and self._workers.get(ended.number) is ended
+        return not ended.asked and not self.is_ending and self.in_force.get(ended.number) is ended
 
     def _delay_after(self, worker: WorkerProcess, code: int) -> float:
         """Seconds until the next one starts: longer each time, unless it ran for a while."""
@@ -312,76 +361,42 @@ class Supervisor:
         log.error("%s ended %s; the next one starts in %g s", worker.name, how, delay)
         return delay
 
-    async def _run_stdio_servers(self, has_stdio: bool) -> None:
-        """Start the process of the stdio servers if there are any, else when a worker first connects to it.
-
-        The file may have none at the start, and get some later.
-        """
-        if not has_stdio:
-            await anyio.wait_readable(self._stdio_listener)
-        self._workers[STDIO_NUMBER] = await self._start(STDIO_NUMBER)
-
-    # A roll.
-
-    async def _roll_when_asked(self) -> None:
-        while True:
-            await self._until(lambda: self._roll_wanted)
-            self._roll_wanted = False
-            await self._roll()
-
-    async def _roll(self) -> None:
+    async def roll(self) -> None:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
         log.info("the workers are replaced, one at a time")
-        for number in sorted(self._workers):
-            if number == STDIO_NUMBER:
-                await self._roll_stdio(self._workers[number])
-            elif self._ending:
-                return
-            elif not await self._put_in_force(await self._start(number, waits=True)) and not self._ending:
-                log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
+        if STDIO_NUMBER in self.in_force:
+            await self._roll_stdio(self.in_force[STDIO_NUMBER])
+        for number in range(1, self.size + 1):
+            new = await self.start(number, waits=True)
+            if not await self.put_in_force(new):
+                if not self.is_ending:
+                    log.error("%s was not replaced, because the new one did not start: the old one goes on", new.name)
                 return
 
     async def _roll_stdio(self, process: WorkerProcess) -> None:
-        await self._until(lambda: process.accepted or process.ended)
+        await self.until(lambda: process.accepted or process.ended)
         if program_stamp() == process.program:
             process.reload()
         elif process.stays:
             log.info(
                 "another program is installed: the process of the stdio servers finishes its calls and is replaced"
             )
+            await self.end_stdio_servers()
+            self.in_force[STDIO_NUMBER] = await self.start(STDIO_NUMBER)
+
+    async def end_stdio_servers(self) -> None:
+        """Let the process of the stdio servers finish its calls, and wait for its end."""
+        if (process := self.in_force.get(STDIO_NUMBER)) is not None:
             process.ask(LEAVE)
-            await process.gone(self._serving.options.drain)
-            self._workers[STDIO_NUMBER] = await self._start(STDIO_NUMBER)
+            await process.gone(self._drain)
 
-    # The end.
-
-    async def _follow_signals(self) -> None:
-        with anyio.open_signal_receiver(*END_SIGNALS, signal.SIGHUP) as signals:
-            async for number in signals:
-                if number == signal.SIGHUP and self._on_terminal:
-                    leave_terminal()
-                if number == signal.SIGHUP and not self._on_terminal:
-                    self._roll_wanted = True
-                    self._workers_changed()
-                elif not self._ending:
-                    self._leave(LEAVE, self._serving.lame_duck + self._serving.options.drain)
-                else:
-                    for worker in self._of_clients:
-                        worker.ask(END)
-
-    async def _succeeded(self, note: Announcement, pid: int) -> None:
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
-        note.withdraw()
-        self._leave(SUCCEED, 2 * self._serving.leave_seconds)
-
-    def _leave(self, asked: str, seconds: float) -> None:
-        self._ending = True
-        for worker in self._of_clients:
+    def leave(self, asked: str) -> None:
+        """Ask all workers to leave; those that do not end in time are killed."""
+        self.is_ending = True
+        for worker in self.of_clients:
             worker.ask(asked)
-            self._tasks.start_soon(worker.gone, seconds)
-        self._workers_changed()
+            self._tasks.start_soon(worker.gone, self._seconds[asked])
+        self.changed()
 
 
 class ConnectionSpread:
@@ -448,7 +463,7 @@ class WorkerProcess:
         self.process = process
         self.program = program
         self.begun = anyio.current_time()
-        self.report = Report()
+        self.report = WorkerReport()
         self.accepted = False
         """Whether it ever took connections."""
         self.ended = False
@@ -516,7 +531,7 @@ class WorkerProcess:
         self.held += 1
         return True
 
-    def tell(self, orders: Orders) -> None:
+    def tell(self, orders: WorkerOrders) -> None:
         """Tell it how things are, with what it is asked to do."""
         send_state(self._channel, replace(orders, asked=self.asked))
 
@@ -558,7 +573,7 @@ class WorkerProcess:
             await self.process.wait()
 
     def _heard(self, state: dict[str, Any]) -> None:
-        before, self.report = self.report, Report(**state)
+        before, self.report = self.report, WorkerReport(**state)
         self.missed, self.held = 0, self.report.held
         self.accepted = self.accepted or self.report.takes
         if (before.takes, before.ready) != (self.report.takes, self.report.ready):

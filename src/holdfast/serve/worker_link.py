@@ -3,8 +3,8 @@
 A worker begins with a ``WorkerTask`` in its environment. On the first pair each side then sends its state, whole, as a
 line of JSON, whenever it changed. So each line replaces the one before, and no order of messages has to be thought of:
 
-- **The worker sends a ``Report``**, also once a second: that the event loop turns is news for its supervisor.
-- **The supervisor sends ``Orders``**: who else is there, whether all workers are ready, and what it asks for.
+- **The worker sends a ``WorkerReport``**, also once a second: that the event loop turns is news for its supervisor.
+- **The supervisor sends ``WorkerOrders``**: who else is there, whether all workers are ready, and what it asks for.
 
 On the second pair the supervisor hands connections over. They have a pair of their own, so that no order waits behind
 them, and so that a worker that does not take them gets no more. What was handed over before ``SUCCEED`` waits there,
@@ -46,9 +46,9 @@ __all__ = [
     "SUCCEED",
     "WORKER_VARIABLE",
     "HandedConnections",
-    "Orders",
-    "Report",
     "WorkerLink",
+    "WorkerOrders",
+    "WorkerReport",
     "WorkerTask",
     "channel_pair",
     "read_states",
@@ -141,7 +141,7 @@ class WorkerTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class WorkerReport:
     """How a worker is."""
 
     takes: bool = False
@@ -153,7 +153,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orders:
+class WorkerOrders:
     """What a supervisor has to say."""
 
     asked: str = ""
@@ -192,8 +192,8 @@ class WorkerLink:
         for one in (self._channel, self.connections):
             one.set_inheritable(False)
         self._channel.setblocking(False)
-        self._report = Report()
-        self.orders = Orders()
+        self._report = WorkerReport()
+        self.orders = WorkerOrders()
         self.asked_to_leave = anyio.Event()
         self.asked_to_succeed = anyio.Event()
         self.asked_to_end = anyio.Event()
@@ -224,12 +224,12 @@ class WorkerLink:
         self.connections.close()
 
     def report(self, **changes: Any) -> None:
-        """Tell the supervisor what changed, with the rest of the ``Report``."""
+        """Tell the supervisor what changed, with the rest of the ``WorkerReport``."""
         self._report = replace(self._report, **changes)
         send_state(self._channel, self._report)
 
     async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]], held: Callable[[], int]) -> None:
-        """Report, and do what the supervisor says, until cancelled.
+        """WorkerReport, and do what the supervisor says, until cancelled.
 
         ``succeeded`` serves what is open until it closes, and ends. ``held`` is the number of connections here.
         """
@@ -255,7 +255,7 @@ class WorkerLink:
         self._ask(END)
 
     def _heard(self, state: dict[str, Any]) -> None:
-        self.orders = Orders(**state)
+        self.orders = WorkerOrders(**state)
         if self.orders.ready:
             self.all_ready.set()
         self._ask(self.orders.asked)
@@ -287,7 +287,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def send_state(channel: socket.socket, state: Report | Orders) -> None:
+def send_state(channel: socket.socket, state: WorkerReport | WorkerOrders) -> None:
     """Send a state; a process that is gone hears nothing."""
     with suppress(OSError):
         channel.send(json.dumps(asdict(state)).encode() + b"\n")
