@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.config import AccessSettings
+from holdfast.config import AccessSettings, config_from_mapping
+from holdfast.control.hub_finder import running_hubs
 from holdfast.serve.hub_secrets import CallerSecrets, SecretFiles
+from holdfast.serve.listening import Announcement
 from holdfast.serve.options import ServeConfig, Serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-16")]
@@ -93,3 +95,23 @@ async def test_callers_and_operators_never_have_one_token_also_not_one_that_is_n
     hub.write(other, SECOND)
     await hub.files.refresh()
     assert (hub.in_force, hub.done) == (before, [])
+
+
+@pytest.mark.requirement("FLEET-8")
+def test_a_new_control_token_announces_no_hub_that_another_process_announces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker follows the file of the token too: commands would find one hub for each worker."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    config = config_from_mapping({"mcpServers": {}})
+    serving = Serving(options=ServeConfig(), config=config, control_token=OPERATOR, host="127.0.0.1", port=1)
+    note = Announcement(serving, config)
+    note.change_token("its-second-token")
+    assert running_hubs() == []
+    with note.at(""):
+        assert [hub.token for hub in running_hubs()] == ["its-second-token"]
+        note.change_token("its-third-token")
+        assert [hub.token for hub in running_hubs()] == ["its-third-token"]
+        note.withdraw()
+        note.change_token("its-fourth-token")
+        assert running_hubs() == []

@@ -329,9 +329,11 @@ class Announcement:
             background=runs_in_background(os.environ),
         )
         self._stack = ExitStack()
-        self._withdrawn = False
+        self._is_announced = False
+        """Not in a worker: its supervisor announces the hub."""
 
     def __enter__(self) -> Self:
+        self._is_announced = True
         self._register()
         return self
 
@@ -347,7 +349,7 @@ class Announcement:
 
     def withdraw(self) -> None:
         """Let commands find the successor; nothing is announced any more."""
-        self._withdrawn = True
+        self._is_announced = False
         self._stack.close()
 
     def change_token(self, token: str) -> None:
@@ -356,7 +358,7 @@ class Announcement:
         self._register()
 
     def _register(self) -> None:
-        if self._withdrawn:
+        if not self._is_announced:
             return
         try:
             self._stack.enter_context(registered(self._found))
