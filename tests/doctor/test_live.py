@@ -118,7 +118,7 @@ async def test_a_hub_that_cannot_be_asked_is_a_warning(clinic: Examination) -> N
 async def test_a_wrong_clock_of_a_replica_is_in_the_api_and_in_the_doctor(clinic: Examination) -> None:
     clinic.configure({"off": OFF})
     path = clinic.folder / "broker"
-    fleet = Fleet(LocalStore(path), replica="one")
+    fleet = Fleet(LocalStore(path), replica="one", keys=lambda: KeyRing([b"k" * 32]))
     async with anyio.create_task_group() as tasks:
         await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
         async with steered({"off": OFF}, fleet=fleet) as hub:

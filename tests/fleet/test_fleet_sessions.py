@@ -279,7 +279,7 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
 
 
 async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared() -> None:
-    fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"))
+    fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"), keys=lambda: KeyRing([KEY]))
     sessions = FleetSessions(fleet, SessionKeys([KEY], shared=True), wall=lambda: 1_000.0)
     many = frozenset(("o", f"file:///{number:0200d}") for number in range(1_000))
     await sessions.save(b"s" * 16, SessionRecord(until=9e9, seen=1_000.0, log_level="error", subscribed=many))
@@ -360,7 +360,7 @@ def test_the_broker_forgets_logs_after_a_while_and_beyond_its_bound() -> None:
 async def test_idle_sessions_expire_by_their_last_use_on_any_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only while every use is known here: a replica that is cut off lets no session expire."""
     now = 1_800_000_000.0
-    fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"))
+    fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"), keys=lambda: KeyRing([KEY]))
     all_known = True
     monkeypatch.setattr(ReplicaState, "keeps_all", property(lambda _: all_known))
     keys = SessionKeys([KEY], shared=True)

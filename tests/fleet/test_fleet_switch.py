@@ -8,6 +8,11 @@ import pytest
 
 from holdfast.core import FleetRecord, switch_key
 from holdfast.fleet import Fleet
+from holdfast.keys import KeyRing
+
+
+def ring() -> KeyRing:
+    return KeyRing([b"k" * 32])
 
 
 def record_of(fleet: Fleet) -> FleetRecord:
@@ -20,7 +25,7 @@ def record_of(fleet: Fleet) -> FleetRecord:
 def test_a_later_switch_wins_though_it_changed_nothing_where_it_was_made() -> None:
     """The replica that was cut off brings its earlier switch: the later one was acknowledged, and stays."""
     time, store = [1000.0], object()
-    cut_off, other = (Fleet(store_of(store), replica=name, wall=lambda: time[0]) for name in ("r0", "r1"))
+    cut_off, other = (Fleet(store_of(store), replica=name, keys=ring, wall=lambda: time[0]) for name in ("r0", "r1"))
     other.decisions.note_switch("s", disabled=False)
     cut_off.member.book.merge(record_of(other))
     time[0] += 10

@@ -128,7 +128,7 @@ async def replicas(
         for number in range(count):
             at = PeerAddress.parse("tcp://127.0.0.1:0")
             peers = Peers(FleetIdentity(lambda: KeyRing([KEY]), f"r{number}"), advertise=at)
-            fleet = Fleet(store, replica=f"r{number}", peers=peers)
+            fleet = Fleet(store, replica=f"r{number}", peers=peers, keys=lambda: KeyRing([KEY]))
             hub = Hub(config(servers, **settings), fleet=fleet, hub_tls=peers.identity.client, has_local=tokens is None)
             ids = SessionIds(SessionKeys([KEY], shared=True), home=home_name(f"r{number}"))
             app = create_app(hub, tokens=tokens, ids=ids, fleet=fleet)

@@ -25,6 +25,11 @@ from tests.peers.tls import Certificates
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-3")]
 needs_redis = pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
 
+
+def ring() -> KeyRing:
+    return KeyRing([b"k" * 32])
+
+
 OFF = FleetRecord("switch/s", f"1{1:016x}.a", "off")
 
 
@@ -110,7 +115,7 @@ async def test_a_disabled_server_stays_disabled_on_a_fresh_replica_though_redis_
     address = RedisAddress.parse(f"{redis.url}?fleet=evicted-{part}")
 
     def fleet(name: str) -> Fleet:
-        return Fleet(SignedStore(RedisStore(address), lambda: KeyRing([b"k" * 32]), "test"), replica=name)
+        return Fleet(SignedStore(RedisStore(address), ring, "test"), replica=name, keys=ring)
 
     servers = {"one": {"command": "no-such-command"}}
     async with running(servers, hub={"fleet": fleet("r1")}) as first:
@@ -124,7 +129,7 @@ async def test_a_disabled_server_stays_disabled_on_a_fresh_replica_though_redis_
 @needs_redis
 async def test_a_record_that_another_program_wrote_ends_no_hub(redis: RedisPeer) -> None:
     address = RedisAddress.parse(f"{redis.url}?fleet=foreign")
-    fleet = Fleet(signed := SignedStore(RedisStore(address), lambda: KeyRing([b"k" * 32]), "test"), replica="r1")
+    fleet = Fleet(signed := SignedStore(RedisStore(address), ring, "test"), replica="r1", keys=ring)
     async with running({}, hub={"fleet": fleet}):
         await came_true(lambda: fleet.state.is_shared)
         stranger = RedisStore(address)

@@ -85,12 +85,11 @@ class Fleet:
         self,
         store: FleetStore,
         *,
+        keys: Callable[[], KeyRing],
         replica: str | None = None,
         events: EventStore | None = None,
         peers: Peers | None = None,
-        records: Iterable[FleetRecord] = (),
         worker: tuple[str, int] | None = None,
-        keys: Callable[[], KeyRing] | None = None,
         leases: RedisLeases | None = None,
         user_keys: Callable[[], KeyRing] | None = None,
         one_machine: bool = False,
@@ -103,7 +102,7 @@ class Fleet:
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         about = first_words(wall(), peers.address if peers is not None else "", worker)
-        self.state = ReplicaState(self.replica, about=about, records=records, wall=wall)
+        self.state = ReplicaState(self.replica, about=about, wall=wall)
         self.member = self.state.member
         self.presence = Presence(self.state, peers)
         self.evidence = SharedEvidence(self.state, self.presence)
@@ -113,7 +112,7 @@ class Fleet:
         self.configs = ConfigComparison(self.state, self.presence, keys)
         self.events: SharedEvents | None = None
         """The events of sessions; None if they are not shared."""
-        if events is not None and keys is not None:
+        if events is not None:
             self.events = SharedEvents(events, keys, replica=self.replica, replicas=lambda: tuple(self.member.peers))
         self.users: FleetUserTokens | None = None
         """The logins of users; None where the replicas of this fleet keep them in one file."""
@@ -301,15 +300,8 @@ class Fleet:
 class ReplicaState:
     """The state of one replica."""
 
-    def __init__(
-        self,
-        replica: str,
-        *,
-        about: Mapping[str, object],
-        records: Iterable[FleetRecord] = (),
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self.member = FleetMember(replica, about=about, records=records, using=self._is_trying)
+    def __init__(self, replica: str, *, about: Mapping[str, object], wall: Callable[[], float]) -> None:
+        self.member = FleetMember(replica, about=about, using=self._is_trying)
         self.clock = SharedTime(self, wall)
         self.problem = ""
         """Why the last exchange failed, or what makes the sharing unsafe; empty if all is well."""

@@ -211,7 +211,7 @@ QUESTION_PURPOSE: Final = "call questions"
 class SharedQuestions:
     """Calls that wait for a person, as the hub tells them and hears of them."""
 
-    def __init__(self, state: ReplicaState, keys: Callable[[], KeyRing] | None) -> None:
+    def __init__(self, state: ReplicaState, keys: Callable[[], KeyRing]) -> None:
         self._state = state
         self._keys = keys
 
@@ -237,7 +237,7 @@ class SharedQuestions:
             self._state.host.follow_verdict(question, opened)
 
     def _share(self, kind: str, question: str, value: Mapping[str, Any] | None, until: float) -> None:
-        if self._keys is None or not self._state.is_open:
+        if not self._state.is_open:
             return
         content: dict[str, object] = {"until": until}
         if value is not None:
@@ -247,7 +247,7 @@ class SharedQuestions:
         self._state.write(f"{kind}/{question}", content)
 
     def _opened(self, kind: str, question: str, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if self._keys is None or "sealed" not in value:
+        if "sealed" not in value:
             return None
         try:
             sealed = base64.b64decode(str(value["sealed"]), validate=True)
@@ -349,7 +349,7 @@ DIGEST_BYTES = 12
 class ConfigComparison:
     """Compares what this replica runs with what the others run."""
 
-    def __init__(self, state: ReplicaState, presence: Presence, keys: Callable[[], KeyRing] | None) -> None:
+    def __init__(self, state: ReplicaState, presence: Presence, keys: Callable[[], KeyRing]) -> None:
         self._state = state
         self._presence = presence
         self._keys = keys
@@ -358,15 +358,13 @@ class ConfigComparison:
 
     @property
     def has_news(self) -> bool:
-        """Whether this replica has to tell what it runs. Without keys nothing is compared."""
-        if self._keys is None:
-            return False
+        """Whether this replica has to tell what it runs."""
         known = self._digested
         return known is None or known[0] is not self._state.host.servers() or known[1] != self._keys()
 
     async def share(self) -> None:
         """Tell the others what this replica runs."""
-        if self.has_news and self._keys is not None:
+        if self.has_news:
             servers, keys = self._state.host.servers(), self._keys()
             self._state.member.about["config"] = await anyio.to_thread.run_sync(config_digests, servers, keys)
             self._digested = servers, keys

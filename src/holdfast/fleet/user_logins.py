@@ -257,8 +257,6 @@ class FleetUserTokens(UserTokenStore):
         self._turn = threading.Lock()
         self._thread: int | None = None
         """The thread of the event loop: records are written there alone."""
-        for record in state.member.book:
-            self.learn(record.key.partition("/")[2] if record.key.startswith(f"{KIND}/") else "")
 
     @property
     def place(self) -> str:
