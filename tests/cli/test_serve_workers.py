@@ -646,7 +646,8 @@ async def test_a_worker_leaves_when_its_supervisor_is_gone(tmp_path: Path) -> No
             assert link.is_orphan
             assert link.asked_to_end.is_set(), "its calls are not waited for: the next hub needs the port"
             tasks.cancel_scope.cancel()
-        link.close()
+        link._channel.close()
+        link.connections.close()
 
 
 async def never() -> None:

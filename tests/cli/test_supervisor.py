@@ -98,7 +98,8 @@ async def test_a_worker_reports_all_that_is_known_of_it(monkeypatch: pytest.Monk
             await came_true(lambda: len(reports) > 2)
         tasks.cancel_scope.cancel()
     assert reports[:3] == [WorkerReport(takes=True), *2 * [WorkerReport(takes=True, held=7)]]
-    link.close()
+    link._channel.close()
+    link.connections.close()
     ours.close()
     handing.close()
 
@@ -113,7 +114,8 @@ async def test_a_line_of_another_program_is_passed_over() -> None:
             await link.all_ready.wait()
         tasks.cancel_scope.cancel()
     assert repr(link) == "<WorkerLink of worker 1 serving>"
-    link.close()
+    link._channel.close()
+    link.connections.close()
     ours.close()
     handing.close()
 
@@ -206,8 +208,8 @@ async def _noted(gone: list[WorkerProcess], one: WorkerProcess) -> None:
 class Taking:
     """A worker as the spread of connections sees it: it counts what it gets."""
 
-    def __init__(self, number: int, *, held: int = 0, is_late: bool = False, takes: bool = True) -> None:
-        self.number, self.held, self.is_late, self.takes = number, held, is_late, takes
+    def __init__(self, number: int, *, held: int = 0, missed: int = 0, takes: bool = True) -> None:
+        self.number, self.held, self.missed, self.takes = number, held, missed, takes
         self.got = 0
 
     def hand(self, _: socket.socket) -> bool:
@@ -240,8 +242,8 @@ async def test_a_worker_that_was_started_again_gets_connections_until_it_holds_a
 
 
 async def test_a_worker_that_does_not_report_gets_none_while_another_one_does() -> None:
-    assert await spread(Taking(1, is_late=True), Taking(2)) == [0, 60]
-    assert await spread(Taking(1, is_late=True), Taking(2, takes=False)) == [60, 0]
+    assert await spread(Taking(1, missed=module.LATE_REPORTS + 1), Taking(2)) == [0, 60]
+    assert await spread(Taking(1, missed=module.LATE_REPORTS + 1), Taking(2, takes=False)) == [60, 0]
 
 
 async def test_connections_wait_while_no_worker_takes_them() -> None:

@@ -202,8 +202,8 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             tasks.start_soon(admin.run)
             if worker is not None:
                 tasks.start_soon(worker.follow, leaving.succeeded, lambda: server.held)
-            tasks.start_soon(leaving.be_ready_with_others, hub)
-            await leaving.wait_until_ready(hub)
+            tasks.start_soon(leaving.be_ready_with_others)
+            await leaving.wait_until_ready()
             offered = serving.listener if worker is None and not serving.is_demo else None
             async with handing_over(offered, os.environ, leaving.succeeded) as handover:
                 with note.at(handover) if worker is None else nullcontext():

@@ -429,7 +429,7 @@ class ConnectionSpread:
                 return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
             with connection:
                 # Those that report in time come first.
-                in_turn = sorted(taking, key=lambda one: (one.is_late, one.held, one.number))
+                in_turn = sorted(taking, key=lambda one: (one.missed > LATE_REPORTS, one.held, one.number))
                 if not any(one.hand(connection) for one in in_turn):
                     log.warning("no worker could take a connection")
                     return False
@@ -516,11 +516,6 @@ class WorkerProcess:
     def takes(self) -> bool:
         """Whether it takes connections: one that leaves goes on until the lame-duck period is over."""
         return self.report.takes and self.asked != SUCCEED and not self.ended and not self.task.runs_stdio
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it has not reported for some looks."""
-        return self.missed > LATE_REPORTS
 
     def hand(self, connection: socket.socket) -> bool:
         """Hand a connection over; False if it cannot take it now."""

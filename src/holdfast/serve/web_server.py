@@ -36,7 +36,6 @@ from holdfast.serve.program import END_SIGNALS, leave_terminal, on_terminal
 if TYPE_CHECKING:
     from holdfast.control import ControlServer
     from holdfast.front import Front, JoinServer
-    from holdfast.hub import Hub
     from holdfast.serve.listening import Announcement
     from holdfast.serve.options import Serving
     from holdfast.serve.worker_link import WorkerLink
@@ -185,29 +184,29 @@ class Leaving:
         self._joined = joined
         self._starting: anyio.CancelScope | None = None
 
-    async def wait_until_ready(self, hub: Hub) -> None:
+    async def wait_until_ready(self) -> None:
         """In a hub that takes the place of another: accept when the servers have an outcome."""
         worker = self._serving.worker
         if _runs_stdio(worker):
             # The workers wait in the queue of its socket meanwhile, and see its servers as they are.
-            await hub.ready(STDIO_SECONDS)
+            await self._hub.ready(STDIO_SECONDS)
             return
         if self._serving.predecessor is None and (worker is None or not worker.task.waits):
             return
         ready = False
         with anyio.CancelScope() as self._starting:
-            ready = await hub.ready(READY_SECONDS)
+            ready = await self._hub.ready(READY_SECONDS)
         if not ready and not self._starting.cancel_called:
             log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
         self._front.accepted = True
 
-    async def be_ready_with_others(self, hub: Hub) -> None:
+    async def be_ready_with_others(self) -> None:
         """In a worker that starts with others: be ready when all of them are, as one hub."""
         worker = self._serving.worker
         if worker is None or worker.task.waits:
             return
         self._front.is_told_ready = True
-        await hub.ready()
+        await self._hub.ready()
         worker.report(ready=True)
         await worker.all_ready.wait()
         self._front.accepted = True

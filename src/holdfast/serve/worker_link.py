@@ -218,11 +218,6 @@ class WorkerLink:
                 f"{WORKER_VARIABLE} is set, and this is no worker ({exc})", hint=f"unset {WORKER_VARIABLE}"
             ) from exc
 
-    def close(self) -> None:
-        """Close both sockets."""
-        self._channel.close()
-        self.connections.close()
-
     def report(self, **changes: Any) -> None:
         """Tell the supervisor what changed, with the rest of the ``WorkerReport``."""
         self._report = replace(self._report, **changes)
