@@ -242,57 +242,6 @@ class CheckOutput(Versioned):
     requirements: list[CheckedRequirement]
 
 
-class ValueOrigin(TypedDict):
-    kind: str
-    place: str
-    variables: list[str]
-
-
-ConfigValue = TypedDict(
-    "ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": ValueOrigin, "note": str}
-)
-
-
-class IgnoredValue(TypedDict):
-    """A key that Holdfast does not use."""
-
-    key: str
-    why: str
-    place: str
-
-
-class ConfigProblem(TypedDict):
-    """What is wrong, and where."""
-
-    message: str
-    hint: str
-    file: str | None
-    line: int | None
-    column: int | None
-    path: str
-
-
-class ConfiguredServer(TypedDict):
-    """A server, and where each of its values comes from."""
-
-    id: str
-    status: Literal["usable", "disabled", "bad"]
-    values: list[ConfigValue]
-    ignored: list[IgnoredValue]
-    problems: list[ConfigProblem]
-
-
-class ConfigOutput(Versioned):
-    """`holdfast config show`."""
-
-    file: str | None
-    searched: list[str]
-    servers: list[ConfiguredServer]
-    settings: list[ConfigValue]
-    ignored: list[IgnoredValue]
-    problems: list[ConfigProblem]
-
-
 class ImportedServer(TypedDict):
     """A server of a client, and what the import does with it."""
 
@@ -570,7 +519,6 @@ OUTPUTS: Mapping[str, Any] = {
     "auth status": AuthOutput,
     "call": CallOutput,
     "check": CheckOutput,
-    "config show": ConfigOutput,
     "disable": ActedOutput,
     "doctor": None,
     "enable": ActedOutput,

@@ -24,7 +24,7 @@ def fleet() -> tuple[Server, ...]:
             summary="MCP server 'calendar' is unavailable: the command `calender-mcp` was not found. "
             "Tools from this server will not work.",
             action="correct `command` in its definition; the hub reads the file again by itself",
-            command="holdfast config show",
+            command="holdfast list",
             retry_in=241,
         ),
         server("notes", tools=2, prompts=1, activity=BUSY, calls_total=148, errors_total=30),

@@ -134,8 +134,8 @@ def test_a_stored_secret_is_in_a_private_file_that_the_command_reads(inside: Ins
     assert (stored.read_text(), stored.stat().st_mode & 0o777) == (f'API_KEY="{SECRET}"\n', 0o600)
     assert servers(own) == {"files": {"command": "x", "envFile": str(stored)}}
     assert "export" not in ran.err
-    shown = json.loads(inside("config", "show", "--config", str(own), "--json").out)
-    assert shown["servers"][0]["status"] == "usable"
+    shown = json.loads(inside("list", "--config", str(own), "--json").out)
+    assert shown["servers"][0]["state"] == "enabled"
     assert SECRET not in json.dumps(shown)
 
 
@@ -259,7 +259,6 @@ def test_a_trusted_file_stays_trusted_after_our_own_edits(inside: Inside, tmp_pa
     file.write_text('{"mcpServers": {"one": {"command": "no-such-command", "env": {"API_KEY": "<YOUR_API_KEY>"}}}}')
     trusted(file)
     for command in own_edits(inside, file):
-        assert inside("config", "show").code in (0, 1), command
         assert TrustStore(os.environ).is_trusted(file, file.read_bytes()), command
     file.write_text(file.read_text() + " ")  # another program
     assert not TrustStore(os.environ).is_trusted(file, file.read_bytes())

@@ -193,8 +193,6 @@ def canary_config(folder: Path, echo: int, session: int) -> Path:
 
 
 COMMANDS = [
-    ["config", "show"],
-    ["config", "show", "--json"],
     ["list"],
     ["list", "--json"],
     ["tools"],

@@ -57,7 +57,6 @@ def test_local_commands_print_what_their_schemas_say(inside: Inside) -> None:
     for arguments in (
         ("add", "one", "--json", "--no-check", "--", "true"),
         ("list", "--json", "--config", ".config/holdfast/mcp.json"),
-        ("config", "show", "--json", "--config", ".config/holdfast/mcp.json"),
         ("auth", "status", "--json", "--config", ".config/holdfast/mcp.json"),
         ("tools", "--json", "--config", ".config/holdfast/mcp.json"),
         ("doctor", "--json", "--config", ".config/holdfast/mcp.json"),

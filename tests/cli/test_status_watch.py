@@ -235,7 +235,7 @@ def test_in_a_pipe_each_change_is_a_line_and_the_end_of_the_hub_is_told(cli: Cli
         assert process.stderr is not None
         first = iter(process.stdout.readline, "")
         assert next(first).startswith("holdfast 1.2.3")
-        assert any("holdfast config show" in line for line in first)
+        assert any("holdfast list" in line for line in first)
         hub.tell("retry", {"server": "ticker", "attempt": 3, "delay": 4.2, "at": NOW})
         hub.tell("breaker", {"server": "ticker", "state": "open", "at": NOW, "retry_in": 60, "failures": 3})
         hub.end()

@@ -242,13 +242,6 @@ def test_the_question_shows_no_control_characters_of_the_file(repository: Reposi
     assert "\u202e" not in ran.stdout
 
 
-def test_an_untrusted_file_can_be_looked_at(repository: Repository) -> None:
-    shown = repository.run("config", "show")
-    assert "touch" in shown.stdout
-    assert TOKEN not in shown.stdout
-    assert not repository.did_harm
-
-
 HIDING = {
     "sly": {
         "command": "bash",

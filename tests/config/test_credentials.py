@@ -84,13 +84,13 @@ def test_what_is_wrong_is_named_by_its_key(credentials: object, more: dict[str, 
     assert (problem.message, problem.path) == (message, f"mcpServers.files.{path}")
 
 
-def test_the_secret_is_shown_nowhere_and_its_line_is_named(cli: Cli) -> None:
-    """``config show`` names each value and its place; ``auth status`` says what a user can have."""
+def test_the_secret_is_shown_nowhere_and_the_ladder_is(cli: Cli) -> None:
+    """``list`` shows the server and no secret; ``auth status`` says what a user can have."""
     service = {**SERVICE, "clientSecret": "hf-planted-of-the-hub"}
     server = {"url": "https://files.example/mcp", "sharing": "per-user"}
     cli.configure({"files": {**server, "credentials": {"exchange": service, "shared": True}}})
-    shown = cli.run("config", "show").stdout
-    assert "credentials.exchange.tokenUrl" in shown
+    shown = cli.run("list").stdout
+    assert "https://files.example/mcp" in shown
     assert "hf-planted-of-the-hub" not in shown
     status = cli.run("auth", "status", "--user", "carol").stdout
     assert "a token exchange needs a JWT, and the user sends a static token" in status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from pydantic import BaseModel
 from holdfast.config.definition import keys_of
 from holdfast.config.fields import TRANSPORTS
 from holdfast.config.file_models import ConfigFile, OAuthFile, ServerFile, SettingsFile, ToolsFile
-from holdfast.config.provenance import report_config
 from holdfast.config.read import parse_config
+from schema.generate import config_schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -41,9 +42,17 @@ def test_every_spelling_of_a_transport_is_mentioned() -> None:
     assert not [spelling for spelling in TRANSPORTS if f"`{spelling}`" not in TEXT]
 
 
-def test_every_setting_is_there_with_its_default(tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
-    file.write_text("{}")
-    shown = {value["key"]: value["value"] for value in report_config(file, environ={})["settings"]}
-    defaults = {key: json.dumps(value) if isinstance(value, list) else value for key, value in shown.items()}
-    assert {key: ROWS.get(key) for key in defaults} == defaults
+def settings(group: str = "holdfast", before: str = "") -> Iterator[tuple[str, object]]:
+    """Every setting of the schema, and its default; None if that is said in words."""
+    for key, one in config_schema()["$defs"][group]["properties"].items():
+        if "$ref" in one:
+            yield from settings(one["$ref"].rpartition("/")[2], f"{before}{key}.")
+        else:
+            yield f"{before}{key}", one.get("default")
+
+
+def test_every_setting_is_there_with_its_default() -> None:
+    for key, default in settings():
+        assert key in ROWS
+        if default is not None:
+            assert ROWS[key] == (default if isinstance(default, str) else json.dumps(default).removesuffix(".0")), key

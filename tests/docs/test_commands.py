@@ -72,7 +72,6 @@ SAYS: dict[str, str] = {
     "holdfast add files -- npx -y @modelcontextprotocol/server-filesystem .": "It works: 2 tools.",
     'holdfast add github https://api.example.com/mcp --header "Authorization: Bearer $TOKEN"': "added github",
     "holdfast doctor --json": '"version"',
-    "holdfast config show": "Configuration:",
     "holdfast login github": "did not say how to log in",
     "holdfast service logs -f": "journalctl",
     "holdfast demo tour": "notes",

@@ -47,7 +47,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 def test_the_copy_button_copies_the_command_without_prompt_and_output(site: Path) -> None:
     copied = re.findall(r'data-copy="([^"]*)"', (site / "tutorial.html").read_text())
     assert "pipx install holdfast-mcp" in copied
-    assert any(one.count("\n") == 2 and "holdfast config show" in one for one in copied), "one command a line"
+    assert any(one.count("\n") == 2 and "holdfast list" in one for one in copied), "one command a line"
     call = next(one for one in copied if one.startswith("holdfast call files word_count"))
     assert "\n" not in call, "the output of the call is not copied"
     assert not any("$ " in one for one in copied)

@@ -1,8 +1,8 @@
-"""``holdfast add``, ``remove``, ``list`` and ``config show``: the servers of an mcp.json, and edits of it.
+"""``holdfast add``, ``remove`` and ``list``: the servers of an mcp.json, and edits of it.
 
 An edit is planned, shown, written with a backup, and can be undone. Comments and formatting stay. Later changes by
-others stay too when an edit is undone. ``add`` tries the new server at once; ``list`` and ``config show`` contact none.
-Secrets are masked.
+others stay too when an edit is undone. ``add`` tries the new server at once; ``list`` contacts none. Secrets are
+masked.
 """
 
 from __future__ import annotations
@@ -12,26 +12,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 import holdfast.hub
-from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
+from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import (
     DIFF_STYLES,
     Cell,
     counted,
     data_console,
     page_of,
-    print_error,
     print_json,
     print_line,
     print_note,
@@ -49,17 +45,15 @@ from holdfast.config import (
     config_to_edit,
     looks_secret,
     parse_config,
-    report_config,
-    visible,
 )
 from holdfast.core import Redactor, command_line, mask_url, plain
-from holdfast.errors import ConfigError, HoldfastError, Problem, UnknownServer, UsageError
+from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 from holdfast.files import private_folder, replace_file
 
 if TYPE_CHECKING:
     from holdfast.types import MCPServerLoadOutcome
 
-__all__ = ["add", "app", "list_servers", "remove"]
+__all__ = ["add", "list_servers", "remove"]
 
 File: TypeAlias = Annotated[
     Path | None, typer.Option("--file", "--config", metavar="FILE", help="The mcp.json to edit [default: your own]")
@@ -418,7 +412,7 @@ def _row(server: ServerSpec) -> dict[str, Any]:
             "transport": None,
             "target": None,
             "state": "not usable",
-            "problem": server.problems[0].message,
+            "problem": str(server.problems[0]),
         }
     redactor = Redactor(server.secrets)
     target = mask_url(server.url) if server.url else " ".join([server.command, *server.args])
@@ -439,118 +433,3 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
         Cell(text=row["state"], style=styles[row["state"]]),
         Cell(text=plain(row["target"] or row["problem"] or "")),
     ]
-
-
-# Show
-
-app = group_of_commands()
-
-
-@app.callback()
-def config() -> None:
-    """Show the configuration."""
-
-
-@app.command()
-def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show the configuration, where each value comes from, and what is wrong. Secrets are masked.
-
-    Exit code 0: every server is usable. 1: something is wrong, or there is no configuration.
-    """
-    report = report_config(config)
-    if as_json:
-        print_json(_with_plain_problems({**report, "servers": list(map(_with_plain_problems, report["servers"]))}))
-    else:
-        _print_report(report)
-    raise typer.Exit(1 if report["problems"] or any(server["problems"] for server in report["servers"]) else 0)
-
-
-def _with_plain_problems(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of the report as JSON data."""
-    return {
-        **part,
-        "problems": [
-            {
-                "message": problem.message,
-                "hint": problem.hint,
-                "file": visible(str(problem.file)) if problem.file else None,
-                "line": problem.line,
-                "column": problem.column,
-                "path": problem.path,
-            }
-            for problem in part["problems"]
-        ],
-    }
-
-
-_STATES = {"usable": "", "disabled": "disabled", "bad": "not usable"}
-
-
-def _print_report(report: Mapping[str, Any]) -> None:
-    """Print the configuration on stdout, and fatal problems on stderr."""
-    if report["file"]:
-        print_line(f"Configuration: {report['file']}")
-    else:
-        print_line("No configuration was found. These places were searched:")
-        for path in report["searched"]:
-            print_line(f"  {path}")
-    for server in report["servers"]:
-        _print_part(server["id"], _STATES[server["status"]], server["values"], server["ignored"])
-        for problem in server["problems"]:
-            _print_problem(problem)
-    if report["settings"]:
-        _print_part("Settings", "holdfast", report["settings"], report["ignored"])
-    for problem in report["problems"]:
-        print_error(visible(str(problem)), visible(problem.hint))
-    if bad := [server["id"] for server in report["servers"] if server["status"] == "bad"]:
-        print_error(visible(f"not usable: {', '.join(bad)}"))
-
-
-def _print_part(
-    name: str, note: str, values: Iterable[Mapping[str, Any]], ignored: Iterable[Mapping[str, str]]
-) -> None:
-    print_line()
-    print_line((visible(name), "bold"), "  " if note else "", note)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(overflow="fold", max_width=30)
-    table.add_column(overflow="fold", ratio=1)
-    table.add_column(overflow="fold", max_width=30, style="dim")
-    for value in values:
-        table.add_row(Text(visible(value["key"])), Text(_in_words(value)), Text(visible(_origin(**value["from"]))))
-    if table.row_count:
-        data_console().print(Padding(table, (0, 0, 0, 2)))
-    for key in ignored:
-        print_line(f"  ignored: {key['key']} " + visible(f"({key['why']}), {key['place']}"))
-
-
-def _print_problem(problem: Problem) -> None:
-    print_line(visible(f"  {problem}"))
-    if problem.hint:
-        print_line(visible(f"    hint: {problem.hint}"))
-
-
-def _origin(kind: str, place: str, variables: list[str]) -> str:
-    match kind:
-        case "default":
-            return "default"
-        case "inferred":
-            return f"inferred from {place}"
-        case "env":
-            return f"env {', '.join(variables)} ({place})"
-        case _:
-            return place
-
-
-def _in_words(value: Mapping[str, Any]) -> str:
-    shown = value["value"]
-    if value["note"]:
-        return f"{shown} ({value['note']})"
-    if isinstance(shown, list):
-        return " ".join(map(_quoted_word, shown)) if shown else "none"
-    if isinstance(shown, bool):
-        return "true" if shown else "false"
-    return str(shown) if shown != "" else '""'
-
-
-def _quoted_word(word: str) -> str:
-    return word if word and not any(c.isspace() or c in "\"'" for c in word) else json.dumps(word, ensure_ascii=False)

@@ -39,7 +39,6 @@ COMMANDS = {
     "import": ("setup:import_", "Copy the servers of your MCP clients, and connect them"),
     "service": ("service:app", "Run the hub in the background, with systemd or launchd"),
     "uninstall": ("setup:uninstall", "Give your clients their servers back, and end the hub"),
-    "config": ("config:app", "Show the configuration, and where each value comes from"),
     "completion": ("completion:completion", "Print the completion script for bash, zsh or fish"),
     "gateway": ("gateway:app", "Render AgentGateway's configuration, or keep it fresh"),
 }
@@ -90,7 +89,7 @@ def run(argv: list[str]) -> int:
 GROUPS = {
     "Begin": ("setup", "import", "add", "remove", "list", "trust", "uninstall"),
     "Run": ("serve", "stop", "service", "demo"),
-    "Look": ("status", "check", "doctor", "logs", "config"),
+    "Look": ("status", "check", "doctor", "logs"),
     "Use": ("tools", "find", "call"),
     "Operate": ("reconnect", "enable", "disable", "approve", "login", "logout", "auth"),
 }

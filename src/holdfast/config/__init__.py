@@ -63,7 +63,6 @@ if TYPE_CHECKING:
         user_folder_names as user_folder_names,
         user_folders as user_folders,
     )
-    from holdfast.config.provenance import report_config as report_config, visible as visible
     from holdfast.config.read import (
         ConfigReading as ConfigReading,
         config_from_mapping as config_from_mapping,

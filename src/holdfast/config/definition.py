@@ -44,7 +44,6 @@ from holdfast.errors import Problem
 
 __all__ = [
     "Definition",
-    "Ignored",
     "ReadContext",
     "key_hint",
     "keys_of",
@@ -138,21 +137,12 @@ class ReadContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ignored:
-    """A key that is accepted and has no effect."""
-
-    path: KeyPath
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Definition:
     """The result of reading a definition, and how it was read."""
 
     server: ServerSpec
     path: KeyPath
     given: Mapping[str, object] = field(default_factory=dict, repr=False)
-    ignored: tuple[Ignored, ...] = ()
     expansion: Expansion = field(default_factory=Expansion, repr=False)
     env_file: EnvFile | None = field(default=None, repr=False)
 
@@ -186,7 +176,6 @@ class _DefinitionReader:
         self._path = path
         self._context = context
         self._problems = list(problems)
-        self._ignored: list[Ignored] = []
         self._found = Expansion()
         self._env_file: EnvFile | None = None
         self._follows_folder = False
@@ -220,7 +209,6 @@ class _DefinitionReader:
             server=server,
             path=self._path,
             given=given,
-            ignored=tuple(self._ignored),
             expansion=self._found,
             env_file=self._env_file,
         )
@@ -235,20 +223,16 @@ class _DefinitionReader:
 
     def _relevant(self, raw: dict[str, object]) -> dict[str, object]:
         """The keys that have an effect for this server; null is read as absent."""
-        given = {key: value for key, value in raw.items() if value is not None}
-        ignored = {key: why for key, why in self._context.foreign.items() if key in given}
+        given = {key: value for key, value in raw.items() if value is not None and key not in self._context.foreign}
         has_url = any(key in given for key in _URL_KEYS)
         useless: tuple[str, ...] = ()
-        beside = ""
         if "hub" in given:
-            useless, beside = (*_PROCESS_KEYS, *_REQUEST_KEYS, *_RUN_KEYS), "hub"
+            useless = (*_PROCESS_KEYS, *_REQUEST_KEYS, *_RUN_KEYS)
         elif has_url != ("command" in given):
-            useless, beside = (_PROCESS_KEYS, "url") if has_url else (_REQUEST_KEYS, "command")
-        if useless:
-            ignored |= {key: f"has no effect beside `{beside}`" for key in useless if given.get(key)}
-            given = {key: value for key, value in given.items() if key not in useless}
-        self._ignored += [Ignored(path=(*self._path, key), why=why) for key, why in ignored.items()]
-        return {key: value for key, value in given.items() if key not in ignored}
+            useless = _PROCESS_KEYS if has_url else _REQUEST_KEYS
+        if ignored := [key for key in useless if given.get(key)]:
+            log.info("%s: these keys have no effect for this kind of server: %s", self._id, ", ".join(ignored))
+        return {key: value for key, value in given.items() if key not in useless}
 
     def _expand(self, given: dict[str, object]) -> dict[str, object]:
         if not self._context.expands:

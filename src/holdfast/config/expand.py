@@ -187,11 +187,10 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True, kw_only=True)
 class EnvFile:
-    """The variables of a file, their lines, and the lines that cannot be read."""
+    """The variables of a file, and the lines that cannot be read."""
 
     path: Path
     values: Mapping[str, str]
-    lines: Mapping[str, int]
     problems: tuple[Problem, ...]
 
 
@@ -206,7 +205,6 @@ def read_env_file(path: Path) -> EnvFile:
 
 def _parse(path: Path, text: str) -> EnvFile:
     values: dict[str, str] = {}
-    lines: dict[str, int] = {}
     problems: list[Problem] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -216,8 +214,8 @@ def _parse(path: Path, text: str) -> EnvFile:
         if match is None or value is None or "\0" in value:
             problems.append(_unreadable(path, number))
             continue
-        values[match.group(1)], lines[match.group(1)] = value, number
-    return EnvFile(path=path, values=values, lines=lines, problems=tuple(problems))
+        values[match.group(1)] = value
+    return EnvFile(path=path, values=values, problems=tuple(problems))
 
 
 def _value(written: str) -> str | None:

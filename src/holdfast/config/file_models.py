@@ -55,7 +55,6 @@ __all__ = [
     "SettingsFile",
     "ToolsFile",
     "credential_ladder",
-    "is_oauth_key",
     "meaning",
     "oauth_settings",
 ]
@@ -261,11 +260,6 @@ def _object(value: object) -> object:
 
 
 OAuth = Annotated[OAuthFile, BeforeValidator(_object)]
-
-
-def is_oauth_key(key: str) -> bool:
-    """Whether Holdfast uses a key, in either spelling."""
-    return (to_camel(key) if "_" in key else key) in {field.alias for field in OAuthFile.model_fields.values()}
 
 
 def oauth_settings(file: OAuthFile) -> OAuthSettings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from holdfast.config.config_files import find_config, is_named, project_folder, read_config, require_trust
 from holdfast.config.definition import (
     Definition,
-    Ignored,
     ReadContext,
     keys_of,
     read_definition,
@@ -172,10 +171,6 @@ class ConfigReading:
     config: Config
     context: ReadContext
     definitions: tuple[Definition, ...]
-    ignored: tuple[Ignored, ...]
-    settings: Mapping[str, object] = field(repr=False)
-    """The ``holdfast`` section as written, expanded."""
-    settings_expansion: Expansion = field(repr=False)
 
 
 def read_document(
@@ -216,9 +211,6 @@ class _DocumentReader:
             config=Config(servers=servers, settings=settings, source=self._source),
             context=self._context,
             definitions=definitions,
-            ignored=tuple(Ignored(path=(key,), why=TOP_KEYS[key]) for key in top if key in TOP_KEYS),
-            settings=written,
-            settings_expansion=self._expansion,
         )
 
     def _object(self, value: object, path: KeyPath, subject: str) -> dict[str, object]:

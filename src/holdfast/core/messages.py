@@ -56,7 +56,6 @@ _TAKES_CONFIG = frozenset(
             "auth",
             "call",
             "check",
-            "config",
             "disable",
             "doctor",
             "enable",

@@ -34,7 +34,7 @@ from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, command_line, is_loopback, mask_url
-from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, shell
+from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, open_at, shell
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
 from holdfast.wire import INHERITED, Attempt, Dialer
@@ -59,6 +59,7 @@ __all__ = [
     "edit_at",
     "found",
     "hub_of",
+    "open_definition",
     "places_here",
     "probe",
     "route_to",
@@ -416,6 +417,11 @@ class Case:
     def host(self) -> str:
         """The host in its URL."""
         return urlsplit(self.spec.url).hostname or ""
+
+
+def open_definition(case: Case) -> tuple[str, ...]:
+    """The command that opens the file at this server's definition."""
+    return open_at(case.source_map.problem(case.definition.path, "", at_key=True))
 
 
 def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, *, certain: bool) -> Edit:

@@ -48,7 +48,17 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.doctor import network_faults as network
-from holdfast.doctor.case import SAME_ENVIRONMENT, Case, GlobalContext, Observation, Route, found, probe, route_to
+from holdfast.doctor.case import (
+    SAME_ENVIRONMENT,
+    Case,
+    GlobalContext,
+    Observation,
+    Route,
+    found,
+    open_definition,
+    probe,
+    route_to,
+)
 from holdfast.doctor.diagnose import (
     claims_of,
     configured_token,
@@ -479,7 +489,7 @@ async def look_at_tools(case: Case) -> Observation:
     listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
     count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
     if not offered:
-        return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)), *lists))
+        return Observation(count, (_none(case, other_offers=bool(seen.listing and len(seen.listing) > 1)), *lists))
     if not listed:
         return Observation(count, (_hidden(case, len(offered)), *lists))
     names = [name for name, _ in offered if name in listed]
@@ -497,12 +507,10 @@ def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
         yield finding("HF-LIST", words, text, case.again)
 
 
-def _none(*, other_offers: bool) -> Finding:
+def _none(case: Case, *, other_offers: bool) -> Finding:
     words = "it lists no tools" + (", only prompts or resources" if other_offers else "")
-    text = (
-        "if it should have tools, compare its arguments and credentials with its documentation; this command shows them"
-    )
-    return finding("HF-TOOLS-NONE", words, text, command_line("config", "show"))
+    text = "if it should have tools, compare its definition with its documentation; this command opens it"
+    return finding("HF-TOOLS-NONE", words, text, *open_definition(case))
 
 
 def _hidden(case: Case, count: int) -> Finding:

@@ -60,7 +60,7 @@ from holdfast.core import (
     statement_of,
 )
 from holdfast.doctor import network_faults as network, process_exits
-from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Probe, Route, probe
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Probe, Route, open_definition, probe
 from holdfast.doctor.network_faults import speaks_tls
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
 from holdfast.errors import LoginFailed
@@ -108,7 +108,7 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             return await process_exits.ended(case, seen)
         case BadConfig():
             text = seen.hint or "correct the definition"
-            return finding("HF-DEFINITION", "; ".join(seen.problems), text, command_line("config", "show"))
+            return finding("HF-DEFINITION", "; ".join(seen.problems), text, *open_definition(case))
         case TokenNotRenewed():
             words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
             text = "try again when the authorization server answers; a new login is not needed"
@@ -194,8 +194,8 @@ async def status(case: Case, seen: HttpStatus) -> Finding:
     if (endpoint := await find_endpoint(case)) is not None:
         return wrong_endpoint(case, endpoint, f"it answered HTTP {seen.status} at {_path(case)}")
     words = f"it rejected the request (HTTP {seen.status}{_said(seen)})"
-    text = "compare `url` and `headers` with the server's documentation; this command shows them"
-    return finding("HF-STATUS", words, text, command_line("config", "show"))
+    text = "compare `url` and `headers` with the server's documentation; this command opens its definition"
+    return finding("HF-STATUS", words, text, *open_definition(case))
 
 
 def redirected(case: Case, seen: Redirected) -> Finding:
@@ -568,7 +568,7 @@ async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Findin
         case LoginState.EXCHANGED:
             words = "the server does not accept the token that the hub got for this user (HTTP 401)"
             text = "compare `credentials` of its definition with what the server accepts"
-            return finding("HF-AUTH-REJECTED", words, text, command_line("config", "show"))
+            return finding("HF-AUTH-REJECTED", words, text, *open_definition(case))
         case LoginState.EXPIRED | LoginState.REFUSED:
             words = f"its login has ended (HTTP 401): {case.learned.login_ended or 'it cannot be renewed'}"
             return finding("HF-LOGIN-ENDED", words, "log in again", login.command)

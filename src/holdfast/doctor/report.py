@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast._version import __version__
 from holdfast.config import ConfigReading, find_config, is_named, read_file
 from holdfast.control import running_hubs
-from holdfast.core import Redactor, command_line, telling_line
+from holdfast.core import Redactor, telling_line
 from holdfast.doctor.codes import CODES, Code, Severity
 from holdfast.errors import ConfigError, ConfigNotFound, Problem, UntrustedConfig, UsageError
 
@@ -44,6 +44,7 @@ __all__ = [
     "check_names",
     "code_named",
     "finding",
+    "open_at",
     "own_findings",
     "problem_finding",
     "read_or_report",
@@ -411,8 +412,12 @@ def code_named(text: str) -> Code:
 
 def problem_finding(code: str, problem: Problem, *, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding for a problem in the file, with the command that opens the file at its line."""
-    text = problem.hint or "correct it there"
+    return finding(code, str(problem), problem.hint or "correct it there", *open_at(problem), edits=edits)
+
+
+def open_at(problem: Problem) -> tuple[str, ...]:
+    """The command that opens the file of a problem at its line; none where it has no file."""
     if problem.file is None:
-        return finding(code, str(problem), text, command_line("config", "show"), edits=edits)
+        return ()
     at = [f"+{problem.line}"] if problem.line else []
-    return finding(code, str(problem), text, f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}", edits=edits)
+    return (f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}",)
