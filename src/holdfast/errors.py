@@ -41,12 +41,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from holdfast.core import command_line, to_milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.core import Evidence
 
@@ -170,6 +170,14 @@ class UsageError(HoldfastError):
 
 class UnknownServer(HoldfastError):
     """The configuration has no server of that name."""
+
+    @classmethod
+    def among(cls, name: str, known: Iterable[str]) -> Self:
+        """The error of every command and call for a name that is not one of ``known``."""
+        from holdfast.core import near  # noqa: PLC0415 - slow to import, and every client that joins imports this file
+
+        hint = near(name, sorted(known), "there are no servers")
+        return cls(f"no server named `{name}` is configured", hint=hint)
 
 
 class UnknownTool(HoldfastError):

@@ -201,7 +201,7 @@ def test_removing_what_is_not_there_names_what_is(inside: Inside, tmp_path: Path
     file.write_text(WITH_COMMENTS)
     ran = inside("remove", "nothing", "--file", str(file))
     assert ran.code == 1
-    assert "hint: it has: last, old" in ran.err
+    assert "hint: known: last, old" in ran.err
     assert file.read_text() == WITH_COMMENTS
 
 

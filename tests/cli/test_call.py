@@ -61,7 +61,7 @@ def test_a_name_that_find_shows_is_answered_with_the_command_to_type(cli: Cli) -
 def test_an_unknown_tool_is_told_with_the_nearest_one(cli: Cli) -> None:
     ran = cli.run("call", "a", "ecko")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "error: the server `a` has no tool `ecko`\n\nhint: did you mean echo?\n"
+    assert ran.stderr == "error: the server `a` has no tool `ecko`\n\nhint: did you mean `echo`?\n"
 
 
 @pytest.mark.parametrize(

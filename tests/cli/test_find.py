@@ -47,4 +47,4 @@ def test_a_search_without_a_hit_exits_with_one_and_names_the_full_list(cli: Cli)
 def test_an_unknown_server_is_named(cli: Cli) -> None:
     ran = cli.run("find", "add", "--server", "b")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "error: no server named `b` is configured\n\nhint: configured: a, gone\n"
+    assert ran.stderr == "error: no server named `b` is configured\n\nhint: known: a, gone\n"

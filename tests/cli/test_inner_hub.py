@@ -155,7 +155,7 @@ async def test_an_edit_of_the_file_changes_nothing_about_which_servers_are_serve
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--only", "shop"), "which the file does not have"),
+        (("--only", "shop"), "no server named `shop` is configured"),
         (("--listen-hubs", "0.0.0.0:0"), "needs the session key that the other hubs have"),
         (("--listen-hubs", "127.0.0.1:0", "--workers", "2"), "--listen-hubs does not go with --workers"),
         (("--listen-hubs", "nowhere"), "is no HOST:PORT"),

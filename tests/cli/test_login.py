@@ -206,7 +206,7 @@ def test_a_login_that_fails_says_why_without_a_traceback(cli: Cli, peer: Guarded
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["login", "fils"], 1, "did you mean files?"),
+        (["login", "fils"], 1, "did you mean `files`?"),
         (["login", "tool"], 1, "`tool` is a local command"),
         (["login", "keyed"], 1, "a login has no effect"),
         (["login", "files", "--device", "--paste"], 2, "exclude each other"),

@@ -59,13 +59,13 @@ def test_programs_get_what_came_of_each(inside: Inside, hub: HubPeer) -> None:
 def test_nothing_is_done_if_any_name_is_wrong(inside: Inside, hub: HubPeer) -> None:
     ran = inside("disable", "notes", "tickr", environment=hub.environment)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "error: the hub has no server named `tickr`\n\nhint: did you mean `ticker`?\n"
+    assert ran.err == "error: no server named `tickr` is configured\n\nhint: did you mean `ticker`?\n"
     assert posted(hub) == []
 
 
 def test_a_name_that_is_like_none_is_told_with_those_that_are_there(inside: Inside, hub: HubPeer) -> None:
     ran = inside("enable", "qqq", environment=hub.environment)
-    assert "hint: known: calendar, notes, archive, vault, scratch, ticker\n" in ran.err
+    assert "hint: known: archive, calendar, notes, scratch, ticker, vault\n" in ran.err
 
 
 def test_a_server_must_be_named(inside: Inside) -> None:

@@ -110,7 +110,7 @@ def test_what_is_the_matter_with_the_hub_itself_is_told(inside: Inside, hub: Hub
 def test_a_name_that_is_nearly_right_is_suggested(inside: Inside, hub: HubPeer) -> None:
     ran = inside("status", "Calender", environment=hub.environment)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "error: the hub has no server named `Calender`\n\nhint: did you mean `calendar`?\n"
+    assert ran.err == "error: no server named `Calender` is configured\n\nhint: did you mean `calendar`?\n"
 
 
 def test_without_a_hub_it_says_how_to_start_one(inside: Inside) -> None:

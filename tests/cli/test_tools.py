@@ -121,7 +121,7 @@ def test_an_unknown_server_is_told_with_those_that_are_known(cli: Cli) -> None:
     cli.configure({"a": {"command": "x"}, "b": {"command": "y"}})
     ran = cli.run("tools", "c")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "error: no server named `c` is configured\n\nhint: configured: a, b\n"
+    assert ran.stderr == "error: no server named `c` is configured\n\nhint: known: a, b\n"
 
 
 def test_a_configuration_without_servers_is_fine(cli: Cli) -> None:

@@ -260,7 +260,7 @@ async def test_what_is_not_configured_is_named_with_what_is() -> None:
         await hub.ready()
         with pytest.raises(UnknownServer, match="`b`") as unknown:
             hub.server_health("b")
-        assert unknown.value.hint == "configured: a"
+        assert unknown.value.hint == "known: a"
         with pytest.raises(UnknownTool) as tool:
             await hub.call_tool("a__ecko")
         assert "a__echo" in tool.value.hint

@@ -341,7 +341,7 @@ async def test_only_the_servers_that_are_named_are_loaded_and_disabled_ones_only
         assert (await load(mapping, servers=["off", "a", "off"])).available == ["off", "a"]
         with pytest.raises(UnknownServer) as unknown:
             await load(mapping, servers=["a", "nope"])
-        assert unknown.value.hint == "configured: a, b, off"
+        assert unknown.value.hint == "known: a, b, off"
 
 
 async def test_tools_that_the_definition_filters_out_are_not_shown() -> None:

@@ -53,7 +53,7 @@ async def test_an_unknown_tool_is_told_with_the_nearest_names() -> None:
     async with McpPeer() as peer:
         with pytest.raises(UnknownTool) as unknown:
             await loader({"a": http(peer.url)}).call("a", "ekho", lambda schema: {})
-    assert unknown.value.hint == "did you mean echo?"
+    assert unknown.value.hint == "did you mean `echo`?"
 
 
 class Particular(McpPeer):

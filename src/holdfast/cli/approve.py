@@ -24,9 +24,9 @@ from holdfast.cli.output import (
     print_note,
     side_console,
 )
-from holdfast.cli.running_hub import ask, chosen, found_hub, near
+from holdfast.cli.running_hub import ask, chosen, found_hub
 from holdfast.cli.status_view import one_line
-from holdfast.core import ApprovalKind, command_line, plain, span
+from holdfast.core import ApprovalKind, command_line, near, plain, span
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError
 from holdfast.files import replace_file
 

@@ -75,8 +75,7 @@ def plan_edit(
             raise UsageError(f"{file} has a server named `{name}` already", hint="use another name, or --replace")
     for name in remove:
         if name not in there:
-            hint = f"it has: {', '.join(sorted(there))}" if there else "it has no servers"
-            raise UnknownServer(f"{file} has no server named `{name}`", hint=hint)
+            raise UnknownServer.among(name, there)
     return FileEdit(
         owner=_EDITOR,
         place=ClientLocation(file=file, path=group, scope="user"),

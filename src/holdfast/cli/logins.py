@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -141,9 +140,7 @@ def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
     """The server of this name, if it is an HTTP server. Only those have logins."""
     server = config.servers.get(name)
     if server is None:
-        near = get_close_matches(name, config.servers, n=1)
-        known = f"did you mean {near[0]}?" if near else f"configured: {', '.join(sorted(config.servers)) or 'none'}"
-        raise UnknownServer(f"no server named `{name}` is configured", hint=known)
+        raise UnknownServer.among(name, config.servers)
     if server.problems:
         raise ConfigError(server.problems)
     if server.transport == "stdio":

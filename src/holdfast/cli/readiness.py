@@ -23,9 +23,9 @@ import holdfast.control
 import holdfast.hub
 from holdfast.cli.command_options import AsJson, ConfigFile, Url, seconds_in
 from holdfast.cli.output import counted, first_names, print_json, print_line, print_note, working
-from holdfast.cli.running_hub import near, serving_hub, what_to_do
+from holdfast.cli.running_hub import serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.core import command_line, next_try, plain
+from holdfast.core import command_line, near, next_try, plain
 from holdfast.errors import HoldfastError, NoHub, UsageError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,10 +16,7 @@ from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageE
 if TYPE_CHECKING:
     from holdfast.control import ControlClient, RunningHub, Server
 
-__all__ = ["ask", "chosen", "for_each", "found_hub", "near", "serving_hub", "what_to_do"]
-
-NAMED = 10
-"""How many servers an error names. A fleet may have hundreds."""
+__all__ = ["ask", "chosen", "for_each", "found_hub", "serving_hub", "what_to_do"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -85,21 +81,8 @@ def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
     there = list(known)
     for name in names:
         if name not in there:
-            raise UnknownServer(
-                f"the hub has no server named `{name}`", hint=near(name, there, "the hub has no servers")
-            )
+            raise UnknownServer.among(name, there)
     return list(dict.fromkeys(names))
-
-
-def near(name: str, known: Sequence[str], otherwise: str) -> str:
-    """A hint for an unknown name: the nearest known one, or some that exist."""
-    if not known:
-        return otherwise
-    by_lower = {one.lower(): one for one in known}
-    if nearest := get_close_matches(name.lower(), by_lower, n=1):
-        return f"did you mean `{by_lower[nearest[0]]}`?"
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-    return f"known: {', '.join(known[:NAMED])}{more}"
 
 
 def what_to_do(server: Server) -> str:

@@ -37,7 +37,7 @@ from holdfast.cli.output import (
     print_note,
     working,
 )
-from holdfast.cli.running_hub import serving_hub, what_to_do
+from holdfast.cli.running_hub import chosen, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
 from holdfast.config import Config, config_from_mapping
 from holdfast.core import classify_evidence, command_line, plain
@@ -241,13 +241,13 @@ def call(
     found = load_servers(config) if hub is None else None
     try:
         result = anyio.run(_call, hub, found, server, tool, pairs or [], args)
-    except UnknownServer:
+    except UnknownServer as unknown:
         its_server, _, its_tool = server.partition("__")
         if not its_tool:
             raise
         # The name that `find` and models see has both in one word.
         hint = f"write the server and its tool as two words: `{command_line('call', its_server, its_tool)} …`"
-        raise UnknownServer(f"no server named `{server}` is configured", hint=hint) from None
+        raise UnknownServer(unknown.message, hint=hint) from None
     if as_json:
         print_json(_result_data(result))
     else:
@@ -393,7 +393,7 @@ def _hub_to_ask(url: str | None, config: Path | None) -> RunningHub | None:
 async def _load_from_hub(hub: RunningHub, names: Sequence[str]) -> LoadResult:
     """The tools of the hub's servers, or of the named ones, and why a server has none."""
     known = await _servers(hub)
-    wanted = _configured(names, known) or [name for name, server in known.items() if server.status != "disabled"]
+    wanted = chosen(names, known) or [name for name, server in known.items() if server.status != "disabled"]
     listed = await _loader(hub, wanted).load()
     return LoadResult(_outcome_at_hub(known[one.server_id], one) for one in listed.outcomes)
 
@@ -425,7 +425,7 @@ async def _call_at_hub(
 ) -> CallResult:
     """Call a tool of one of the hub's servers; a call that the hub did not make raises its reason."""
     known = await _servers(hub)
-    (name,) = _configured([server], known)
+    (name,) = chosen([server], known)
     try:
         with _as_a_caller():
             result = await _loader(hub, [name]).call(name, tool, args, on_progress=on_progress)
@@ -448,7 +448,7 @@ async def _find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit
     """What the hub's own search finds, as it tells it."""
     known = await _servers(hub)
     if server is not None:
-        _configured([server], known)
+        chosen([server], known)
     only = {"server": server} if server is not None else {}
     arguments = {"query": query, "limit": min(limit, MOST_FOUND), **only}
     address = f"{hub.url}/mcp?tools=find"
@@ -465,14 +465,6 @@ async def _find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit
 async def _servers(hub: RunningHub) -> dict[str, Server]:
     async with holdfast.control.ControlClient(hub) as control:
         return {server.id: server for server in (await control.servers()).servers}
-
-
-def _configured(names: Sequence[str], known: Mapping[str, Server]) -> list[str]:
-    """The names without repeats; an error if the hub does not have one, in the words of a load."""
-    if missing := [name for name in names if name not in known]:
-        listed = ", ".join(sorted(known)) or "none at all"
-        raise UnknownServer(f"no server named `{missing[0]}` is configured", hint=f"configured: {listed}")
-    return list(dict.fromkeys(names))
 
 
 @contextmanager

@@ -138,6 +138,7 @@ if TYPE_CHECKING:
         is_own_key as is_own_key,
         is_own_name as is_own_name,
         is_own_uri as is_own_uri,
+        near as near,
         nearest as nearest,
         uri_lead as uri_lead,
         without_own_keys as without_own_keys,

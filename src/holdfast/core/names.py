@@ -20,7 +20,7 @@ Case does not count: a model, and some clients, read ``Holdfast_Status`` as the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -49,6 +49,7 @@ __all__ = [
     "is_own_uri",
     "item_hashes",
     "name_leads",
+    "near",
     "nearest",
     "shortened_tails",
     "uri_lead",
@@ -247,6 +248,19 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> tuple[str, ...]:
     chosen = nsmallest(MOST_COMPARED, like, by_length)
     chosen += nsmallest(MOST_COMPARED - len(chosen), rest, by_length)
     return tuple(get_close_matches(name, chosen, n=most))
+
+
+MOST_NAMED = 10
+"""How many names a hint lists. A fleet may have hundreds of servers."""
+
+
+def near(name: str, known: Sequence[str], otherwise: str) -> str:
+    """A hint for an unknown name: the nearest known one, else some that exist; ``otherwise`` if there is none."""
+    by_lower = {one.lower(): one for one in known}
+    for found in nearest(name.lower(), by_lower, 1):
+        return f"did you mean `{by_lower[found]}`?"
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return f"known: {', '.join(known[:MOST_NAMED])}{more}" if known else otherwise
 
 
 def _difference(length: int, name: str) -> int:

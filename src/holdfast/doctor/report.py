@@ -22,7 +22,7 @@ from holdfast.config import ConfigReading, find_config, is_named, read_file
 from holdfast.control import running_hubs
 from holdfast.core import Redactor, telling_line
 from holdfast.doctor.codes import CODES, Code, Severity
-from holdfast.errors import ConfigError, ConfigNotFound, Problem, UntrustedConfig, UsageError
+from holdfast.errors import ConfigError, ConfigNotFound, Problem, UnknownServer, UntrustedConfig, UsageError
 
 __all__ = [
     "VERSION",
@@ -395,9 +395,8 @@ def check_names(names: Sequence[str], reading: ConfigReading) -> None:
     known = [definition.server.id for definition in reading.definitions]
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"configured: {', '.join(sorted(known)) or 'none'}"
-            raise UsageError(f"no server named `{name}` is configured", hint=hint)
+            unknown = UnknownServer.among(name, known)
+            raise UsageError(unknown.message, hint=unknown.hint)
 
 
 def code_named(text: str) -> Code:

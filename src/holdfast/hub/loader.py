@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +27,7 @@ from holdfast.config import (
     load_config,
     spec_from_connection,
 )
-from holdfast.core import Evidence, Redactor, TimedOut, Verdict, classify_evidence, command_line, delay, masked
+from holdfast.core import Evidence, Redactor, TimedOut, Verdict, classify_evidence, delay, masked, near
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
@@ -204,8 +203,7 @@ class Loader:
     def _chosen(self, names: Sequence[str]) -> list[ServerSpec]:
         known = self._config.servers
         if missing := [name for name in names if name not in known]:
-            names_known = ", ".join(sorted(known)) or "none at all"
-            raise UnknownServer(f"no server named `{missing[0]}` is configured", hint=f"configured: {names_known}")
+            raise UnknownServer.among(missing[0], known)
         if names:
             return [known[name] for name in dict.fromkeys(names)]
         return [server for server in known.values() if server.enabled]
@@ -321,12 +319,7 @@ class Loader:
         }
         if tool in infos:
             return infos[tool].input_schema
-        near = get_close_matches(tool, infos, n=3)
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else f"`{command_line('tools', server=spec.id)}` lists what it has"
-        )
+        hint = near(tool, list(infos), "it lists no tools")
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
 
 

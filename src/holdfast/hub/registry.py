@@ -176,8 +176,7 @@ class SlotRegistry:
         self.require_open()
         slot = self.slots.get(name)
         if slot is None:
-            known = ", ".join(sorted(self.slots)) or "none at all"
-            raise UnknownServer(f"no server named `{name}` is configured", hint=f"configured: {known}")
+            raise UnknownServer.among(name, self.slots)
         return slot
 
     def all_slots(self) -> list[Slot]:

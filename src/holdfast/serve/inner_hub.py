@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from holdfast.config import UNIX, Config, ServerSpec
-from holdfast.core import is_loopback, nearest
-from holdfast.errors import HoldfastError, Problem, UsageError
+from holdfast.core import is_loopback
+from holdfast.errors import HoldfastError, Problem, UnknownServer, UsageError
 from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig
 from holdfast.serve.program import config_in
@@ -68,9 +68,8 @@ def served_part(options: ServeConfig, config: Config, worker: WorkerTask | None 
     config = without_itself(options, config)
     if options.only:
         if unknown := [one for one in options.only if one not in config.servers]:
-            near = nearest(unknown[0], config.servers)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(config.servers) or 'none'}"
-            raise UsageError(f"--only names `{unknown[0]}`, which the file does not have", hint=hint)
+            error = UnknownServer.among(unknown[0], config.servers)
+            raise UsageError(f"--only: {error.message}", hint=error.hint)
         config = replace(config, servers={name: one for name, one in config.servers.items() if name in options.only})
     if worker is not None and not worker.runs_stdio:
         address = f"{UNIX}{worker.stdio}"
