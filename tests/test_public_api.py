@@ -88,6 +88,12 @@ def test_help_of_a_command_and_wrong_usage_do_not_import_a_client(arguments: tup
 
 
 @pytest.mark.requirement("PERF-5")
+def test_the_help_of_every_command_imports_no_models() -> None:
+    program = "from holdfast.cli.entry import COMMANDS, run\nfor name in COMMANDS: run([name, '--help'])"
+    assert not imported_by(program) & {*NETWORK, "pydantic"}
+
+
+@pytest.mark.requirement("PERF-5")
 @pytest.mark.parametrize("name", ["tools", "call a b"])
 def test_a_broken_configuration_is_told_without_importing_a_client(name: str, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text("{")

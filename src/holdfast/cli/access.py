@@ -21,15 +21,16 @@ import typer
 from rich.text import Text
 
 import holdfast.access
+import holdfast.config
 from holdfast.cli.command_options import AsJson, group_of_commands
 from holdfast.cli.output import counted, print_json, print_json_line, print_line, print_note
 from holdfast.cli.trust import load_trusted
-from holdfast.config import AccessRule, AccessSettings, AuditSettings, InvalidValue, parse_duration
 from holdfast.core import cut, plain
 from holdfast.errors import ConfigNotFound, UsageError
 
 if TYPE_CHECKING:
     from holdfast.access import AccessDecision, AccessItem, AuditRecord, Principal, Verified
+    from holdfast.config import AccessRule, AccessSettings
 
 __all__ = ["access_app", "audit_app"]
 
@@ -413,15 +414,15 @@ def _places(config: Path | None) -> tuple[Path, Path]:
     try:
         found = load_trusted(config)
     except ConfigNotFound:
-        return holdfast.access.audit_places(AuditSettings(), None, os.environ)
+        return holdfast.access.audit_places(holdfast.config.AuditSettings(), None, os.environ)
     return holdfast.access.audit_places(found.settings.audit, found.source, os.environ)
 
 
 def _moment_of(text: str) -> datetime:
     """The time that ``--since`` means."""
     try:
-        return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
-    except InvalidValue:
+        return datetime.now(UTC) - timedelta(seconds=holdfast.config.parse_duration(text))
+    except holdfast.config.InvalidValue:
         pass
     try:
         moment = datetime.fromisoformat(text)

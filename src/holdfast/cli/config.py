@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+import holdfast.config
 import holdfast.hub
 from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import (
@@ -35,22 +36,12 @@ from holdfast.cli.output import (
     working,
 )
 from holdfast.cli.trust import load_trusted
-from holdfast.config import (
-    Backups,
-    ClientFile,
-    ClientLocation,
-    Config,
-    FileEdit,
-    ServerSpec,
-    config_to_edit,
-    looks_secret,
-    parse_config,
-)
 from holdfast.core import Redactor, command_line, mask_url, plain
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 from holdfast.files import private_folder, replace_file
 
 if TYPE_CHECKING:
+    from holdfast.config import Config, FileEdit, ServerSpec
     from holdfast.types import MCPServerLoadOutcome
 
 __all__ = ["add", "list_servers", "remove"]
@@ -67,7 +58,7 @@ def plan_edit(
     file: Path, *, add: Mapping[str, object] | None = None, remove: Sequence[str] = (), replace: bool = False
 ) -> FileEdit:
     """Plan a change; raises if a name exists already, or does not exist."""
-    current = ClientFile.read_or_new(file)
+    current = holdfast.config.ClientFile.read_or_new(file)
     group = current.own_group
     there = current.servers(group)
     for name in add or {}:
@@ -76,9 +67,9 @@ def plan_edit(
     for name in remove:
         if name not in there:
             raise UnknownServer.among(name, there)
-    return FileEdit(
+    return holdfast.config.FileEdit(
         owner=_EDITOR,
-        place=ClientLocation(file=file, path=group, scope="user"),
+        place=holdfast.config.ClientLocation(file=file, path=group, scope="user"),
         before=current.text,
         after=current.edited(group, without=remove, with_=add),
         moved=(*(add or {}), *remove),
@@ -88,13 +79,13 @@ def plan_edit(
 
 def undo_last_edit(file: Path, *, as_json: bool) -> None:
     """Undo the last edit of a file, and name its servers. Later changes by others are never lost."""
-    backups = Backups(os.environ)
+    backups = holdfast.config.Backups(os.environ)
     for group in (("mcpServers",), ("servers",)):
-        backup = backups.latest(_EDITOR, ClientLocation(file=file, path=group, scope="user"))
+        backup = backups.latest(_EDITOR, holdfast.config.ClientLocation(file=file, path=group, scope="user"))
         if backup is None:
             continue
-        now, names = ClientFile.read(file), backup.moved
-        old = ClientFile(file, backup.before).servers(group)
+        now, names = holdfast.config.ClientFile.read(file), backup.moved
+        old = holdfast.config.ClientFile(file, backup.before).servers(group)
         after = backup.before
         if not backup.is_untouched(now.text):
             gone = [name for name in names if name not in old]
@@ -136,7 +127,7 @@ class _Secrets:
 
     def in_header(self, name: str, value: str) -> str:
         """The value of a header, with its secret part replaced."""
-        if "${" in value or not looks_secret(name):
+        if "${" in value or not holdfast.config.looks_secret(name):
             return value
         scheme, space, secret = value.rpartition(" ")
         variable = re.sub(r"[^A-Za-z0-9]+", "_", f"{self.server}_token").upper()
@@ -184,7 +175,7 @@ def add(
 
     Exit code 0: the server is added and works. 1: it is added and does not work yet. 2: nothing was changed.
     """
-    chosen = config_to_edit(file, os.environ)
+    chosen = holdfast.config.config_to_edit(file, os.environ)
     if undo:
         undo_last_edit(chosen, as_json=as_json)
         return
@@ -202,7 +193,7 @@ def add(
         replace_file(stored, "".join(f"{key}={json.dumps(value)}\n" for key, value in secrets.values.items()))
     config = _checked(edit, name, secrets)
     if not dry_run:
-        edit.perform(Backups(os.environ))
+        edit.perform(holdfast.config.Backups(os.environ))
     try:
         outcome = _try(config, name) if check and not dry_run else None
     except KeyboardInterrupt:
@@ -262,7 +253,7 @@ def _variable(text: str, secrets: _Secrets) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         return name, secrets.reference(name, None)
-    if "${" in value or not looks_secret(name):
+    if "${" in value or not holdfast.config.looks_secret(name):
         return name, value
     return name, secrets.reference(name, value)
 
@@ -279,7 +270,7 @@ def _checked(edit: FileEdit, name: str, secrets: _Secrets) -> Config:
     environ = {**os.environ, **secrets.values}
     for variable in re.findall(r"\$\{env:(\w+)\}", edit.after):
         environ.setdefault(variable, "")
-    config = parse_config(edit.after, file=edit.place.file, environ=environ)
+    config = holdfast.config.parse_config(edit.after, file=edit.place.file, environ=environ)
     server = config.servers[name]
     if server.problems:
         raise ConfigError(server.problems)
@@ -361,7 +352,7 @@ def remove(
 
     Exit code 0: removed. 1: the file has no such server.
     """
-    chosen = config_to_edit(file, os.environ)
+    chosen = holdfast.config.config_to_edit(file, os.environ)
     if undo:
         undo_last_edit(chosen, as_json=as_json)
         return
@@ -369,7 +360,7 @@ def remove(
         raise UsageError("name the servers to remove", hint=f"`{command_line('list')}` shows them")
     edit = plan_edit(chosen, remove=list(dict.fromkeys(names)))
     if not dry_run:
-        edit.perform(Backups(os.environ))
+        edit.perform(holdfast.config.Backups(os.environ))
     if as_json:
         print_json({"file": str(chosen), "written": not dry_run, "removed": list(edit.moved)})
         return

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+import holdfast.config
 import holdfast.doctor
 import holdfast.front
 import holdfast.serve
@@ -33,27 +34,12 @@ from holdfast.cli.output import (
     working,
 )
 from holdfast.cli.trust import with_trust
-from holdfast.config import ConfigReading, find_config, state_folder
 from holdfast.core import command_line, plain
-from holdfast.doctor import (
-    CODES,
-    Code,
-    Finding,
-    Health,
-    Repaired,
-    Report,
-    ServerReport,
-    Severity,
-    SharedCause,
-    check_names,
-    code_named,
-    own_findings,
-    read_or_report,
-)
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.doctor import EditPlan
+    from holdfast.config import ConfigReading
+    from holdfast.doctor import Code, EditPlan, Finding, Health, Repaired, Report, ServerReport, Severity, SharedCause
     from holdfast.wire import HubTls
 
 __all__ = ["doctor", "print_report"]
@@ -132,7 +118,7 @@ def doctor(
 def _hub_tls(file: Path | None) -> HubTls | None:
     """What proves to another hub that this is one of its fleet, if its session key is known here; doctor makes none."""
     if file is None and not os.environ.get("HOLDFAST_SESSION_KEY"):
-        file = state_folder(os.environ) / "session.key"
+        file = holdfast.config.state_folder(os.environ) / "session.key"
         if not file.exists():
             return None
 
@@ -148,14 +134,14 @@ def _hub_tls(file: Path | None) -> HubTls | None:
 def _report(
     config: Path | None, names: list[str], seconds: float | None, hub_tls: HubTls | None, *, fix: bool
 ) -> Report:
-    read = with_trust(lambda: read_or_report(config))
-    if not isinstance(read, ConfigReading):
+    read = with_trust(lambda: holdfast.doctor.read_or_report(config))
+    if not isinstance(read, holdfast.config.ConfigReading):
         if names and read.file is None:
             raise UsageError(
                 f"no server named `{names[0]}` is configured: no configuration was found", hint=_where(read)
             )
         return read
-    check_names(names, read)
+    holdfast.doctor.check_names(names, read)
     read = _without_itself(read)
     return anyio.run(partial(_examine, hub_tls=hub_tls), read, names, seconds, fix)
 
@@ -205,7 +191,7 @@ def _show_diff(plan: EditPlan) -> None:
 
 
 def _undo(config: Path | None) -> None:
-    file = find_config(config, environ=os.environ, cwd=Path.cwd())
+    file = holdfast.config.find_config(config, environ=os.environ, cwd=Path.cwd())
     holdfast.doctor.undo_edits(file)
     print_line(f"{file} is as it was before the last `doctor --fix`")
 
@@ -227,11 +213,9 @@ async def _examine(
 
 def _explain(codes: list[str]) -> None:
     if not codes:
-        raise UsageError(
-            "no code given",
-            hint=f"for example `{command_line('doctor', 'explain', 'HF-REFUSED')}`; codes: {', '.join(CODES)}",
-        )
-    for code in [code_named(code) for code in codes]:
+        example = command_line("doctor", "explain", "HF-REFUSED")
+        raise UsageError("no code given", hint=f"for example `{example}`; codes: {', '.join(holdfast.doctor.CODES)}")
+    for code in [holdfast.doctor.code_named(code) for code in codes]:
         print_code(code)
 
 
@@ -272,7 +256,7 @@ _LABEL_WIDTH = 9
 
 def print_report(report: Report) -> None:
     """Print the whole report on stdout."""
-    page = _Page(data_console(), own_findings(report.servers))
+    page = _Page(data_console(), holdfast.doctor.own_findings(report.servers))
     page.heading(report)
     width = max((len(server.id) for server in report.servers), default=0)
     ranked = sorted(report.servers, key=lambda server: _ORDER.index(server.health))

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+import holdfast.config
 import holdfast.gateway
+import holdfast.serve
 from holdfast.cli.command_options import ConfigFile, group_of_commands, seconds_in, with_options_of
 from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
-from holdfast.config import targets_of
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import NotPrivate, read_secret, require_private
 from holdfast.gateway import (
@@ -39,7 +40,6 @@ from holdfast.gateway import (
     check_address,
     family_of,
 )
-from holdfast.serve import log_faults_in_lines
 
 if TYPE_CHECKING:
     from holdfast.gateway import Bridge, BridgePlan, TargetSource
@@ -288,7 +288,7 @@ async def _once(worker: Bridge) -> int:
 
 
 async def _serve(worker: Bridge, address: str) -> int:
-    log_faults_in_lines()
+    holdfast.serve.log_faults_in_lines()
     host, _, port = address.rpartition(":")
     async with holdfast.gateway.serving(holdfast.gateway.health_app(worker.health), host.strip("[]"), int(port)) as url:
         _say(f"health at {url}/healthz, metrics at {url}/metrics")
@@ -334,7 +334,7 @@ def render(
     """Print the configuration as YAML, with a route for each server of an mcp.json that has a URL."""
     release = options.release()
     ext_auth = options.ext_auth()
-    targets = targets_of(load_trusted(config))
+    targets = holdfast.config.targets_of(load_trusted(config))
     for line in (*(f"no route for `{name}`: {why}" for name, why in targets.left_out.items()), *targets.notes):
         warn(line)
     wanted = Gateway(

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import typer
 
+import holdfast.serve
 from holdfast.cli.command_options import with_options_of
 from holdfast.cli.output import print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, user_folders
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound
-from holdfast.serve import (
-    JoinOptions,
-    ServeConfig,
-    WorkerLink,
-    join_hub,
-    runs_in_background,
-    start_serving,
-)
+from holdfast.serve import JoinOptions, ServeConfig, WorkerLink, join_hub, runs_in_background
 
 __all__ = ["serve"]
 
@@ -54,7 +48,7 @@ def serve(asked: ServeConfig) -> None:
     if (joins := JoinOptions.read(sys.argv[2:], os.environ)) is not None and asked.stdio and worker is None:
         raise typer.Exit(join_hub(joins))
     is_demo = asked.demo or (worker is not None and bool(worker.task.demo))
-    if code := start_serving(asked, None if is_demo else _load(asked.config), worker):
+    if code := holdfast.serve.start_serving(asked, None if is_demo else _load(asked.config), worker):
         raise typer.Exit(code)
 
 

@@ -1,7 +1,7 @@
 """``holdfast status``, ``reconnect``, ``enable``, ``disable`` and ``logs``: the servers of a running hub.
 
-What each prints is in ``status_view``; ``status --watch`` is in ``status_watch``. The client of the control API is
-named by its package: its models are slow to import, and help needs none of them.
+What each prints is in ``status_view``; ``status --watch`` is in ``status_watch``. What has models is named by
+its package, here and in the other commands: models are slow to import, and help needs none of them (PERF-5).
 """
 
 from __future__ import annotations

@@ -26,12 +26,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import anyio
 import typer
 
+import holdfast.config
 from holdfast.cli.command_options import AsJson, Yes
 from holdfast.cli.logins import log_in_to
 from holdfast.cli.output import (
@@ -53,30 +54,14 @@ from holdfast.cli.service import (
     service_is_installed,
 )
 from holdfast.cli.trust import load_servers
-from holdfast.config import (
-    CLIENTS,
-    Backups,
-    ClientPaths,
-    ImportPlan,
-    ImportRow,
-    KnownClient,
-    PointingPlan,
-    Scope,
-    UndoPlan,
-    client_named,
-    config_to_edit,
-    load_config,
-    plan_import,
-    plan_pointing,
-    plan_undoing,
-    state_folder,
-    still_pointed,
-    user_folders,
-)
+from holdfast.config import CLIENTS
 from holdfast.core import Redactor, command_line, is_loopback, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
 from holdfast.files import private_folder, replace_file
 from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_command, read_token
+
+if TYPE_CHECKING:
+    from holdfast.config import ClientPaths, ImportPlan, ImportRow, KnownClient, PointingPlan, Scope, UndoPlan
 
 __all__ = ["import_", "setup", "uninstall"]
 
@@ -112,13 +97,15 @@ def import_(
     """
     if apply and undo:
         raise UsageError("--apply and --undo exclude each other", hint="use one of them")
-    around = ClientPaths(environ=os.environ, project=Path.cwd())
+    around = holdfast.config.ClientPaths(environ=os.environ, project=Path.cwd())
     chosen = _chosen(clients or [])
     if undo:
         raise typer.Exit(_undo(chosen or list(CLIENTS.values()), around, dry_run=dry_run, as_json=as_json))
-    destination = config_to_edit(config, os.environ)
+    destination = holdfast.config.config_to_edit(config, os.environ)
     scopes: tuple[Scope, ...] = ("user", "project") if project else ("user",)
-    plan = plan_import(chosen or CLIENTS.values(), around, destination=destination, scopes=scopes, rename=rename)
+    plan = holdfast.config.plan_import(
+        chosen or CLIENTS.values(), around, destination=destination, scopes=scopes, rename=rename
+    )
     if not chosen:
         _overview(plan, apply=apply, as_json=as_json)
         return
@@ -152,7 +139,7 @@ def _offer_service(config: Path, url: str, *, ask: bool) -> None:
 def _chosen(names: list[str]) -> list[KnownClient]:
     if "all" in names:
         return list(CLIENTS.values())
-    return [client_named(name) for name in dict.fromkeys(names)]
+    return [holdfast.config.client_named(name) for name in dict.fromkeys(names)]
 
 
 def _overview(plan: ImportPlan, *, apply: bool, as_json: bool) -> None:
@@ -168,9 +155,9 @@ def _point(
     plan: ImportPlan, url: str, stdio: bool, *, ask: bool, dry_run: bool, quiet: bool
 ) -> Iterator[tuple[PointingPlan, Path | None]]:
     command = (*own_command(), "serve", "--stdio", "--config", str(plan.destination))
-    backups = Backups(os.environ)
+    backups = holdfast.config.Backups(os.environ)
     token = _hub_token() if url == DEFAULT_URL and not stdio else ""
-    for pointing in plan_pointing(plan, url=url, command=command, stdio=stdio, token=token):
+    for pointing in holdfast.config.plan_pointing(plan, url=url, command=command, stdio=stdio, token=token):
         if not quiet:
             print_diff(pointing.diff(), pointing.secrets)
         if dry_run:
@@ -186,9 +173,9 @@ def _hub_token() -> str:
 
 
 def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_json: bool) -> int:
-    backups = Backups(os.environ)
+    backups = holdfast.config.Backups(os.environ)
     done = []
-    for undoing in plan_undoing(clients, around, backups):
+    for undoing in holdfast.config.plan_undoing(clients, around, backups):
         if not dry_run:
             undoing.perform(backups)
         done.append(undoing)
@@ -375,9 +362,9 @@ def setup(
 
     Exit code 0: every server works. 1: something is left to do; it says what.
     """
-    around = ClientPaths(environ=os.environ, project=Path.cwd())
-    destination = config_to_edit(config, os.environ)
-    plan = plan_import(CLIENTS.values(), around, destination=destination, scopes=("user",))
+    around = holdfast.config.ClientPaths(environ=os.environ, project=Path.cwd())
+    destination = holdfast.config.config_to_edit(config, os.environ)
+    plan = holdfast.config.plan_import(CLIENTS.values(), around, destination=destination, scopes=("user",))
     _tell_plan(plan, quiet=as_json)
     if not plan.rows and not destination.exists():
         raise HoldfastError(
@@ -422,7 +409,9 @@ def _tell_plan(plan: ImportPlan, *, quiet: bool) -> None:
     print_line(("2. What will change", "bold"))
     new = [row.renamed or row.entry.name for row in plan.rows if row.outcome in ("new", "renamed")]
     print_line(f"  {plan.destination} gets {counted(len(new), 'server')}: {', '.join(map(plain, new)) or 'none'}")
-    for pointing in plan_pointing(plan, url="(the hub)", command=("holdfast", "serve", "--stdio"), stdio=False):
+    for pointing in holdfast.config.plan_pointing(
+        plan, url="(the hub)", command=("holdfast", "serve", "--stdio"), stdio=False
+    ):
         moved = ", ".join(map(plain, pointing.moved)) or "no server"
         print_line(f"  {pointing.place.file} gets the hub instead of {moved}; a backup is kept")
     print_line("  the hub runs in the background from now on, where systemd or launchd can do that")
@@ -438,7 +427,7 @@ def _ask(question: str, *, as_json: bool, hint: str) -> None:
 
 
 def _record() -> Path:
-    return state_folder(os.environ) / "setup.json"
+    return holdfast.config.state_folder(os.environ) / "setup.json"
 
 
 def _remember(config: Path, before: str | None) -> None:
@@ -510,7 +499,7 @@ def _logins(rows: list[Row], config: Path, wait: float) -> list[Row]:
     for server in wanted:
         if typer.confirm(f"Log in to {server} now?", default=True, err=True):
             try:
-                log_in_to(load_config(config), server)
+                log_in_to(holdfast.config.load_config(config), server)
                 done.append(server)
             except HoldfastError as exc:
                 print_error(exc.message, exc.hint)
@@ -570,16 +559,21 @@ def _undo_all() -> tuple[list[str], list[str]]:
     """What was done, and what could not be."""
     done: list[str] = []
     problems: list[str] = []
-    around, backups = ClientPaths(environ=os.environ, project=Path.cwd()), Backups(os.environ)
+    around, backups = (
+        holdfast.config.ClientPaths(environ=os.environ, project=Path.cwd()),
+        holdfast.config.Backups(os.environ),
+    )
     for client in CLIENTS.values():
         try:
-            while undoings := list(plan_undoing([client], around, backups)):  # one edit of each file at a time
+            while undoings := list(
+                holdfast.config.plan_undoing([client], around, backups)
+            ):  # one edit of each file at a time
                 undoings[0].perform(backups)
                 how = "as it was" if undoings[0].exact else "with its servers back; later changes stay"
                 done.append(f"{undoings[0].backup.place.file} is {how}")
         except HoldfastError as exc:
             problems.append(f"{client.title}: {exc.message}")
-    for title, file in still_pointed(around):
+    for title, file in holdfast.config.still_pointed(around):
         problems.append(f"{title} still uses the hub, and no backup is there: remove `holdfast` from {file}")
     parts: tuple[Callable[[], list[str]], ...] = (
         lambda: [f"removed {file}" for file in remove_service()],
@@ -615,11 +609,11 @@ def _restore_config() -> list[str]:
 
 def _what_stays() -> dict[str, str]:
     """What stays, and where."""
-    folder = next(user_folders(os.environ))
+    folder = next(holdfast.config.user_folders(os.environ))
     found = {
         "your servers": folder / "mcp.json",
         "variables and secrets": folder / "secrets",
-        "state: catalogs, approvals, logs, logins without a keyring": state_folder(os.environ),
+        "state: catalogs, approvals, logs, logins without a keyring": holdfast.config.state_folder(os.environ),
     }
     left = {}
     for what, path in found.items():

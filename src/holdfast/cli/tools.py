@@ -21,6 +21,7 @@ import anyio
 import typer
 from rich.text import Text
 
+import holdfast.config
 import holdfast.control
 import holdfast.hub
 import holdfast.serve
@@ -39,12 +40,12 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.running_hub import chosen, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.config import Config, config_from_mapping
 from holdfast.core import classify_evidence, command_line, plain
 from holdfast.errors import CallFailed, HoldfastError, UnknownServer, UnknownTool, UsageError
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
 
 if TYPE_CHECKING:
+    from holdfast.config import Config
     from holdfast.control import RunningHub, Server
     from holdfast.hub import Loader
     from holdfast.types import FoundTool
@@ -499,7 +500,7 @@ def _as_config(addresses: Mapping[str, str]) -> Config:
     headers = {"headers": {"Authorization": f"Bearer {token}"}} if token else {"oauth": False}
     servers = {name: {"type": "http", "url": url, **headers} for name, url in addresses.items()}
     limits = {"call": {"timeout": LONGEST_CALL, "hardTimeout": LONGEST_CALL}}
-    return config_from_mapping({"mcpServers": servers, "holdfast": limits})
+    return holdfast.config.config_from_mapping({"mcpServers": servers, "holdfast": limits})
 
 
 def _token() -> str:
