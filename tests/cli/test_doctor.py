@@ -304,13 +304,6 @@ def test_the_schema_that_is_checked_in_is_fresh() -> None:
     Draft202012Validator.check_schema(report_schema())
 
 
-def test_the_checks_are_listed_with_what_they_find(clinic: Clinic) -> None:
-    ran = clinic.run("--list-checks")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "  port       whether its port, or the proxy's, accepts a connection (after name)" in ran.stdout
-    assert "HF-REFUSED" in ran.stdout
-
-
 @pytest.mark.requirement("DOC-8")
 @pytest.mark.parametrize("written", ["HF-REFUSED", "refused"])
 def test_a_code_is_explained(clinic: Clinic, written: str) -> None:

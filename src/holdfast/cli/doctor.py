@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 import anyio
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 import holdfast.config
@@ -72,7 +71,6 @@ def doctor(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix, do not ask on a terminal")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the mcp.json as it was before the last --fix")] = False,
-    list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks without running them")] = False,
     session_key_file: Annotated[
         Path | None,
         typer.Option(
@@ -92,9 +90,6 @@ def doctor(
     Exit code 0: nothing failed, or nothing is configured. 1: something failed. 2: wrong usage, such as the name of
     a server that is not configured.
     """
-    if list_checks:
-        _list_checks()
-        return
     if names and names[0] == EXPLAIN:
         _explain(names[1:])
         return
@@ -217,23 +212,6 @@ def _explain(codes: list[str]) -> None:
         raise UsageError("no code given", hint=f"for example `{example}`; codes: {', '.join(holdfast.doctor.CODES)}")
     for code in [holdfast.doctor.code_named(code) for code in codes]:
         print_code(code)
-
-
-def _list_checks() -> None:
-    console = data_console()
-    print_line("For each server:")
-    for check in holdfast.doctor.CHECKS:
-        after = f" (after {', '.join(check.needs)})" if check.needs else ""
-        print_line(f"  {check.id:<11}{check.looks_at}{after}")
-        _list_codes(console, check.finds)
-    print_line("Once for each run:")
-    for whole in holdfast.doctor.GLOBAL_CHECKS:
-        print_line(f"  {whole.id:<11}{whole.looks_at}")
-        _list_codes(console, whole.finds)
-
-
-def _list_codes(console: Console, codes: tuple[str, ...]) -> None:
-    console.print(Padding(Text(" ".join(codes), style="dim"), (0, 0, 0, 13)))
 
 
 WIDEST = 100

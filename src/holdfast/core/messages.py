@@ -70,7 +70,7 @@ _TAKES_CONFIG = frozenset(
 )
 """The commands with ``--config``. That of ``import`` means the file to write."""
 
-_NEEDS_NO_CONFIG = frozenset({("doctor", "explain"), ("doctor", "--list-checks"), ("serve", "--demo")})
+_NEEDS_NO_CONFIG = frozenset({("doctor", "explain"), ("serve", "--demo")})
 
 _current = Invocation()
 

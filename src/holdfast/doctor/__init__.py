@@ -12,7 +12,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.doctor.codes import CODES as CODES, Code as Code, Severity as Severity
-    from holdfast.doctor.examine import CHECKS as CHECKS, GLOBAL_CHECKS as GLOBAL_CHECKS, Doctor as Doctor
+    from holdfast.doctor.examine import Doctor as Doctor
     from holdfast.doctor.repair import EditPlan as EditPlan, plan_edits as plan_edits, undo_edits as undo_edits
     from holdfast.doctor.report import (
         Edit as Edit,

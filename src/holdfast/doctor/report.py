@@ -191,7 +191,7 @@ CheckStatus: TypeAlias = Literal["passed", "warned", "failed", "skipped"]
 class CheckResult(ReportModel):
     """The result of one check."""
 
-    check: str = Field(description="The check's id; `holdfast doctor --list-checks` lists them")
+    check: str = Field(description="The check's id")
     status: CheckStatus
     seen: str = Field(default="", description="What the check saw, in short; for a skipped check, the reason")
     findings: tuple[Finding, ...] = ()
