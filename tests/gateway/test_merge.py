@@ -123,17 +123,17 @@ def test_the_bootstrap_itself_is_not_changed() -> None:
     assert json.dumps(theirs) == before
 
 
-def test_routes_go_to_the_listener_that_is_named() -> None:
-    theirs = {"binds": [{"port": 1, "listeners": [{"name": "x"}, {"name": "y", "routes": None}]}]}
-    _, document = merged(theirs, A, rules=Rules(release=RULES.release, ext_auth=AUTH, listener="y"))
-    assert [len(one.get("routes") or []) for one in document["binds"][0]["listeners"]] == [0, 1]
+def test_routes_go_to_the_first_http_listener() -> None:
+    listeners = [{"name": "raw", "protocol": "TCP"}, {"name": "x", "routes": None}, {"name": "y"}]
+    _, document = merged({"binds": [{"port": 1, "listeners": listeners}]}, A)
+    assert [len(one.get("routes") or []) for one in document["binds"][0]["listeners"]] == [0, 1, 0]
 
 
 def test_a_bootstrap_without_a_listener_for_the_routes_is_refused_with_those_it_has() -> None:
-    theirs = {"binds": [{"port": 1, "listeners": [{"name": "raw", "protocol": "TCP"}, {"name": "x"}]}]}
-    with pytest.raises(ConfigError, match="no HTTP listener named `y`") as refused:
-        merged(theirs, A, rules=Rules(release=RULES.release, ext_auth=AUTH, listener="y"))
-    assert refused.value.hint == "its listeners: x"
+    theirs = {"binds": [{"port": 1, "listeners": [{"name": "raw", "protocol": "TCP"}]}]}
+    with pytest.raises(ConfigError, match="no HTTP listener") as refused:
+        merged(theirs, A)
+    assert refused.value.hint == "its listeners: raw"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,11 @@ def bridge(
     ] = False,
     bootstrap: Annotated[
         Path | None,
-        typer.Option("--bootstrap", metavar="FILE", help="A gateway config to add the routes to; its own routes win"),
+        typer.Option(
+            "--bootstrap",
+            metavar="FILE",
+            help="A gateway config whose first HTTP listener gets the routes; its own win",
+        ),
     ] = None,
     session_key_file: Annotated[
         Path | None,
@@ -179,9 +183,6 @@ def bridge(
             "--session-key-file", metavar="FILE", help="64 hex digits: the gateway encrypts its session ids with them"
         ),
     ] = None,
-    listener: Annotated[
-        str, typer.Option("--listener", metavar="NAME", help="The listener of the bootstrap that gets the routes")
-    ] = "",
     watch: Annotated[
         bool, typer.Option("--watch/--no-watch", help="Check at the admin address that the gateway runs the config")
     ] = True,
@@ -212,7 +213,7 @@ def bridge(
     schema = holdfast.gateway.find_schema(release, options.schema)
     plan = holdfast.gateway.BridgePlan(
         output=output.absolute(),
-        rules=holdfast.gateway.Rules(release=release, ext_auth=ext_auth, listener=listener, schema=schema),
+        rules=holdfast.gateway.Rules(release=release, ext_auth=ext_auth, schema=schema),
         bootstrap=lambda: _bootstrap(bootstrap or base, release, key),
         bootstrap_file=bootstrap,
         allow_empty=allow_empty,

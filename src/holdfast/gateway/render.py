@@ -338,8 +338,6 @@ class Rules:
 
     release: Release
     ext_auth: ExtAuth | None = None
-    listener: str = ""
-    """The listener that gets the routes; the first HTTP listener if empty."""
     schema: Schema | None = None
 
 
@@ -427,7 +425,7 @@ def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, sou
         message = "the bootstrap config uses authorization, and the routes of the targets have none"
         hint = "name the authorization service: --ext-auth-host HOST:PORT"
         raise ConfigError([Problem(message=message, hint=hint, file=source)])
-    listener = _listener(document, rules.listener, source)
+    listener = _first_listener(document, source)
     there = list(_dicts(listener.get("routes")))
     names, paths = {one.get("name") for one in there}, {path for one in there for path in _paths(one)}
     made = {target.id: route(target, rules.ext_auth, rules.release.family) for target in targets}
@@ -438,14 +436,13 @@ def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, sou
     return shadowed
 
 
-def _listener(document: Document, name: str, source: Path | None) -> Document:
-    listeners = [one for one in _listeners(document) if one.get("protocol", "HTTP") in ("HTTP", "HTTPS")]
-    chosen = [listener for listener in listeners if not name or listener.get("name") == name]
-    if chosen:
-        return chosen[0]
-    wanted = f"no HTTP listener named `{name}`" if name else "no HTTP listener"
-    hint = "its listeners: " + (", ".join(str(one.get("name", "(unnamed)")) for one in listeners) or "none")
-    raise ConfigError([Problem(message=f"the bootstrap config has {wanted}", hint=hint, file=source)])
+def _first_listener(document: Document, source: Path | None) -> Document:
+    """The first HTTP listener, which gets the routes."""
+    for one in _listeners(document):
+        if one.get("protocol", "HTTP") in ("HTTP", "HTTPS"):
+            return one
+    hint = "its listeners: " + (", ".join(str(one.get("name", "(unnamed)")) for one in _listeners(document)) or "none")
+    raise ConfigError([Problem(message="the bootstrap config has no HTTP listener", hint=hint, file=source)])
 
 
 def _listeners(document: Document) -> Iterator[Document]:
