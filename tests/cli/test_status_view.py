@@ -14,7 +14,6 @@ from holdfast.cli.status_view import (
     left,
     needs_attention,
     span,
-    spark,
     table,
     tally,
     worst_last,
@@ -70,15 +69,6 @@ def test_a_picture_is_as_high_as_the_screen_and_no_wider(
     lines = frame(watched, WatchState(in_full=in_full), Page(width=width), height, 101.0)
     assert len(lines) == height
     assert all(line.cell_len <= width and "\n" not in line.plain for line in lines)
-
-
-@given(st.lists(st.integers(0, 10**9), max_size=30), st.integers(1, 40), st.booleans())
-def test_a_spark_is_as_wide_as_asked_for_and_empty_only_where_nothing_happened(
-    numbers: list[int], width: int, ascii_only: bool
-) -> None:
-    line = spark(numbers, width, ascii_only=ascii_only)
-    assert len(line) == width
-    assert [sign != " " for sign in line[::-1]][: len(numbers)] == [number > 0 for number in numbers[::-1]][:width]
 
 
 def test_the_worst_come_last_and_the_same_are_in_order_of_their_names() -> None:

@@ -44,7 +44,6 @@ __all__ = [
     "one_line",
     "rank",
     "span",
-    "spark",
     "state_words",
     "step",
     "table",
@@ -75,9 +74,6 @@ MARKS: dict[Status, tuple[str, str]] = {
     "permanent": ("✗", "x"),
 }
 """A mark for each status, so that colour is not needed. The second is for ASCII terminals."""
-
-BLOCKS = ("▁▂▃▄▅▆▇█", "._-=+*%#")
-"""The heights of a sparkline. The second row is for ASCII terminals."""
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -138,15 +134,6 @@ def breaker_words(breaker: BreakerView) -> str:
     return breaker.state.replace("_", " ")
 
 
-def spark(numbers: Sequence[int], width: int, *, ascii_only: bool, most: int | None = None) -> str:
-    """The last ``width`` numbers as a sparkline; zero is a gap."""
-    blocks = BLOCKS[ascii_only]
-    shown = numbers[-width:]
-    top = most or max(shown, default=0)
-    line = "".join(blocks[min(-(-number * len(blocks) // top), len(blocks)) - 1] if number else " " for number in shown)
-    return line.rjust(width)
-
-
 def advice(server: Server, page: Page, *, wrap_command: bool = False) -> list[Text]:
     """The summary, the action, and the command for it."""
     lines = page.block("  ", one_line(server.summary))
@@ -197,9 +184,6 @@ def tally(servers: Sequence[Server]) -> str:
 
 LONGEST_NAME = 24
 """The widest name in the table. A longer name is cut, so that the reason has space."""
-
-SPARK_CELLS = 20
-"""The steps of activity in the table."""
 
 BREAKER_AT = 120
 """The least width with a breaker column. Narrower tables show only a breaker that is not closed."""
@@ -472,20 +456,6 @@ def _state(server: Server, _now: float, page: Page) -> str:
     return f"{mark(server.status, ascii_only=page.ascii_only)} {state_words(server)}"
 
 
-def _calls(server: Server, _now: float, page: Page) -> str:
-    calls = server.activity.calls if server.activity is not None else ()
-    return spark(calls, SPARK_CELLS, ascii_only=page.ascii_only)
-
-
-def _errors(server: Server, _now: float, page: Page) -> str:
-    """Drawn to the scale of the calls, so that the two can be compared."""
-    activity = server.activity
-    if activity is None:
-        return ""
-    most = max((*activity.calls[-SPARK_CELLS:], *activity.errors[-SPARK_CELLS:]), default=0)
-    return spark(activity.errors, SPARK_CELLS, ascii_only=page.ascii_only, most=most)
-
-
 WHY = Cell(text="WHY", style="bold")
 """The title of the last column, which has the rest of the line."""
 
@@ -530,8 +500,6 @@ _COLUMNS = (
         right=True,
         at_width=100,
     ),
-    _Column(title="CALLS LATELY", text=_calls, style=lambda _: "cyan", right=True, at_width=160),
-    _Column(title="FAILED LATELY", text=_errors, style=lambda _: "red", right=True, at_width=185),
 )
 
 
@@ -542,14 +510,11 @@ def _less(seconds: float | None, gone: float) -> float | None:
 LABEL = 13
 """The width of the labels."""
 
-LONGEST_SPARK = 24
-"""The most steps of activity that are drawn, so that the text after them fits into 80 columns."""
-
 
 def card(server: Server, now: float, page: Page, *, wrap_command: bool = False) -> list[Text]:
     """All details of a server. Its timeline comes last, the latest step at the end."""
     lines = [page.fit(_title(server, now, page)), *advice(server, page, wrap_command=wrap_command)]
-    facts = [*_facts(server, page), *(("", step(change)) for change in server.timeline)]
+    facts = [*_facts(server), *(("", step(change)) for change in server.timeline)]
     labels = _labelled_timeline(facts, len(server.timeline))
     for label, value in labels:
         lines += page.block(Text(f"  {label}".ljust(LABEL), style="dim"), value)
@@ -579,7 +544,7 @@ def _labelled_timeline(facts: list[tuple[str, str]], steps: int) -> list[tuple[s
     return facts
 
 
-def _facts(server: Server, page: Page) -> Iterable[tuple[str, str]]:
+def _facts(server: Server) -> Iterable[tuple[str, str]]:
     yield "server", f"{server.transport or 'unreadable'}  {one_line(server.target)}".rstrip()
     yield "offers", _offers(server)
     if server.held:
@@ -591,7 +556,7 @@ def _facts(server: Server, page: Page) -> Iterable[tuple[str, str]]:
         yield "tried by", f"replica {one_line(server.probed_by)}"
     yield "calls", _call_counts(server)
     if server.activity is not None:
-        yield "lately", _lately(server.activity, page)
+        yield "lately", _lately(server.activity)
     if server.last_error is not None:
         yield "last error", f"{clock(server.last_error.at)}  {one_line(server.last_error.text)}"
 
@@ -617,10 +582,8 @@ def _call_counts(server: Server) -> str:
     return words + (f"; reconnected {counted(server.reconnects_total, 'time')}" if server.reconnects_total else "")
 
 
-def _lately(activity: Activity, page: Page) -> str:
-    steps = max(1, min(len(activity.calls), LONGEST_SPARK, page.width - LABEL - 2))
+def _lately(activity: Activity) -> str:
     words = f"{counted(sum(activity.calls), 'call')}, {sum(activity.errors)} failed"
     times = [time for time in activity.milliseconds if time is not None]
     median = f", {times[-1]:.3g} ms" if times else ""
-    line = spark(activity.calls, steps, ascii_only=page.ascii_only)
-    return f"[{line}] {words} in {span(len(activity.calls) * activity.step)}{median}"
+    return f"{words} in {span(len(activity.calls) * activity.step)}{median}"
