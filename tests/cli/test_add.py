@@ -189,13 +189,6 @@ def test_a_name_that_exists_is_replaced_only_if_asked_for(inside: Inside, own: P
     assert servers(own) == {"one": {"command": "second"}}
 
 
-def test_a_dry_run_shows_the_change_and_makes_none(inside: Inside, own: Path) -> None:
-    ran = inside("add", "one", "--dry-run", "--env", f"API_KEY={SECRET}", "--", "x")
-    assert '+      "command": "x",' in ran.out
-    assert SECRET not in ran.out + ran.err
-    assert not own.exists()
-
-
 def test_removing_what_is_not_there_names_what_is(inside: Inside, tmp_path: Path) -> None:
     file = tmp_path / "team.json"
     file.write_text(WITH_COMMENTS)

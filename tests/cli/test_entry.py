@@ -100,7 +100,7 @@ JSON = {
     "trust": ("trust", "--list"),
     "list": ("list",),
     "add": ("add", "new", "--no-check"),
-    "remove": ("remove", "one", "--dry-run", "--file", "mcp.json"),
+    "remove": ("remove", "one", "--file", "mcp.json"),
     "service install": ("service", "install", "--dry-run"),
     "service uninstall": ("service", "uninstall"),
     "service status": ("service", "status"),

@@ -52,7 +52,7 @@ def test_every_option_of_serve_is_in_a_group() -> None:
 
 
 def test_what_follows_two_dashes_is_not_ours(inside: Inside) -> None:
-    ran = inside("add", "x", "--dry-run", "--no-check", "--", "some-server", "-h", "-q")
+    ran = inside("add", "x", "--json", "--no-check", "--", "some-server", "-h", "-q")
     assert (ran.code, '"-h"' in ran.out, '"-q"' in ran.out) == (0, True, True)
 
 

@@ -1,6 +1,6 @@
 """``holdfast add``, ``remove`` and ``list``: the servers of an mcp.json, and edits of it.
 
-An edit is planned, shown, written with a backup, and can be undone. Comments and formatting stay. Later changes by
+An edit is planned, written with a backup, and can be undone. Comments and formatting stay. Later changes by
 others stay too when an edit is undone. ``add`` tries the new server at once; ``list`` contacts none. Secrets are
 masked.
 """
@@ -24,7 +24,6 @@ import holdfast.config
 import holdfast.hub
 from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import (
-    DIFF_STYLES,
     Cell,
     counted,
     data_console,
@@ -160,7 +159,6 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a server of the same name")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Try the server at once")] = True,
     undo: Annotated[bool, typer.Option("--undo", help="Undo the last `add` or `remove`")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, and change nothing")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a server to your mcp.json and try it at once. A running hub picks it up by itself.
@@ -188,21 +186,20 @@ def add(
     definition = _definition(target, env or [], header or [], kind, cwd, secrets)
     stored = _stored(chosen, name, definition, secrets) if store_secrets else None
     edit = plan_edit(chosen, add={name: definition}, replace=replace)
-    if stored is not None and not dry_run:
+    if stored is not None:
         private_folder(stored.parent)
         replace_file(stored, "".join(f"{key}={json.dumps(value)}\n" for key, value in secrets.values.items()))
     config = _checked(edit, name, secrets)
-    if not dry_run:
-        edit.perform(holdfast.config.Backups(os.environ))
+    edit.perform(holdfast.config.Backups(os.environ))
     try:
-        outcome = _try(config, name) if check and not dry_run else None
+        outcome = _try(config, name) if check else None
     except KeyboardInterrupt:
         _print_interrupted(edit, name)
         raise
     if as_json:
-        print_json(_added_data(edit, name, definition, secrets, outcome, done=not dry_run))
+        print_json(_added_data(edit, name, definition, secrets, outcome))
     else:
-        _show_added(edit, name, secrets, outcome, done=not dry_run)
+        _show_added(edit, name, secrets, outcome)
     raise typer.Exit(0 if outcome is None or outcome.status == "available" else 1)
 
 
@@ -284,15 +281,7 @@ def _try(config: Config, name: str) -> MCPServerLoadOutcome:
         return anyio.run(holdfast.hub.Loader(config).load, [name]).outcomes[0]
 
 
-def _show_added(
-    edit: FileEdit, name: str, secrets: _Secrets, outcome: MCPServerLoadOutcome | None, *, done: bool
-) -> None:
-    if not done:
-        mask = Redactor(secrets.values.values()).mask
-        for line in edit.diff():
-            print_line((mask(plain(line)), DIFF_STYLES.get(line[:1], "")))
-        print_note("Dry run: nothing was changed.")
-        return
+def _show_added(edit: FileEdit, name: str, secrets: _Secrets, outcome: MCPServerLoadOutcome | None) -> None:
     print_line(f"added {name} to {edit.place.file}")
     if outcome is not None:
         print_try(outcome)
@@ -322,13 +311,11 @@ def _added_data(
     definition: Mapping[str, Any],
     secrets: _Secrets,
     outcome: MCPServerLoadOutcome | None,
-    *,
-    done: bool,
 ) -> dict[str, Any]:
     tried = None if outcome is None else {"status": outcome.status, "error": outcome.error, "tools": len(outcome.tools)}
     return {
         "file": str(edit.place.file),
-        "written": done,
+        "written": True,
         "server": name,
         "definition": dict(definition),
         "needs": _to_export(secrets),
@@ -343,7 +330,6 @@ def remove(
     names: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="The servers to remove")] = None,
     file: File = None,
     undo: Annotated[bool, typer.Option("--undo", help="Undo the last `add` or `remove`")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the names, and change nothing")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove servers from your mcp.json. A running hub closes them by itself.
@@ -359,15 +345,12 @@ def remove(
     if not names:
         raise UsageError("name the servers to remove", hint=f"`{command_line('list')}` shows them")
     edit = plan_edit(chosen, remove=list(dict.fromkeys(names)))
-    if not dry_run:
-        edit.perform(holdfast.config.Backups(os.environ))
+    edit.perform(holdfast.config.Backups(os.environ))
     if as_json:
-        print_json({"file": str(chosen), "written": not dry_run, "removed": list(edit.moved)})
+        print_json({"file": str(chosen), "written": True, "removed": list(edit.moved)})
         return
-    verb = "would remove" if dry_run else "removed"
-    print_line(plain(f"{verb} {', '.join(edit.moved)} from {chosen}"))
-    if not dry_run:
-        print_note(f"To undo this: {command_line('remove', '--undo', '--file', str(chosen))}")
+    print_line(plain(f"removed {', '.join(edit.moved)} from {chosen}"))
+    print_note(f"To undo this: {command_line('remove', '--undo', '--file', str(chosen))}")
 
 
 # List
