@@ -49,13 +49,26 @@ _WORD = re.compile(r"[^\s,:{}\[\]\"'/]+")
 _CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
 _MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "TRUE": "true", "FALSE": "false"}
 _COMMENTS = "comments start with // or are between /* and */"
+_CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
 _STRAY = {
     "#": ("`#` does not start a comment here", _COMMENTS),
     "/": ("`/` does not belong here", _COMMENTS),
     "\u00a0": ("this is a no-break space", "replace it by an ordinary space"),
 }
-"""What is wrong with a character that does not belong where it is, and what to do."""
-_CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
+"""What is wrong with a character that does not belong where it is, and what to do. The next three say more for what was
+expected: a value, a key, or the end."""
+_NO_VALUE = {
+    **_STRAY,
+    "": ("the file ends where a value was expected", "is the file complete?"),
+    **dict.fromkeys(",}]", ("a value is missing before this", "write the value, or remove the key")),
+    **dict.fromkeys("'" + _CURLY_QUOTES, ("a text must be in straight double quotes", 'use "')),
+}
+_NO_KEY = {
+    **_STRAY,
+    **{mark: (f"`{mark}` does not belong here", "is a bracket missing before it?") for mark in "}]"},
+    **dict.fromkeys("'" + _CURLY_QUOTES, ("a key must be in straight double quotes", 'use "')),
+}
+_NOT_THE_END = {mark: (f"one `{mark}` too many", "remove it") for mark in "}]"}
 
 
 class Mark(NamedTuple):
@@ -213,7 +226,7 @@ class _Scanner:
         start = self._at
         word = _WORD.match(self._text, start)
         if word is None:
-            self._fail_value()
+            self._fail_here(_NO_VALUE, "a value was expected here", "did you mean to quote this?")
         if word.group() in _CONSTANTS:
             self._at = word.end()
             return _CONSTANTS[word.group()]
@@ -248,22 +261,11 @@ class _Scanner:
     def _fail_word(self, word: str) -> NoReturn:
         if word in _MISSPELT:
             self._fail(f"`{word}` is not JSON", f"write {_MISSPELT[word]}")
-        if word[0] in _CURLY_QUOTES:
-            self._fail("a text must be in straight double quotes", 'use "')
-        self._fail_stray("this is not a JSON value", "did you mean to quote this?")
+        self._fail_here(_NO_VALUE, "this is not a JSON value", "did you mean to quote this?")
 
-    def _fail_value(self) -> NoReturn:
-        here = self._here()
-        if not here:
-            self._fail("the file ends where a value was expected", "is the file complete?")
-        if here in ",}]":
-            self._fail("a value is missing before this", "write the value, or remove the key")
-        if here == "'":
-            self._fail("a text must be in straight double quotes", 'use "')
-        self._fail_stray("a value was expected here", "did you mean to quote this?")
-
-    def _fail_stray(self, message: str, hint: str) -> NoReturn:
-        self._fail(*_STRAY.get(self._here(), (message, hint)))
+    def _fail_here(self, known: Mapping[str, tuple[str, str]], message: str, hint: str) -> NoReturn:
+        """Fail at a character that does not belong here, with what is known about it."""
+        self._fail(*known.get(self._here(), (message, hint)))
 
 
 class _Parser(_Scanner):
@@ -276,7 +278,8 @@ class _Parser(_Scanner):
         value = self._value(())
         self._skip()
         if self._here():
-            self._fail_after_the_end()
+            message = "there is text after the end of the document"
+            self._fail_here(_NOT_THE_END, message, "the whole file is one { … }")
         return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects, self._spans)
 
     def _value(self, path: KeyPath) -> JsonValue:
@@ -359,7 +362,7 @@ class _Parser(_Scanner):
     def _key(self, path: KeyPath, first: dict[str, Mark]) -> str:
         mark = self._lines.mark(self._at)
         if self._here() != '"':
-            self._fail_key()
+            self._fail_here(_NO_KEY, "a key was expected here", "did you mean to quote this?")
         key = self._string()
         if key in first:
             self._duplicates.append(Duplicate((*path, key), mark, first[key]))
@@ -371,19 +374,6 @@ class _Parser(_Scanner):
         mark = self._text[opened]
         closing = "}" if mark == "{" else "]"
         self._fail(f"the file ends, but the `{mark}` of {self._where(opened)} is not closed", f"write {closing}")
-
-    def _fail_after_the_end(self) -> NoReturn:
-        if self._here() in "}]":
-            self._fail(f"one `{self._here()}` too many", "remove it")
-        self._fail("there is text after the end of the document", "the whole file is one { … }")
-
-    def _fail_key(self) -> NoReturn:
-        here = self._here()
-        if here in "}]":
-            self._fail(f"`{here}` does not belong here", "is a bracket missing before it?")
-        if here == "'" or here in _CURLY_QUOTES:
-            self._fail("a key must be in straight double quotes", 'use "')
-        self._fail_stray("a key was expected here", "did you mean to quote this?")
 
     def _where(self, offset: int) -> str:
         mark = self._lines.mark(offset)
