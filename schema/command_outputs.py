@@ -372,24 +372,6 @@ class StatusOutput(Versioned):
     servers: list[Server]
 
 
-class ListedHub(TypedDict):
-    """One of several hubs of this machine."""
-
-    pid: int
-    url: str
-    config: str
-    started: float
-    version: str
-    error: str | None
-    statuses: dict[Status, int]
-
-
-class HubListOutput(Versioned):
-    """`holdfast status`, where several hubs run and none is chosen."""
-
-    hubs: list[ListedHub]
-
-
 class StatusEvent(Versioned):
     """`holdfast status --watch`: one object a line."""
 
@@ -532,7 +514,7 @@ OUTPUTS: Mapping[str, Any] = {
     "service status": ServiceState,
     "service uninstall": ServiceRemoved,
     "setup": SetupOutput,
-    "status": StatusOutput | HubListOutput | StatusEvent,
+    "status": StatusOutput | StatusEvent,
     "tools": ToolsOutput,
     "trust": TrustOutput | TrustedFiles,
     "uninstall": UninstallOutput,

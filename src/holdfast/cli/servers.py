@@ -7,12 +7,10 @@ its package, here and in the other commands: models are slow to import, and help
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 from rich.text import Text
 
@@ -56,9 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["disable", "enable", "logs", "reconnect", "status"]
 
 
-_Look: TypeAlias = "tuple[HubView, Servers]"
-
-
 def status(
     servers: Annotated[
         list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers, with all details")
@@ -78,7 +73,6 @@ def status(
 
     With --watch on a terminal, the arrow keys select a server and enter shows its
     details; r reconnects it, d disables it, e enables it, / finds, q quits.
-    If several hubs run and none is chosen, it lists them.
     Without a terminal it prints one line for each change, or with --json one object for
     each event.
 
@@ -87,12 +81,7 @@ def status(
     """
     if open_page and (watch or as_json or servers or words):
         raise UsageError("--open cannot be combined with other options", hint="the page shows all servers")
-    try:
-        found = found_hub(url, config, hub)
-    except holdfast.control.SeveralHubs:
-        if hub is not None or servers or words or watch or open_page:
-            raise
-        raise typer.Exit(_list_hubs(as_json=as_json)) from None
+    found = found_hub(url, config, hub)
     if open_page:
         _open(found)
     elif watch:
@@ -115,7 +104,7 @@ def _show_once(found: RunningHub, names: Sequence[str], words: str, *, as_json: 
     return 0 if all(map(is_well, servers)) else 1
 
 
-async def _look(control: ControlClient) -> _Look:
+async def _look(control: ControlClient) -> tuple[HubView, Servers]:
     return await control.hub(), await control.servers()
 
 
@@ -131,38 +120,6 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool,
     for line in lines:
         print_line(line)
     print_note((f"\n{tally(servers)}", "bold"))
-
-
-def _list_hubs(*, as_json: bool) -> int:
-    """The hubs of this machine, one line each; the exit code is 0 if every server of all of them is well."""
-    found = holdfast.control.running_hubs()
-    looks = list(zip(found, anyio.run(_look_at_all, found), strict=True))
-    well = [not isinstance(look, HoldfastError) and all(map(is_well, look[1].servers)) for _, look in looks]
-    if as_json:
-        print_json({"hubs": [_hub_data(hub, look) for hub, look in looks]})
-    else:
-        for (hub, look), is_good in zip(looks, well, strict=True):
-            facts = [str(hub.pid).rjust(7), hub.url, hub.config or "demo servers", hub.version]
-            said = one_line(look.message) if isinstance(look, HoldfastError) else tally(look[1].servers)
-            style = "green" if is_good else "yellow"
-            print_line((one_line(GAP.join(facts)) + GAP, "bold"), (said, f"bold {style}"))
-        print_note(("\nseveral hubs are running here: choose one with --hub", "bold"))
-    return 0 if all(well) else 1
-
-
-async def _look_at_all(hubs: Sequence[RunningHub]) -> list[_Look | HoldfastError]:
-    async def look_at(hub: RunningHub) -> _Look:
-        async with holdfast.control.ControlClient(hub) as control:
-            return await _look(control)
-
-    return await for_each(hubs, look_at)
-
-
-def _hub_data(hub: RunningHub, look: _Look | HoldfastError) -> dict[str, Any]:
-    known = {"pid": hub.pid, "url": hub.url, "config": hub.config, "started": hub.started, "version": hub.version}
-    if isinstance(look, HoldfastError):
-        return {**known, "error": look.message, "statuses": {}}
-    return {**known, "error": None, "statuses": dict(Counter(server.status for server in look[1].servers))}
 
 
 def _open(found: RunningHub) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         TOKEN_VARIABLE as TOKEN_VARIABLE,
         URL_VARIABLE as URL_VARIABLE,
         RunningHub as RunningHub,
-        SeveralHubs as SeveralHubs,
         find_hub as find_hub,
         is_named as is_named,
         registered as registered,

@@ -24,7 +24,6 @@ __all__ = [
     "TOKEN_VARIABLE",
     "URL_VARIABLE",
     "RunningHub",
-    "SeveralHubs",
     "find_hub",
     "is_named",
     "registered",
@@ -80,10 +79,6 @@ def find_hub(
     return replace(found, token=token) if token else found
 
 
-class SeveralHubs(NoHub):
-    """More than one hub could be meant."""
-
-
 def is_named(hub: RunningHub, name: str) -> bool:
     """Whether a name means this hub: its process id, its port, its address, or its file, folder or file name."""
     parts = urlsplit(hub.url)
@@ -110,7 +105,7 @@ def _chosen(hubs: list[RunningHub], name: str | None, config: Path | None) -> Ru
     if not matching:
         raise NoHub(f"no running hub is meant by `{name}`", hint=f"choose one:{_listed(hubs)}")
     if len(matching) > 1:
-        raise SeveralHubs(several, hint=f"choose one:{_listed(matching)}")
+        raise NoHub(several, hint=f"choose one:{_listed(matching)}")
     return matching[0]
 
 
