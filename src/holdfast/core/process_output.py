@@ -78,55 +78,50 @@ def telling_line(text: str) -> str:
 def hint_for(need: Need) -> str:
     """What to do about a need, without knowledge of the server's definition."""
     name = need.names[0] if need.names else ""
+    other = need.others[0] if need.others else ""
+    them, of = "them" if len(need.names) > 1 else "it", f" of {name}" if name else ""
     match need.kind:
         case "variable":
-            named = " and ".join(f"`{one}`" for one in need.names[:3])
             instead = f" (or {' or '.join(f'`{one}`' for one in need.others)})" if need.others else ""
-            return (
-                f"its output names {named}{instead}: give {'it' if len(need.names) == 1 else 'them'} a value in `env`"
-            )
+            return f"its output names {_all_of(need.names[:3])}{instead}: give {them} a value in `env`"
         case "argument":
-            return f"its output asks for {' and '.join(f'`{one}`' for one in need.names)}: add this to `args`"
+            return f"its output asks for {_all_of(need.names)}: add this to `args`"
         case "runtime":
             wanted = f"{name.title()} {need.version}" if need.version else f"a newer {name.title()}"
             return f"install {wanted}, and put it first on PATH or write its full path into `command`"
-        case "address":
-            return f"it could not reach {name}: check that it listens there, or correct the address"
         case "certificate":
-            of = f" of {name}" if name else ""
             return f"it does not trust the certificate{of}: name the file with your certificate authorities in `env`"
-        case "docker":
-            return "start Docker, or allow this user to use it"
-        case "image":
-            return f"correct the name of the image `{name}` in `args`, or log in to its registry: docker login"
-        case _:
-            return _package_hint(need, name)
-
-
-def _package_hint(need: Need, name: str) -> str:
-    """What to do about a need that concerns a package or a module."""
-    match need.kind:
         case "package" if need.version:
             return f"the registry has no version {need.version} of the package `{name}`: name another version in `args`"
-        case "package":
-            return f"the registry has no package `{name}`: correct the name in `args`"
         case "executable":
-            other = f"`--from`, `{name}`, `{need.others[0]}`" if need.others else "the package of a server"
-            return f"the package {f'`{name}` ' if name else ''}has no such executable: write {other} into `args`"
+            instead = f"`--from`, `{name}`, `{other}`" if other else "the package of a server"
+            return f"the package {f'`{name}` ' if name else ''}has no such executable: write {instead} into `args`"
         case "withdrawn":
-            instead = f"write `{need.others[0]}` into `args`" if need.others else "use another server"
+            instead = f"write `{other}` into `args`" if other else "use another server"
             return f"its authors have withdrawn the package `{name}`: {instead}"
-        case "broken_package":
-            return f"this release of the package `{name}` is broken: name another version of it in `args`"
-        case "python_module":
-            return f"install the module `{name}` for the Python that runs it"
         case "python_package":
             install = f"install `{name}{need.version}`" if need.version else "install that version"
             return f"it was written for another version of the Python package `{name}`: {install}"
-        case "node_module":
-            return f"install the module `{name}` in the server's folder, or build the server"
-        case _:
+        case "npx_folder":
             return f"a file is missing in what npx installed: `{command_line('doctor')}` says how to install it again"
+        case _:
+            return _HINTS[need.kind].format(name)
+
+
+_HINTS: dict[NeedKind, str] = {
+    "address": "it could not reach {}: check that it listens there, or correct the address",
+    "broken_package": "this release of the package `{}` is broken: name another version of it in `args`",
+    "docker": "start Docker, or allow this user to use it",
+    "image": "correct the name of the image `{}` in `args`, or log in to its registry: docker login",
+    "node_module": "install the module `{}` in the server's folder, or build the server",
+    "package": "the registry has no package `{}`: correct the name in `args`",
+    "python_module": "install the module `{}` for the Python that runs it",
+}
+"""What to do where the name of what is needed says all."""
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return " and ".join(f"`{one}`" for one in names)
 
 
 class _Said(NamedTuple):
