@@ -82,12 +82,12 @@ async def test_links_stay_as_they_are_where_a_server_is_alone_or_its_uris_are_it
         {"content": None, "messages": 4},
     ],
 )
-def test_what_is_no_link_is_left_alone_however_odd_it_is(result: dict[str, Any]) -> None:
-    assert relinked(RawObject.of(result), lambda uri: f"from-x+{uri}").value() == result
+async def test_what_is_no_link_is_left_alone_however_odd_it_is(result: dict[str, Any]) -> None:
+    assert (await relinked(RawObject.of(result), lambda uri: f"from-x+{uri}")).value() == result
 
 
-def test_links_in_the_messages_of_a_prompt_are_found_too() -> None:
+async def test_links_in_the_messages_of_a_prompt_are_found_too() -> None:
     link = {"type": "resource_link", "name": "it", "uri": "a://b"}
     result = {"messages": [{"role": "user", "content": link}, {"role": "user", "content": [link]}]}
-    found = relinked(RawObject.of(result), lambda uri: f"from-x+{uri}").value()["messages"]
+    found = (await relinked(RawObject.of(result), lambda uri: f"from-x+{uri}")).value()["messages"]
     assert found[0]["content"]["uri"] == found[1]["content"][0]["uri"] == "from-x+a://b"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pytest
 
 from holdfast.errors import LoadFailed
 from holdfast.serve.memory import keep_collections_short
-from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks
-from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
+from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks, call_message
+from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop, too_long
 from tests.harness.served_hub import Served, front
+from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 
@@ -115,6 +117,32 @@ async def test_no_list_at_the_limit_holds_up_the_event_loop(tmp_path: Path) -> N
     async with _hub(tmp_path) as hub:
         took = {listing: await _listed(hub, listing) for listing in LISTINGS}
     assert {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP} == {}
+
+
+def _templates(text: str) -> bytes:
+    made = [{"uriTemplate": text.format(number), "name": f"t{number}"} for number in range(10_000)]
+    return json.dumps({"resourceTemplates": made}).encode()
+
+
+@pytest.mark.parametrize(
+    "template", ["n{}://{{x}}", "x:{{a}}/{}", "x:{{a}}/" + "{{b}}-{{c}}.{{d}}/" + "e" * 400 + "{}"]
+)
+async def test_no_number_of_templates_and_links_holds_up_the_event_loop(template: str, tmp_path: Path) -> None:
+    link = b'{"type":"resource_link","uri":"x:%d/b-c/e","name":"n"}'
+    links = b"[" + b",".join(link % number for number in range(2_000)) + b"]"
+    nested = b",".join([b'{"role":"user","content":' + links + b"}"] * 10)
+    read = b'{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"x:%s/b-c/e"}}' % (b"a" * 60_000)
+    prompt = b'{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"heavy__ask"}}'
+    async with _hub(tmp_path) as hub:
+        (tmp_path / "resources.templates.list").write_bytes(_templates(template))
+        await hub.served.hub.reconnect("heavy")
+        await came_true(lambda: len(hub.served.hub.catalog.templates) == 10_000)
+        (tmp_path / "tools.call").write_bytes(b'{"content":' + links + b"}")
+        (tmp_path / "prompts.get").write_bytes(b'{"messages":[' + nested + b"]}")
+        took = {}
+        for what, body in {"links": call_message(b"{}"), "prompt": prompt, "read": read}.items():
+            took[what] = await hub.longest(partial(anyio.to_thread.run_sync, hub.target.post, body))
+    assert too_long(took) == {}
 
 
 def _no_bound_on_lists(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
+from heapq import merge
+from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.names import (
@@ -56,6 +57,12 @@ __all__ = [
 
 NEAREST = 3
 """How many names are suggested for one that is unknown."""
+
+MOST_LIKE = 32
+"""How many templates may be compared with one URI: a server can list thousands that begin in the same way."""
+
+LONGEST_TEMPLATE = 512
+"""Characters of a template that URIs are compared with."""
 
 REMEMBERED = 1_000
 """How many names of unlisted items stay with their server: a server that lists other names
@@ -268,6 +275,12 @@ class CatalogNames:
         """The listed resource templates."""
         return self.of(Kind.TEMPLATE)
 
+    def templates_like(self, uri: str) -> list[CatalogEntry]:
+        """The listed templates whose text up to the first variable begins the URI, in their order: ``MOST_LIKE``."""
+        begin = self._beginnings
+        found = (begin.get(uri[:length], ()) for length in self._lengths if length <= len(uri))
+        return [self.templates[at] for at in islice(merge(*found), MOST_LIKE)]
+
     def changes(self, older: CatalogNames) -> dict[str, ChangedKinds]:
         """The servers whose items look different to a reader of an older snapshot, and which kinds of them do.
 
@@ -302,6 +315,24 @@ class CatalogNames:
     def listed(self) -> Mapping[tuple[Kind, str], CatalogEntry]:
         """What each name shows at the moment."""
         return {(kind, entry.name): entry for kind in Kind for entry in self.of(kind)}
+
+    @cached_property
+    def with_resources(self) -> frozenset[str]:
+        """The servers that list resources or templates."""
+        return frozenset(entry.server for entry in (*self.resources, *self.templates))
+
+    @cached_property
+    def _beginnings(self) -> Mapping[str, list[int]]:
+        """The places of the templates, by their text up to the first variable."""
+        found: dict[str, list[int]] = {}
+        for at, entry in enumerate(self.templates):
+            if len(entry.name) <= LONGEST_TEMPLATE:
+                found.setdefault(entry.name.partition("{")[0], []).append(at)
+        return found
+
+    @cached_property
+    def _lengths(self) -> frozenset[int]:
+        return frozenset(map(len, self._beginnings))
 
     @cached_property
     def _by_kind(self) -> Mapping[Kind, tuple[CatalogEntry, ...]]:

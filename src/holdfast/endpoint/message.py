@@ -24,7 +24,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +45,7 @@ from pydantic import ValidationError
 
 from holdfast.config import each_key_once
 from holdfast.core import is_own_key
+from holdfast.turns import Turns
 from holdfast.wire import (
     RELATED_TASK,
     SMALL_BYTES,
@@ -422,21 +423,21 @@ def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, An
     return {key: value for key, value in item.items() if key != "outputSchema"}
 
 
-def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
+async def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
     """Return a result with every URI as the endpoint shows it; the same object if none changes.
 
     Blocks that are no resources, and everything in them, pass unread.
     """
     changes: dict[str, Bytes | None] = {}
     links = result.source is None or may_begin(result.source, b"resource")
-    for key, change in (("content", _block), ("messages", _message), ("contents", _with_uri)):
+    turns = Turns()
+    for key, change in (("content", _block), ("messages", None), ("contents", _with_uri)):
         raw = result.get(key)
         if raw is None or not is_array(raw) or (key != "contents" and not (links and may_begin(raw, b"resource"))):
             continue
-        blocks = _blocks(raw)
-        changed = [change(one, shown) for one in blocks]
-        if any(one is not None for one in changed):
-            changes[key] = join_items([new or old for new, old in zip(changed, blocks, strict=True)])
+        new = await (_messages(raw, shown, turns) if change is None else _changed(raw, partial(change, shown), turns))
+        if new is not None:
+            changes[key] = new
     return result.changed(changes) if changes else result
 
 
@@ -452,34 +453,48 @@ def _blocks(raw: Bytes) -> list[Bytes]:
     return blocks if len(blocks) <= MOST_BLOCKS else []
 
 
-def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
-    message = RawObject.read(raw) if is_object(raw) else None
-    content = message.get("content") if message is not None else None
-    if message is None or content is None:
+async def _changed(raw: Bytes, change: Callable[[Bytes], bytes | None], turns: Turns) -> bytes | None:
+    """A list with its blocks changed; None if none changes."""
+    blocks, changed = _blocks(raw), list[bytes | None]()
+    for one in blocks:
+        changed.append(change(one))
+        await turns.offer()
+    return _joined(blocks, changed)
+
+
+async def _messages(raw: Bytes, shown: Callable[[str], str], turns: Turns) -> bytes | None:
+    """The messages of a prompt with their blocks changed; None if none changes."""
+    messages, changed = _blocks(raw), list[bytes | None]()
+    for one in messages:
+        message = RawObject.read(one) if is_object(one) else None
+        content = message.get("content") if message is not None else None
+        new: bytes | None = None
+        if content is not None:
+            several = is_array(content)
+            new = await _changed(content, partial(_block, shown), turns) if several else _block(shown, content)
+        changed.append(message.changed({"content": new}).written() if message is not None and new is not None else None)
+        await turns.offer()
+    return _joined(messages, changed)
+
+
+def _joined(blocks: list[Bytes], changed: list[bytes | None]) -> bytes | None:
+    if all(one is None for one in changed):
         return None
-    if is_array(content):
-        blocks = _blocks(content)
-        changed = [_block(one, shown) for one in blocks]
-        if not any(one is not None for one in changed):
-            return None
-        new: bytes | None = join_items([new or old for new, old in zip(changed, blocks, strict=True)])
-    else:
-        new = _block(content, shown)
-    return message.changed({"content": new}).written() if new is not None else None
+    return join_items([new or old for new, old in zip(changed, blocks, strict=True)])
 
 
-def _block(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+def _block(shown: Callable[[str], str], raw: Bytes) -> bytes | None:
     block = RawObject.read(raw) if is_object(raw) else None
     kind = text_of(block.get("type")) if block is not None else None
     if kind == "resource_link":
-        return _with_uri(raw, shown)
+        return _with_uri(shown, raw)
     inner = block.get("resource") if block is not None and kind == "resource" else None
-    if block is None or inner is None or (new := _with_uri(inner, shown)) is None:
+    if block is None or inner is None or (new := _with_uri(shown, inner)) is None:
         return None
     return block.changed({"resource": new}).written()
 
 
-def _with_uri(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+def _with_uri(shown: Callable[[str], str], raw: Bytes) -> bytes | None:
     one = RawObject.read(raw) if is_object(raw) else None
     uri = text_of(one.get("uri")) if one is not None else None
     if one is None or uri is None or (new := shown(uri)) == uri:

@@ -162,7 +162,7 @@ class McpServer:
             return _told(call, error)
         if result.is_large:
             await Turns().give()  # each pass over a large result takes milliseconds
-        result = self._finished(call, result)
+        result = await self._finished(call, result)
         if settings.large_results.over and call.tool and kind_of(result) != "task" and keeps_results(self.view):
             return await self._own_tools.large.shortened(call, call.tool, result)
         return result
@@ -227,14 +227,14 @@ class McpServer:
             broker.end(call, use)
         raise MCPError(INTERNAL_ERROR, f"MCP server '{call.server}' asked for input more than {MAX_ROUNDS} times")
 
-    def _finished(self, call: Call, result: RawObject) -> RawObject:
+    async def _finished(self, call: Call, result: RawObject) -> RawObject:
         """A server's result for this endpoint: its links can be read here, and its tasks have ids of the hub."""
         client, server, ids = call.client, call.server, self.broker.task_ids
         if client.modern or client.restarted:
             result = _noticed(self.broker.servers, call, result)
         if call.method == "tools/call" and kind_of(result) == "task":
             return renamed(result, server, ids, call.bound_to)
-        result = _linked(self.view, server, result)
+        result = await _linked(self.view, server, result)
         if call.method == "resources/read":
             own, asked = text_of(call.sent["uri"]) or "", text_of(call.params["uri"]) or ""
             return result if own == asked else _with_uri(result, self.view.shown_uri(server, own), asked)
@@ -242,7 +242,8 @@ class McpServer:
             return result
         inner = result.get("result")
         if inner is not None and is_object(inner):
-            result = result.changed({"result": _linked(self.view, server, RawObject.read(inner)).written()})
+            linked = await _linked(self.view, server, RawObject.read(inner))
+            result = result.changed({"result": linked.written()})
         return renamed(result, server, ids, call.bound_to)
 
     def __repr__(self) -> str:
@@ -441,11 +442,11 @@ def _noticed(servers: ClientServers, call: Call, result: RawObject) -> RawObject
     return result
 
 
-def _linked(view: View, server: str, result: RawObject) -> RawObject:
+async def _linked(view: View, server: str, result: RawObject) -> RawObject:
     """A result whose resource URIs can be read at this endpoint."""
     if view.server is not None or server not in view.hub.registry.slots:
         return result
-    return relinked(result, partial(view.shown_uri, server))
+    return await relinked(result, partial(view.shown_uri, server))
 
 
 def _misspelled(names: Sequence[str]) -> MCPError:

@@ -15,13 +15,12 @@ the same rules hold share a view, and where nothing is limited it is the view of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
-from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.access import LOCAL, Grants, Principal
 from holdfast.config import Config, ToolsMode
@@ -40,7 +39,7 @@ from holdfast.core import (
 )
 from holdfast.hub import Hub, Slot, SlotKey, access_item, is_or_may_be, is_shown
 from holdfast.turns import Turns
-from holdfast.wire import dumps
+from holdfast.wire import dumps, read_template
 
 __all__ = [
     "LIST_METHODS",
@@ -416,6 +415,10 @@ def lists_tools_of(view: View, server: str) -> bool:
     return any(fnmatchcase(server, pin.partition("/")[0]) for pin in view.hub.config.settings.pin)
 
 
+LONGEST_MATCHED: Final = 8 * 1024
+"""Characters of a URI that is compared with templates: a comparison of a longer one takes milliseconds."""
+
+
 class ResourceUris:
     """Finds the server of a URI, and the URI of a server's resource, for one view.
 
@@ -428,6 +431,7 @@ class ResourceUris:
         self._view = view
         self._registry = view.hub.registry
         self._server = view.server
+        self._leads: dict[str, str] = {}
 
     def find(self, uri: str) -> NameKey | Unknown:
         """The owner of a resource: by the list, a template, the server prefix, or because one server has them all."""
@@ -446,8 +450,7 @@ class ResourceUris:
         known = self._view.user.catalog.names.get(key)
         if known is not None:
             return known
-        named = self._prefixes()[server] + uri
-        return next((one for one in (uri, *self._by_own_templates(key)) if self._owner_of(one) == key), named)
+        return uri if self._owner_of(uri) == key else self._prefixes()[server] + uri
 
     def _owner_of(self, uri: str) -> NameKey | None:
         if is_own_uri(uri):
@@ -456,34 +459,27 @@ class ResourceUris:
         listed = catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed
-        for entry in catalog.templates:
+        for entry in catalog.templates_like(uri):
             if _fits(entry.name, uri):
                 lead = entry.name.removesuffix(entry.original)
                 return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
         for server, lead in self._prefixes().items():
             if uri.startswith(lead):
                 return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
-        having = {entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in catalog.of(kind)}
-        return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else None
-
-    def _by_own_templates(self, key: NameKey) -> Iterator[str]:
-        for entry in self._view.user.catalog.templates:
-            if entry.server == key.server and _fits(entry.original, key.original):
-                yield entry.name.removesuffix(entry.original) + key.original
+        having = catalog.with_resources
+        return NameKey(Kind.RESOURCE, next(iter(having)), uri) if len(having) == 1 else None
 
     def _prefixes(self) -> dict[str, str]:
         """The URI prefix of each server; equal prefixes get a number."""
-        prefixes: dict[str, str] = {}
-        taken: set[str] = set()
-        for server in sorted(self._registry.slots):
-            lead = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
-            prefixes[server] = lead
-            taken.add(lead)
-        return prefixes
+        servers = sorted(self._registry.slots)
+        if servers != list(self._leads):
+            self._leads = {}
+            for server in servers:
+                taken = self._leads.values()
+                self._leads[server] = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
+        return self._leads
 
 
 def _fits(template: str, uri: str) -> bool:
-    try:
-        return UriTemplate.parse(template).match(uri) is not None
-    except InvalidUriTemplate:
-        return False
+    read = read_template(template)
+    return read is not None and read.match(uri, max_uri_length=LONGEST_MATCHED) is not None

@@ -135,6 +135,7 @@ if TYPE_CHECKING:
         forget_client as forget_client,
         without_task_capabilities as without_task_capabilities,
     )
+    from holdfast.wire.uri_template import read_template as read_template
     from holdfast.wire.warden import Warden as Warden
 
 __getattr__, __dir__ = lazy_exports(__name__)
