@@ -369,3 +369,31 @@ async def test_a_method_that_no_rule_covers_passes_only_where_nothing_is_limited
         await opened.rule(BOUND)
         answer = await opened.ask(Caller(name="ci"), "/servers/jira/mcp", "vendor/method")
         assert answer["error"]["message"] == "Method not found"
+
+
+HIDING = AccessSettings(
+    rules=(
+        AccessRule(effect="allow", principals=("ci",)),
+        AccessRule(effect="deny", principals=("ci",), resources=("vault://secret*", "vault://*/keys")),
+        AccessRule(effect="deny", resources=("vault://hidden",)),
+    )
+)
+VAULT_KEY = NameKey(Kind.TEMPLATE, "jira", "vault://{x}")
+VAULT = {"type": "ref/resource", "uri": "vault://{x}"}
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SEC-14")
+async def test_a_completion_suggests_no_resource_that_the_rules_hide() -> None:
+    async with open_doors() as opened:
+        for server in opened.servers.values():
+            server.suggests = ["open", "secret", "secret/a", "a/keys", "%73ecret", "a" * 70_000, "hidden"]
+        await opened.rule(HIDING)
+        asked: dict[str, Any] = {"ref": VAULT, "argument": {"name": "x", "value": ""}}
+        at_one = await opened.ask(Caller(name="ci"), "/servers/jira/mcp", "completion/complete", **asked)
+        assert at_one["result"]["completion"] == {"values": ["open"]}
+        by_prefix = {**asked, "ref": {**VAULT, "uri": opened.hub.catalog.names[VAULT_KEY]}}
+        at_all = await opened.ask_in_session(Caller(name="ci"), "completion/complete", **by_prefix)
+        assert at_all["result"]["completion"] == {"values": ["open"]}
+        values = (await opened.hub.complete(by_prefix["ref"], asked["argument"]))["completion"]["values"]
+        assert values == ["open", "secret", "secret/a", "a/keys", "%73ecret"]

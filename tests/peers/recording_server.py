@@ -47,6 +47,8 @@ class RecordingServer(Server[Any]):
         self.url = ""
         self.saw: list[tuple[str, str]] = []
         """The kind and the name of each request but lists."""
+        self.suggests = ["x"]
+        """The values of every completion."""
 
     async def _list_tools(self, ctx: Context, params: object) -> types.ListToolsResult:
         made = [
@@ -86,7 +88,8 @@ class RecordingServer(Server[Any]):
     async def _complete(self, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         ref: Mapping[str, Any] = params.ref.model_dump()
         self.saw.append(("completion", str(ref.get("name") or ref.get("uri"))))
-        return types.CompleteResult(completion=types.Completion(values=["x"]))
+        suggested = types.Completion(values=self.suggests, total=len(self.suggests))
+        return types.CompleteResult(completion=suggested)
 
 
 @asynccontextmanager

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from holdfast.access.policy import (
         ALL_ROLES as ALL_ROLES,
+        LONGEST_URI as LONGEST_URI,
         AccessDecision as AccessDecision,
         AccessItem as AccessItem,
         Grants as Grants,

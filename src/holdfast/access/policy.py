@@ -16,7 +16,7 @@ person. A rule with a condition covers tools and prompts only: a resource has no
   denied by each rule that denies some of its server.
 - **Listed** is what an allow may permit, with its condition or without, and no deny without a condition forbids. A
   completion needs no more than that: it suggests values for arguments, so there are no arguments yet for a condition.
-  For a template it is the server that chooses the values: they may name resources that a rule denies, and no content.
+  Values for a template name resources: those that are not listed are not suggested.
 
 How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Rules`` those for an item; a
 decision is their common bits. Both tables are bounded, and no table has an entry for a principal *and* an item: a
@@ -54,6 +54,7 @@ from holdfast.config import AccessRule, AccessSettings, CallFacts, Condition, Ro
 
 __all__ = [
     "ALL_ROLES",
+    "LONGEST_URI",
     "AccessDecision",
     "AccessItem",
     "Grants",

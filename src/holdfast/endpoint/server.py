@@ -63,7 +63,7 @@ from holdfast.endpoint.tasks import LEGACY_TASKS, MODERN_TASKS, renamed
 from holdfast.endpoint.user_login import without_login_state
 from holdfast.endpoint.view import ToolRoute, View, has_all, input_schema, view_for
 from holdfast.errors import CallFailed, HoldfastError
-from holdfast.hub import RESULTS_URI, Slot, read_result
+from holdfast.hub import RESULTS_URI, Slot, read_result, suggested
 from holdfast.turns import Turns
 from holdfast.wire import (
     TASK_METHODS,
@@ -234,6 +234,8 @@ class McpServer:
             result = _noticed(self.broker.servers, call, result)
         if call.method == "tools/call" and kind_of(result) == "task":
             return renamed(result, server, ids, call.bound_to)
+        if call.method == "completion/complete":
+            return await _suggested(self.view, call, result)
         result = await _linked(self.view, server, result)
         if call.method == "resources/read":
             own, asked = text_of(call.sent["uri"]) or "", text_of(call.params["uri"]) or ""
@@ -447,6 +449,22 @@ async def _linked(view: View, server: str, result: RawObject) -> RawObject:
     if view.server is not None or server not in view.hub.registry.slots:
         return result
     return await relinked(result, partial(view.shown_uri, server))
+
+
+async def _suggested(view: View, call: Call, result: RawObject) -> RawObject:
+    """A completion without the resources that the rules hide; without their number too."""
+    if view.seen_by(call.identity) is view:
+        return result
+    names: tuple[str, ...] = ("ref", "argument", "context")
+    asked = {name: loads(call.sent[name]) for name in names if name in call.sent}
+    if "uri" not in asked["ref"]:
+        return result
+    given = result.get("completion")
+    values = fields(given).get("values") if given is not None and is_object(given) else None
+    texts = map(text_of, items(values) if values is not None and is_array(values) else ())
+    key = NameKey(Kind.TEMPLATE, call.server, asked["ref"]["uri"])
+    listed = await suggested(view.hub.registry, call.identity, key, asked, [one for one in texts if one is not None])
+    return result.changed({"completion": dumps({"values": listed})})
 
 
 def _misspelled(names: Sequence[str]) -> MCPError:

@@ -37,7 +37,7 @@ from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
 from holdfast.hub.loader import read
-from holdfast.hub.registry import SlotRegistry, access_item, use_login
+from holdfast.hub.registry import SlotRegistry, access_item, suggested, use_login
 from holdfast.hub.replica_link import Replicas
 from holdfast.hub.slot import Slot
 from holdfast.hub.slot_call import read_result
@@ -203,7 +203,13 @@ class HubCalls:
         by_uri = "uri" in ref
         key = self._owner(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
         params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
-        return await self.registry.request(key.server, "completion/complete", params, repeatable=True)
+        result = await self.registry.request(key.server, "completion/complete", params, repeatable=True)
+        if not by_uri or self.registry.policy.grants(LOCAL).is_unlimited:
+            return result
+        given = result.get("completion")
+        values = given.get("values") if isinstance(given, Mapping) else None
+        texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+        return {**result, "completion": {"values": await suggested(self.registry, LOCAL, key, params, texts)}}
 
     def _tool(self, name: str) -> _CalledTool:
         """Look a tool up; a listed one once for each version of the catalog."""

@@ -14,7 +14,7 @@ late event would start is refused by the slots, which are stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 
-from holdfast.access import LOCAL, AccessItem, ItemKind, Policy
+from holdfast.access import LOCAL, LONGEST_URI, AccessItem, ItemKind, Policy, Principal
 from holdfast.auth import IdTokens, Ladders, Logins, SubjectTokens, UserTokens, UserTokenStore, canonical, takes_login
 from holdfast.config import ApprovalMode, Config
 from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
@@ -43,10 +43,22 @@ from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store
+from holdfast.turns import Turns
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, HubTls, RawObject, Relay, SignAssertion, Warden, keep_reaping, until_cancelled
+from holdfast.wire import (
+    Caller,
+    Dialer,
+    HubTls,
+    RawObject,
+    Relay,
+    SignAssertion,
+    Warden,
+    keep_reaping,
+    read_template,
+    until_cancelled,
+)
 
-__all__ = ["SlotRegistry", "access_item", "is_or_may_be", "use_login"]
+__all__ = ["SlotRegistry", "access_item", "is_or_may_be", "suggested", "use_login"]
 
 CLOSE_SECONDS = 15.0
 """Each connection's close has a bound of its own; this bound is for all of them together."""
@@ -57,6 +69,8 @@ LOGIN_PERIOD = 0.5
 START_SECONDS = 2.0
 """How long a hub's start waits for the store; a login that is read later counts as a new one."""
 
+MOST_SUGGESTED = 100
+"""Values of one completion: the protocol allows no more."""
 
 _ITEM_KINDS: Mapping[Kind, ItemKind] = {
     Kind.TOOL: "tool", Kind.PROMPT: "prompt", Kind.RESOURCE: "resource", Kind.TEMPLATE: "resource",
@@ -367,6 +381,31 @@ def access_item(registry: SlotRegistry, key: NameKey) -> AccessItem:
     spec = registry.config.servers.get(key.server)
     server = spec.plain_name if spec is not None else key.server
     return AccessItem(_ITEM_KINDS[key.kind], server, key.original)
+
+
+async def suggested(
+    registry: SlotRegistry, principal: Principal, key: NameKey, asked: Mapping[str, Any], values: Sequence[str]
+) -> list[str]:
+    """The values for an argument of a template, without those that name a resource which the rules hide (SEC-14).
+
+    ``asked`` are the parameters of the completion. An argument without a value yet stands in the URI by its name, as in
+    the template. What cannot be judged is not suggested.
+    """
+    grants = registry.policy.grants(principal)
+    argument, context = asked["argument"]["name"], asked.get("context") or {}
+    template = read_template(key.original)
+    if template is None or argument not in template.variable_names:
+        return []
+    unknown = {name: f"{{{name}}}" for name in template.variable_names}
+    listed: list[str] = []
+    turns = Turns()
+    for value in values[:MOST_SUGGESTED]:
+        filled = {**unknown, **(context.get("arguments") or {}), argument: value}
+        if sum(map(len, filled.values())) <= LONGEST_URI:
+            uri = NameKey(Kind.RESOURCE, key.server, template.expand(filled))
+            listed += [value] if grants.may_list(access_item(registry, uri)) else []
+        await turns.offer()
+    return listed
 
 
 def is_or_may_be(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
