@@ -439,6 +439,19 @@ def test_a_full_disk_is_an_alarm_and_nothing_is_lost_meanwhile(
     assert (verify(tmp_path, KEY).problems, trail.lost) == ([], 0)
 
 
+def test_half_of_a_surrogate_pair_in_a_text_is_written_as_its_escape_and_ends_no_audit(tmp_path: Path) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY, required=True)
+    trail.start()
+    odd = "a\ud800"
+    trail.add(AuditRecord(time=NOW, event="call", principal=odd, groups=(odd,), program=odd, method=odd, tool=odd))
+    trail.add(called("after"))
+    wait_for(lambda: trail.written == 2)
+    assert trail.refusal() == ""
+    trail.close()
+    assert tools_in(tmp_path) == ["a\\ud800", "after"]
+    assert (verify(tmp_path, KEY).problems, trail.lost) == ([], 0)
+
+
 def test_calls_are_refused_while_a_required_audit_cannot_be_written(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     trail = AuditTrail(disk, KEY, required=True, most_records=3)

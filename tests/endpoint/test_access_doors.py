@@ -31,8 +31,9 @@ from tests.peers.recording_server import PROMPTS, RESOURCES, TEMPLATES, TOOLS, R
 
 SERVERS = ("jira", "files")
 PEOPLE = ("ci", "https://idp#ann", "gateway#bob")
-MODERN = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
-LEGACY = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+BOTH = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+MODERN = {**BOTH, "mcp-protocol-version": "2026-07-28"}
+LEGACY = {**BOTH, "mcp-protocol-version": "2025-11-25"}
 
 callers = st.builds(
     Caller, name=st.sampled_from(PEOPLE), groups=some(GROUPS).map(frozenset), scopes=some(SCOPES).map(frozenset)
@@ -105,7 +106,7 @@ class Doors:
             headers["mcp-name"] = str(params.get("name") or params.get("uri") or params.get("taskId"))
         params["_meta"] = {**MODERN_META, **params.get("_meta", {})}
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        async with self.http.stream("POST", self.base + path, json=body, headers=headers) as answer:
+        async with self.http.stream("POST", self.base + path, content=json.dumps(body), headers=headers) as answer:
             yield answer
 
     async def ask_in_session(self, caller: Caller, method: str, **params: Any) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class Doors:
             session = self.sessions[caller.name] = begun.headers["mcp-session-id"]
         headers |= {"authorization": f"Bearer {token_of(caller)}", "mcp-session-id": session}
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return _message(await self.http.post(f"{self.base}/mcp", json=body, headers=headers))
+        return _message(await self.http.post(f"{self.base}/mcp", content=json.dumps(body), headers=headers))
 
 
 def _message(answer: httpx2.Response) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from holdfast.access import TokenPolicy
-from holdfast.access.audit_reader import AuditFilter, AuditReader
+from holdfast.access.audit_reader import AuditFilter, AuditReader, verify as verify_audit
 from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.config import config_from_mapping
 from holdfast.core import Kind
@@ -434,3 +434,22 @@ async def test_the_audit_names_the_rule_of_a_refusal_and_has_each_change_of_the_
     ]
     assert [one.reason for one in found if one.event == "policy"] == [f"version {version}"]
     assert [one.outcome for one in found if one.event == "reload"] == ["applied", "applied"]
+
+
+@pytest.mark.requirement("SEC-15", "SEC-11")
+async def test_no_name_that_a_caller_makes_up_ends_the_audit(tmp_path: Path) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY, required=True)
+    trail.start()
+    async with limited(audit=trail) as (doors, _):
+        odd = {"io.modelcontextprotocol/clientInfo": {"name": "\udcff", "version": "\ud800"}}
+        for what in ("\ud800", "files__\udcff", "\u202e\n\x1b[31m"):
+            await doors.ask(WIDE, "/mcp", "tools/call", name="a", _meta={**odd, "traceparent": f"00-{what:>32}-1-1"})
+            await doors.ask_in_session(WIDE, "tools/call", name=what, arguments={})
+            await doors.ask_in_session(WIDE, "resources/read", uri=f"note://{what}")
+            await doors.ask_in_session(WIDE, f"vendor/{what}")
+        answer = await doors.ask(WIDE, "/mcp", "tools/call", name="files__get_issue", arguments={"n": 1})
+        assert not answer["result"].get("isError"), answer
+    trail.close()
+    calls = [one for one in AuditReader(tmp_path, AuditFilter()).read() if one.event == "call"]
+    assert {"\\ud800", "files__\\udcff", "get_issue"} <= {one.tool for one in calls}
+    assert verify_audit(tmp_path, KEY).problems == []

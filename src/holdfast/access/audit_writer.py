@@ -269,10 +269,27 @@ class _Chain:
     def added(self, record: AuditRecord | ManifestEntry) -> bytes:
         """The line of the next record."""
         record.n = self.n + 1
-        body = _encoded(record)
+        try:
+            body = _encoded(record)
+        except UnicodeEncodeError:
+            body = _encoded(_readable(record))
         self.link = link_of(self._key, self.link, body)
         self.n = record.n
         return body[:-1] + b',"link":"' + self.link + b'"}\n'
+
+
+def _readable(record: AuditRecord | ManifestEntry) -> AuditRecord | ManifestEntry:
+    """A record whose texts can be written. Half of a surrogate pair, which JSON allows, becomes an escape."""
+    for name, value in msgspec.structs.asdict(record).items():
+        if isinstance(value, str):
+            setattr(record, name, _escaped(value))
+        elif isinstance(value, tuple):
+            setattr(record, name, tuple(map(_escaped, value)))
+    return record
+
+
+def _escaped(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 class AuditFiles:
