@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Item as Item,
         Listing as Listing,
         NameKey as NameKey,
+        ResourceIndex as ResourceIndex,
         Unknown as Unknown,
         is_repeatable as is_repeatable,
         unmarked as unmarked,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
-from itertools import count, islice
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.names import (
@@ -32,6 +32,7 @@ from holdfast.core.names import (
     is_own_uri,
     item_hashes,
     name_leads,
+    named_server,
     nearest,
     shortened_tails,
     without_own_keys,
@@ -50,6 +51,7 @@ __all__ = [
     "Kind",
     "Listing",
     "NameKey",
+    "ResourceIndex",
     "Unknown",
     "is_repeatable",
     "unmarked",
@@ -58,11 +60,12 @@ __all__ = [
 NEAREST = 3
 """How many names are suggested for one that is unknown."""
 
-MOST_LIKE = 32
-"""How many templates may be compared with one URI: a server can list thousands that begin in the same way."""
+MOST_LIKE = 50
+"""How many templates of a server are compared with one URI: it can list thousands that begin in the same way."""
 
-LONGEST_TEMPLATE = 512
-"""Characters of a template that URIs are compared with."""
+MOST_TEMPLATES = 1_000
+LONGEST_TEMPLATE = 256
+"""How many templates of a server URIs are compared with at all, and their characters."""
 
 REMEMBERED = 1_000
 """How many names of unlisted items stay with their server: a server that lists other names
@@ -275,12 +278,6 @@ class CatalogNames:
         """The listed resource templates."""
         return self.of(Kind.TEMPLATE)
 
-    def templates_like(self, uri: str) -> list[CatalogEntry]:
-        """The listed templates whose text up to the first variable begins the URI, in their order: ``MOST_LIKE``."""
-        begin = self._beginnings
-        found = (begin.get(uri[:length], ()) for length in self._lengths if length <= len(uri))
-        return [self.templates[at] for at in islice(merge(*found), MOST_LIKE)]
-
     def changes(self, older: CatalogNames) -> dict[str, ChangedKinds]:
         """The servers whose items look different to a reader of an older snapshot, and which kinds of them do.
 
@@ -315,24 +312,6 @@ class CatalogNames:
     def listed(self) -> Mapping[tuple[Kind, str], CatalogEntry]:
         """What each name shows at the moment."""
         return {(kind, entry.name): entry for kind in Kind for entry in self.of(kind)}
-
-    @cached_property
-    def with_resources(self) -> frozenset[str]:
-        """The servers that list resources or templates."""
-        return frozenset(entry.server for entry in (*self.resources, *self.templates))
-
-    @cached_property
-    def _beginnings(self) -> Mapping[str, list[int]]:
-        """The places of the templates, by their text up to the first variable."""
-        found: dict[str, list[int]] = {}
-        for at, entry in enumerate(self.templates):
-            if len(entry.name) <= LONGEST_TEMPLATE:
-                found.setdefault(entry.name.partition("{")[0], []).append(at)
-        return found
-
-    @cached_property
-    def _lengths(self) -> frozenset[int]:
-        return frozenset(map(len, self._beginnings))
 
     @cached_property
     def _by_kind(self) -> Mapping[Kind, tuple[CatalogEntry, ...]]:
@@ -436,6 +415,36 @@ class Catalog(CatalogNames):
         )
         named.__dict__["owners"] = namer.owners  # the cached property: it is known here, and large
         return named
+
+
+class ResourceIndex:
+    """Finds what one catalog has for a URI that no list has."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.servers = frozenset(entry.server for entry in (*catalog.resources, *catalog.templates))
+        """The servers that list resources or templates."""
+        self._beginnings: dict[str, list[int]] = {}
+        """The places of the templates, by their text up to the first variable."""
+        known: dict[str, int] = {}
+        for at, entry in enumerate(catalog.templates):
+            known[entry.server] = known.get(entry.server, 0) + 1
+            if known[entry.server] <= MOST_TEMPLATES and len(entry.name) <= LONGEST_TEMPLATE:
+                self._beginnings.setdefault(entry.name.partition("{")[0], []).append(at)
+        self._lengths = frozenset(map(len, self._beginnings))
+
+    def templates_like(self, uri: str) -> Iterator[CatalogEntry]:
+        """The listed templates whose text up to the first variable begins the URI, in their order."""
+        found = (self._beginnings.get(uri[:length], ()) for length in self._lengths if length <= len(uri))
+        given: dict[str, int] = {}
+        for at in merge(*found):
+            entry = self.catalog.templates[at]
+            given[entry.server] = given.get(entry.server, 0) + 1
+            if given[entry.server] <= MOST_LIKE:
+                yield entry
+
+    def __repr__(self) -> str:
+        return f"<ResourceIndex of {self.catalog!r}>"
 
 
 def _kept(catalog: CatalogNames, names: Mapping[NameKey, str]) -> dict[NameKey, str]:
@@ -605,7 +614,10 @@ class _Namer:
         wanted = base_name(key.kind, key.server, key.original, None)
         holder = self.owners.get((key.kind, wanted))
         given = wanted
-        if holder is not None and holder.server != key.server:
+        if other := named_server(wanted, self.servers, but=key.server):
+            given = self._free(key, wanted)
+            self._new.append(Collision(key, wanted, given, NameKey(key.kind, other, wanted)))
+        elif holder is not None and holder.server != key.server:
             if self._rank[holder.server] < self._rank[key.server]:
                 given = self._free(key, wanted)
                 self._new.append(Collision(key, wanted, given, holder))

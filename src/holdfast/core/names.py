@@ -49,6 +49,7 @@ __all__ = [
     "is_own_uri",
     "item_hashes",
     "name_leads",
+    "named_server",
     "near",
     "nearest",
     "shortened_tails",
@@ -226,6 +227,15 @@ def begins_with(original: str, tails: tuple[str, ...]) -> bool:
 def uri_lead(server: str, turn: int = 0) -> str:
     """The prefix that names the server of a URI, where two servers use the same one."""
     return f"from-{_NOT_SCHEME.sub('-', server)}{f'.{turn}' if turn else ''}+"
+
+
+def named_server(uri: str, servers: Iterable[str], *, but: str) -> str:
+    """The server whose prefix a URI begins with; empty if it is that of none, or of ``but``."""
+    if not uri.startswith("from-"):
+        return ""
+    leads = {uri_lead(one).removesuffix("+"): one for one in servers}
+    leads.pop(uri_lead(but).removesuffix("+"), None)
+    return next((one for lead, one in leads.items() if uri.startswith((f"{lead}+", f"{lead}."))), "")
 
 
 LONGEST_COMPARED = 128

@@ -442,7 +442,7 @@ async def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
 
 
 MOST_BLOCKS = 2_000
-"""A list with more blocks than any client reads passes as it is."""
+"""What has more blocks than any client reads passes as it is."""
 
 
 def _blocks(raw: Bytes) -> list[Bytes]:
@@ -465,14 +465,16 @@ async def _changed(raw: Bytes, change: Callable[[Bytes], bytes | None], turns: T
 async def _messages(raw: Bytes, shown: Callable[[str], str], turns: Turns) -> bytes | None:
     """The messages of a prompt with their blocks changed; None if none changes."""
     messages, changed = _blocks(raw), list[bytes | None]()
+    left = MOST_BLOCKS
     for one in messages:
-        message = RawObject.read(one) if is_object(one) else None
-        content = message.get("content") if message is not None else None
-        new: bytes | None = None
-        if content is not None:
-            several = is_array(content)
-            new = await _changed(content, partial(_block, shown), turns) if several else _block(shown, content)
-        changed.append(message.changed({"content": new}).written() if message is not None and new is not None else None)
+        message = RawObject.read(one) if is_object(one) else RawObject({})
+        content, new = message.get("content"), None
+        if content is not None and is_array(content):
+            left -= len(_blocks(content))
+            new = await _changed(content, partial(_block, shown), turns) if left >= 0 else None
+        elif content is not None:
+            new = _block(shown, content)
+        changed.append(message.changed({"content": new}).written() if new is not None else None)
         await turns.offer()
     return _joined(messages, changed)
 

@@ -30,6 +30,7 @@ from holdfast.core import (
     Health,
     Kind,
     NameKey,
+    ResourceIndex,
     Unknown,
     base_name,
     is_own_uri,
@@ -432,6 +433,7 @@ class ResourceUris:
         self._registry = view.hub.registry
         self._server = view.server
         self._leads: dict[str, str] = {}
+        self._known: ResourceIndex | None = None
 
     def find(self, uri: str) -> NameKey | Unknown:
         """The owner of a resource: by the list, a template, the server prefix, or because one server has them all."""
@@ -459,15 +461,26 @@ class ResourceUris:
         listed = catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed
-        for entry in catalog.templates_like(uri):
-            if _fits(entry.name, uri):
-                lead = entry.name.removesuffix(entry.original)
-                return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
-        for server, lead in self._prefixes().items():
+        fitting = [entry for entry in self._index.templates_like(uri) if _fits(entry.name, uri)]
+        renamed = next((entry for entry in fitting if entry.name != entry.original), None)
+        if renamed is not None:
+            lead = renamed.name.removesuffix(renamed.original)
+            return NameKey(Kind.RESOURCE, renamed.server, uri.removeprefix(lead))
+        for server, lead in self._prefixes().items():  # before other templates: none takes what names another server
             if uri.startswith(lead):
                 return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
-        having = catalog.with_resources
+        if fitting:
+            return NameKey(Kind.RESOURCE, fitting[0].server, uri)
+        having = self._index.servers
         return NameKey(Kind.RESOURCE, next(iter(having)), uri) if len(having) == 1 else None
+
+    @property
+    def _index(self) -> ResourceIndex:
+        """That of the current catalog."""
+        catalog = self._view.user.catalog
+        if self._known is None or self._known.catalog is not catalog:
+            self._known = ResourceIndex(catalog)
+        return self._known
 
     def _prefixes(self) -> dict[str, str]:
         """The URI prefix of each server; equal prefixes get a number."""
