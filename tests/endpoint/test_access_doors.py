@@ -396,5 +396,8 @@ async def test_a_completion_suggests_no_resource_that_the_rules_hide() -> None:
         by_prefix = {**asked, "ref": {**VAULT, "uri": opened.hub.catalog.names[VAULT_KEY]}}
         at_all = await opened.ask_in_session(Caller(name="ci"), "completion/complete", **by_prefix)
         assert at_all["result"]["completion"] == {"values": ["open"]}
+        made_up = {**asked, "ref": {**VAULT, "uri": "other://{x}"}}
+        unknown = await opened.ask(Caller(name="ci"), "/servers/jira/mcp", "completion/complete", **made_up)
+        assert "error" in unknown, "its server may look at the name of the argument alone"
         values = (await opened.hub.complete(by_prefix["ref"], asked["argument"]))["completion"]["values"]
         assert values == ["open", "secret", "secret/a", "a/keys", "%73ecret"]

@@ -411,7 +411,7 @@ async def suggested(
 def is_or_may_be(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
     """Whether a call of an item can tell more than "unknown": it is listed, or its server cannot be asked now."""
     listed = registry.users.catalogs.of(principal).names
-    return key in listed or key.kind not in NAMED_CALLS.values() or _may_own(registry, key, principal)
+    return key in listed or (key.kind is not Kind.TEMPLATE and _may_own(registry, key, principal))
 
 
 def _may_own(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
