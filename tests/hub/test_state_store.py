@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core import Item, Kind, Listing, NameKey
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled
 from holdfast.hub import state_store
@@ -230,3 +231,16 @@ def test_a_hub_that_saves_for_the_first_time_keeps_the_switch_of_another(tmp_pat
     second.save({"one": StoredServer(fingerprint="f", disabled=False, listing=None, names={})})
     assert Store(tmp_path / "state.sqlite").load()["one"].disabled
     assert second.switches() == {"one": True}
+
+
+@pytest.mark.requirement("LIFE-21", "SEC-4")
+def test_a_name_that_is_no_text_keeps_nothing_else_out_of_the_file(tmp_path: Path) -> None:
+    odd, plain = NameKey(Kind.TOOL, "evil", "\ud800"), NameKey(Kind.RESOURCE, "evil", "a:b")
+    listing = Listing(server="evil", generation=1, tools=(Item("\ud800", {"name": "\ud800"}),))
+    evil = StoredServer(fingerprint="e", listing=listing, names={odd: "evil____7eb1abb6", plain: "a:b"})
+    assert Store(tmp_path / "state.sqlite").save({"evil": evil, "one": StoredServer(fingerprint="f", disabled=True)})
+    read = Store(tmp_path / "state.sqlite").load()
+    assert read["one"].disabled
+    assert read["evil"].names == {plain: "a:b"}
+    assert read["evil"].listing is not None
+    assert read["evil"].listing.tools == listing.tools

@@ -28,6 +28,7 @@ from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
 from holdfast.hub.hub_clock import sleep_until_poll, stamps
 from holdfast.hub.review import Pins
+from holdfast.wire import is_text
 
 __all__ = [
     "HubState",
@@ -265,7 +266,9 @@ def _write(
             database.execute(_WRITE_SWITCH, (server, one.fingerprint, one.disabled))
         if known is None or known.names != one.names:
             database.execute("DELETE FROM names WHERE server = ?", (server,))
-            rows = [(key.kind.value, server, key.original, name) for key, name in one.names.items()]
+            # SQLite takes no half of a surrogate pair. Such a name is given out again, and is the same.
+            given = ((key, name) for key, name in one.names.items() if is_text(key.original) and is_text(name))
+            rows = [(key.kind.value, server, key.original, name) for key, name in given]
             database.executemany("INSERT INTO names VALUES (?, ?, ?, ?)", rows)
 
 
