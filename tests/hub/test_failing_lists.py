@@ -58,6 +58,13 @@ FAULTS = {
     "nonsense": ('{"resources/list": {"result": {"resources": [{"name": "no uri"}]}}}', "uri: Field required"),
     "no list": ('{"resources/list": {"result": {}}}', "resources: Field required"),
     "silence": ('{"resources/list": "silence"}', "resources/list"),
+    "depth": (
+        '{"resources/list": {"result": {"resources": [{"uri": "a:b", "name": "b", "_meta": {"a": '
+        + "[" * 99
+        + "]" * 99
+        + "}}]}}}",
+        "nested too deep",
+    ),
 }
 
 

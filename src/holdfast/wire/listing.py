@@ -201,7 +201,7 @@ _MODELS: Mapping[OfferKind, type[BaseModel]] = {
 
 def _read_tool(connection: RequestForm, raw: bytes) -> ReadOffer | None:
     """A tool, its description, and the headers of its arguments; None if its headers are invalid."""
-    value = _spelled(types.Tool, loads(raw))
+    value = _spelled(types.Tool, _value(raw))
     tool = types.Tool.model_validate(value, by_name=False)
     # Without the capability the annotation says nothing: such a tool is called plainly.
     shown = value if connection.runs_tasks else without_task_support(value)
@@ -211,6 +211,24 @@ def _read_tool(connection: RequestForm, raw: bytes) -> ReadOffer | None:
         log.warning("a tool is dropped, its %s is invalid: %s", X_MCP_HEADER_KEY, reason)
         return None
     return tool.name, shown, x_mcp_header_map(tool.input_schema)
+
+
+DEEPEST_ITEM = 100
+"""Levels of objects and lists in one item. All who walk through one do so by recursion, and Python ends that."""
+
+
+def _value(raw: bytes) -> Any:
+    """The value of an item; raises ``BadJson``."""
+    value = loads(raw)
+    if raw.count(b"{") + raw.count(b"[") <= DEEPEST_ITEM:
+        return value
+    level = [value]
+    for _ in range(DEEPEST_ITEM):
+        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [each for one in inner for each in one]
+        if not level:
+            return value
+    raise BadJson("it is nested too deep")
 
 
 _LISTED: tuple[type[BaseModel], ...] = (types.Tool, *_MODELS.values())
@@ -230,7 +248,7 @@ def _spelled(model: type[BaseModel], value: Any) -> Any:
 
 
 def _read_other(model: type[BaseModel], name: str, raw: bytes) -> tuple[str, Mapping[str, Any], None]:
-    value: Mapping[str, Any] = _spelled(model, loads(raw))
+    value: Mapping[str, Any] = _spelled(model, _value(raw))
     model.model_validate(value, by_name=False)
     return str(value[name]), value, None
 
