@@ -166,7 +166,14 @@ async def test_another_claim_than_the_subject_may_name_the_user(tmp_path: Path) 
     found = await verify(jwt.encode({**claims, "oid": "ada"}, key, algorithm="ES256"))
     assert found is not None
     assert found.name == "i#ada"
-    nameless: list[dict[str, object]] = [{}, {"oid": ""}, {"oid": ["ada"]}, {"oid": 7}]
+    nameless: list[dict[str, object]] = [
+        {},
+        {"oid": ""},
+        {"oid": ["ada"]},
+        {"oid": 7},
+        {"oid": "a\nb"},
+        {"oid": "\ud800"},
+    ]
     for wrong in nameless:
         assert await verify(jwt.encode({**claims, **wrong}, key, algorithm="ES256")) is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import anyio.to_thread
 import pytest
 
 from tests.cli.command import HOLDFAST, LONGEST, Cli, stdio
+from tests.peers import heavy_server
 from tests.peers.http_fault import FaultServer, closed_port, respond
 from tests.peers.leaks import alive
 from tests.peers.mcp_http import McpPeer
@@ -55,6 +57,15 @@ def test_people_see_each_servers_tools_or_the_true_reason_and_no_secret(cli: Cli
     assert SECRET not in ran.stdout + ran.stderr
     assert "\x1b" not in ran.stdout + ran.stderr
     assert "off" not in ran.stdout
+
+
+@pytest.mark.requirement("MSG-11")
+def test_no_name_of_a_tool_forges_a_line(cli: Cli, tmp_path: Path) -> None:
+    forged = {"name": "a\nother  available\x1b[2J\ud800", "inputSchema": {"type": "object"}}
+    (tmp_path / "tools.list").write_text(json.dumps({"tools": [forged]}))
+    cli.configure({"evil": {"command": sys.executable, "args": [heavy_server.__file__, str(tmp_path)]}})
+    ran = cli.run("tools")
+    assert ran.stdout.splitlines()[1:] == ["  a other available"]
 
 
 @pytest.mark.requirement("LOAD-6", "MSG-6")

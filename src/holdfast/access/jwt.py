@@ -148,8 +148,8 @@ class JwtVerifier:
         """Whom verified claims name; None if they name no one."""
         user, groups, scopes = self._claims
         subject = claims.get(user)
-        if not isinstance(subject, str) or not subject:
-            return None
+        if not isinstance(subject, str) or not subject or not subject.isprintable():
+            return None  # logs and terminals show it as it is
         return Principal(
             name=f"{self.issuer}#{subject}",
             groups=_texts(claims.get(groups)),

@@ -40,7 +40,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.running_hub import chosen, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.core import classify_evidence, command_line, plain
+from holdfast.core import classify_evidence, command_line, plain, quoted_line
 from holdfast.errors import CallFailed, HoldfastError, UnknownServer, UnknownTool, UsageError
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
 
@@ -141,7 +141,7 @@ def _show_outcome(outcome: MCPServerLoadOutcome) -> None:
         print_line(f"  {outcome.message}")
     if outcome.hint:
         print_line(("  hint: ", "cyan"), outcome.hint)
-    console, names = data_console(), [plain(tool.name) for tool in outcome.tools]
+    console, names = data_console(), [quoted_line(tool.name) for tool in outcome.tools]
     width = max(map(len, names), default=0)
     for name, tool in zip(names, outcome.tools, strict=True):
         first_line = next(iter(plain(tool.description).strip().splitlines()), "")
