@@ -224,6 +224,24 @@ async def test_a_session_cannot_subscribe_to_what_its_token_does_not_see() -> No
         assert origin.subscribed == []
 
 
+@pytest.mark.requirement("SEC-11")
+async def test_the_subscriptions_of_a_client_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.endpoint.broker.MOST_SUBSCRIBED", 2)
+    async with with_origin() as (doors, origin):
+        for uri in ("note://one", "note://of/a", "note://of/a"):
+            assert "result" in await doors.ask_in_session(WIDE, "resources/subscribe", uri=uri)
+        over = await doors.ask_in_session(WIDE, "resources/subscribe", uri="note://of/b")
+        assert over["error"]["message"] == "a client has 2 subscriptions at most; end one of them first"
+        listening = {"resourceSubscriptions": ["note://one", "note://of/a", "note://of/b"]}
+        over = await doors.ask(WIDE, "/mcp", "subscriptions/listen", notifications=listening)
+        assert "2 subscriptions at most" in over["error"]["message"]
+        await doors.ask_in_session(WIDE, "resources/unsubscribe", uri="note://one")
+        long = await doors.ask_in_session(WIDE, "resources/subscribe", uri=f"note://of/{'a' * 3_000}")
+        assert "characters at most" in long["error"]["message"]
+        assert "result" in await doors.ask_in_session(WIDE, "resources/subscribe", uri="note://of/b")
+        assert sorted(map(str, origin.subscribed)) == ["note://of/a", "note://of/b"]
+
+
 async def test_a_stream_of_notices_is_judged_by_the_token_that_opened_it() -> None:
     async with with_origin() as (doors, _):
         session = Session(doors.http, f"{doors.base}/mcp")

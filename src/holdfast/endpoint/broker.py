@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 from mcp import MCPError
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
 from holdfast.access import HOW_TO_BE_KNOWN, LOCAL, AuditTrail
 from holdfast.config import CallPolicy
@@ -328,6 +328,11 @@ class ClientServers:
         """Notify a client when a resource changes; raise if the server refuses."""
         if (server, uri) in client.subscribed:
             return
+        if len(uri) > LONGEST_SUBSCRIBED:
+            raise MCPError(INVALID_PARAMS, f"the URI of a subscription has {LONGEST_SUBSCRIBED} characters at most")
+        if len(client.subscribed) >= MOST_SUBSCRIBED:
+            words = f"a client has {MOST_SUBSCRIBED} subscriptions at most; end one of them first"
+            raise MCPError(INVALID_PARAMS, words)
         await self.check_home(client, server)
         slot = self.slot(client, server)
         self._attribution.served_by(server).principals.add(client.principal)
@@ -438,6 +443,11 @@ UNKNOWN_WAIT: Final = 4.0
 """OpenAI Agents, Google ADK, Pydantic AI and Cline give up after 5 s. The Python SDK calls all its clients `mcp`."""
 
 LONGEST_WAIT: Final = 15.0
+
+MOST_SUBSCRIBED: Final = 500
+LONGEST_SUBSCRIBED: Final = 2_048
+"""How many resources a client may subscribe to, and the characters of each URI. They stay in memory, in the store of
+sessions and in the desired state of the server for as long as the session lasts (SEC-11)."""
 
 
 class Patience(NamedTuple):
