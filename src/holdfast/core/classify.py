@@ -49,6 +49,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from holdfast.core.evidence import (
     BadConfig,
@@ -584,9 +585,14 @@ _CLASS_NAME = re.compile(
 
 _CODE = r"(?!443\b)([1-5]\d\d)\b(?!\s*(?:[a-z]*s\b|[kmg]?i?b\b|%))"
 """A bare number that can be a status: 443 is a port, and 403 ms, 403 bytes or 403 tools are amounts."""
-_PHRASE = (
-    r"(?:Bad Request|Unauthorized|Forbidden|Not Found|Request Timeout|Too Many Requests|Internal Server Error"
-    r"|Bad Gateway|Service Unavailable|Gateway Timeout|(?:Client|Server) Error)\b"
+# Requests writes "Client Error" where others write the phrase. Newer versions of Python and RFC 9110 renamed some.
+_PHRASE = "(?:{})\\b".format(
+    "|".join(
+        (
+            "Client Error|Server Error|Payload Too Large|Content Too Large|Unprocessable Content",
+            *(re.escape(status.phrase) for status in HTTPStatus if status >= 400),
+        )
+    )
 )
 _STATUS_IN_WHOLE = re.compile(
     r"(?:Client|Server) error '([45]\d\d)[^'\n]*' for url '"
@@ -615,18 +621,19 @@ _PERMANENT = re.compile(
 )
 _TRANSIENT = re.compile(
     r"(?i)\b(?:timed? ?out|(?:transport|read|write|network|remoteprotocol|localprotocol)error"
-    r"|(?:closed|broken)resourceerror|incompleteread(?:error)?|serverdisconnectederror|transport error"
+    r"|(?:closed|broken)resourceerror|incompleteread(?:error)?|serverdisconnectederror|remotedisconnected"
+    r"|transport error|endofstream|eoferror|unexpected eof|socket hang up|econn(?:reset|aborted)|etimedout|epipe"
     r"|(?:read|connect|write|pool)?timeout(?:error|exception)?|deadline exceeded"
-    r"|connection (?:was )?reset|connectionreset(?:error)?|reset by peer|broken ?pipe(?:error)?"
-    r"|connection (?:was )?closed"
+    r"|connection (?:was )?reset|connection(?:reset|aborted)(?:error)?|reset by peer|broken ?pipe(?:error)?"
+    r"|(?:connection|stream) (?:was )?closed"
     r"|closed connection|server disconnected|disconnected without|incomplete (?:chunked )?read|end of (?:file|stream)"
-    r"|peer closed|connection lost|connection aborted|too many requests|service unavailable|bad gateway"
-    r"|temporarily unavailable|starting up)\b"
+    r"|peer closed|connection lost|connection aborted|too many requests|internal server error|bad gateway"
+    r"|service unavailable|temporarily unavailable|starting up)\b"
 )
 
 
 _STOOD = re.compile(
-    r"(?i)\b(?:refused|failed|closed|lost)\b[^:;\n]{0,20}\bafter (?:an? |the )?(?:connect(?:ing|ed)?|handshake)\b"
+    r"(?i)\b(?:refused|failed|closed|lost)\b[^:;\n]{0,20}\bafter (?:an? |the )?(?:connect(?:ing|ed|ion)?|handshake)\b"
 )
 """The words of a failure whose connection had stood."""
 
