@@ -19,7 +19,7 @@
     │   ├── NotAudited                 the call was not made: the audit is required and cannot be written
     │   ├── NotApproved                the call was not made: a person has to approve it, and did not
     │   ├── NotAuthorized              the call was not made: the service that decides could not be asked
-    │   ├── ServerUnavailable          the hub did not send the call; .server_id .state .reason .retry_in
+    │   ├── ServerUnavailable          the hub did not send the call; .server_id .state .status .reason .retry_in
     │   │   ├── ServerDisabled         it is disabled
     │   │   ├── ServerDenied           loading it was denied
     │   │   ├── ServerPermanentlyFailed  it is parked; a person may be needed
@@ -48,7 +48,7 @@ from holdfast.core import command_line, to_milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.core import Evidence
+    from holdfast.core import Evidence, FailureStatus
 
 __all__ = [
     "BreakerOpen",
@@ -246,10 +246,13 @@ class ServerUnavailable(NotAnswered):
         reason: str = "",
         retry_in: float | None = None,
         hint: str = "",
+        status: FailureStatus = "transient",
     ) -> None:
         super().__init__(message, hint=hint)
         self.server_id = server_id
         self.state = state
+        self.status = status
+        """The class of the server's failure; transient where it has none."""
         self.reason = reason
         self.retry_in = to_milliseconds(retry_in) if retry_in is not None else None
         """Seconds until a retry can help; None where waiting does not help."""

@@ -241,7 +241,7 @@ def test_in_a_pipe_each_change_is_a_line_and_the_end_of_the_hub_is_told(cli: Cli
         hub.end()
         assert process.stdout.read().splitlines() == [
             "",
-            "22:13:20  ticker: attempt 3 in 4s",
+            "22:13:20  ticker: attempt 3 in at most 4s",
             "22:13:20  ticker: breaker open for 1m after 3 failures",
         ]
         assert f"the hub at {hub.url} ended" in process.stderr.read()

@@ -87,13 +87,17 @@ def test_a_403_that_is_no_matter_of_scope_is_a_policy_as_ever() -> None:
         (401, "Bearer", True, "holdfast login crm"),
         (401, "", False, "holdfast login crm"),
         (401, "", True, ""),  # it got a credential and asks for no other: a login would not help
+        (401, 'Basic realm="x"', False, ""),  # it wants a password
         (403, "", False, ""),
+        (403, 'Bearer error="insufficient_scope", scope="a b"', False, "holdfast login crm --scope 'a b'"),
+        (403, 'Bearer error="insufficient_scope", scope="$(id)"', False, "holdfast login crm"),
     ],
 )
 def test_a_login_is_offered_where_it_can_help(status: int, challenge: str, sent: bool, command: str) -> None:
     headers = {"www-authenticate": challenge} if challenge else {}
     seen = HttpStatus(status=status, headers=headers, login=LOGIN, credentials_sent=sent)
-    assert remedy_of(seen)[1] == command
+    assert remedy_of(seen).login == command
+    assert not command or f"run `{command}`" in classify_evidence(seen).reason
 
 
 def test_a_server_cannot_ask_for_more_scopes_than_a_person_reads() -> None:

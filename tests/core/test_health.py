@@ -40,8 +40,11 @@ def health(state: State, **known: Any) -> Health:
         (State.PERMANENTLY_FAILED, {"retry_in": 200.0, "call_asks_in": 4.0, "evidence": "permanent"}, 4.0),
         (State.PERMANENTLY_FAILED, {"retry_in": 200.0, "call_asks_in": 0.0, "evidence": "permanent"}, 200.0),
         (State.PERMANENTLY_FAILED, {"call_asks_in": 4.0, "evidence": "permanent"}, 4.0),
-        # Everything else: the earlier one.
+        # Denied: the same. Once the next call asks, only the hub's own try has a time.
         (State.DENIED, {"retry_in": 30.0, "call_asks_in": 10.0}, 10.0),
+        (State.DENIED, {"retry_in": 30.0, "call_asks_in": 0.0}, 30.0),
+        (State.DENIED, {"call_asks_in": 0.0}, None),
+        # Everything else: the earlier one.
         (State.RECONNECTING, {"retry_in": 2.0}, 2.0),
         (State.DISABLED, {}, None),
     ],

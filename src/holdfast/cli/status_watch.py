@@ -154,7 +154,7 @@ def event_text(event: str, data: Mapping[str, Any]) -> str:
             why = one_line(str(data.get("reason") or "")) or cause_words(str(data.get("cause") or ""))
             return f"{who}: {data.get('old')} -> {data.get('new')}{f': {why}' if why else ''}"
         case "retry":
-            return f"{who}: attempt {data.get('attempt')} in {span(float(data.get('delay') or 0))}"
+            return f"{who}: attempt {data.get('attempt')} in at most {span(float(data.get('delay') or 0))}"
         case "breaker":
             return f"{who}: {_breaker_text(data)}"
         case "published":

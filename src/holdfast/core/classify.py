@@ -116,6 +116,8 @@ class Verdict:
     status: FailureStatus
     reason: str
     hint: str = ""
+    login: str = ""
+    """The command that logs in, where a login would end the failure."""
     retry_after: float | None = None
     unconfirmed: bool = False
     """A denial that states no decision: it may be an outage of the authorization check."""
@@ -320,7 +322,7 @@ def _wants_login(login: Login, challenge: Challenge) -> Verdict:
     hint = login.note or hint
     if login.state is LoginState.NONE and not challenge.made:
         why = "it asks for credentials and none are configured"
-    return Verdict(status="denied", reason=f"{why} (HTTP 401): run `{login.command}`", hint=hint)
+    return Verdict(status="denied", reason=f"{why} (HTTP 401): run `{login.command}`", hint=hint, login=login.command)
 
 
 def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdict:
@@ -339,6 +341,7 @@ def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdic
         status="denied",
         reason=f"it asks for {named}, which the login does not have (HTTP {seen.status}): run `{command}`",
         hint="what was granted before is kept",
+        login=command,
     )
 
 

@@ -151,12 +151,10 @@ class Health:
         """Seconds until the next try, by the hub or by a call."""
         if self.state is State.CONNECTED:
             return self.breaker_retry_in if self.call_asks_in is None else self.call_asks_in
-        if self.state is State.PERMANENTLY_FAILED and self.retry_in is not None:
-            # On transient evidence the hub tries soon. Once calls may try, only its own try has a time.
-            ahead = self.call_asks_in if self.status == "permanent" else None
-            return min(self.retry_in, ahead) if ahead else self.retry_in
-        plans = [seconds for seconds in (self.retry_in, self.call_asks_in) if seconds is not None]
-        return min(plans, default=None)
+        # On transient evidence the hub tries soon. Once calls may try (0), only its own try has a time.
+        soon = self.status == "transient" and self.retry_in is not None
+        ahead = None if soon else self.call_asks_in or None
+        return min((seconds for seconds in (self.retry_in, ahead) if seconds is not None), default=None)
 
     @property
     def failure(self) -> Failure | None:

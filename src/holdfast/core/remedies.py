@@ -6,7 +6,6 @@ No text holds a countdown, because views show ``retry_in`` beside it. Pure: the 
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -56,8 +55,8 @@ def remedy_of(seen: Evidence | None, *, connected_before: bool = False) -> Failu
     """What would end the failure that this evidence shows."""
     if seen is None:
         return FailureRemedy()
-    hint = classify_evidence(seen, connected_before=connected_before).hint
-    return FailureRemedy(hint, _login_command(seen), _wanted_scope(seen))
+    verdict = classify_evidence(seen, connected_before=connected_before)
+    return FailureRemedy(verdict.hint, verdict.login, _wanted_scope(seen))
 
 
 def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> ServerText:
@@ -143,18 +142,6 @@ def _run(command: str, health: Health) -> str:
 def _sentence(text: str) -> str:
     """A hint as a sentence: a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _login_command(seen: Evidence) -> str:
-    """The login command if the server asks for a login; empty if a login would not help."""
-    if not isinstance(seen, HttpStatus) or seen.login is None or not seen.login.command:
-        return ""
-    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
-    if challenge.wants_scope:
-        scope = f" --scope {shlex.quote(' '.join(_wanted_scope(seen)))}" if challenge.scope else ""
-        return seen.login.command + scope
-    wanted = seen.status == 401 and (challenge.made or not seen.credentials_sent)
-    return seen.login.command if wanted else ""
 
 
 def _wanted_scope(seen: Evidence) -> tuple[str, ...]:

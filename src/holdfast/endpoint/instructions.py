@@ -40,7 +40,6 @@ from holdfast.errors import (
     ConnectionClosed,
     HoldfastError,
     NotApproved,
-    ServerDenied,
     ServerUnavailable,
     explain,
 )
@@ -131,7 +130,7 @@ def _mark(error: HoldfastError) -> dict[str, Any]:
     mark: dict[str, Any] = {"error": type(error).__name__}
     if isinstance(error, ServerUnavailable):
         return mark | {
-            "class": "denied" if isinstance(error, ServerDenied) else "transient",
+            "class": error.status,
             "server": error.server_id,
             "state": State(error.state).shown,
             "reason": error.reason,

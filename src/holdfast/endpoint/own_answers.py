@@ -559,7 +559,7 @@ def _doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return _no_server(view, wanted)
     ill = [name for name, one in healths.items() if (name == wanted if wanted is not None else one.failure is not None)]
     told = {name: _diagnosis(view, name, healths[name]) for name in ill[:MOST_SERVERS]}
-    parts = [_doctor_words(name, one) for name, one in told.items()]
+    parts = [_doctor_words(name, one, healths[name].retry_in) for name, one in told.items()]
     if more := ill[MOST_SERVERS:]:
         parts.append(f"{len(more)} more servers fail: {', '.join(more)}. Ask about each by `server`.")
     if not parts:
@@ -594,7 +594,8 @@ def _said(seen: object) -> str:
     return ""
 
 
-def _doctor_words(name: str, one: Mapping[str, Any]) -> str:
+def _doctor_words(name: str, one: Mapping[str, Any], own_try: float | None) -> str:
+    """For people. ``own_try``: seconds until the hub itself tries; ``retryIn`` may be the time of a call."""
     evidence = one["evidence"]
     lines = [f"{name}: {one['state']}", f"Cause: {one['cause'] or 'none is recorded'}"]
     if evidence["kind"]:
@@ -605,7 +606,7 @@ def _doctor_words(name: str, one: Mapping[str, Any]) -> str:
     if one["remedy"]:
         typed = f" A person types: {one['command']}" if one["command"] else ""
         lines.append(f"Remedy: {one['remedy']}{typed}")
-    if when := next_try(one["retryIn"]):
+    if when := next_try(own_try):
         lines.append(f"The hub tries again by itself {when}.")
     return "\n".join(lines)
 

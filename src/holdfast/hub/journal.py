@@ -355,7 +355,8 @@ def _line(record: HubRecord) -> tuple[Any, ...]:  # noqa: PLR0912 - one line for
         case Transition():
             return logging.INFO, "%s: %s", record.server, transition_text(record)
         case RetryPlanned():
-            return logging.INFO, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
+            words = "%s: reconnect attempt %d in at most %.1f s"
+            return logging.INFO, words, record.server, record.attempt, record.delay
         case AccessChanged(denied=True):
             words = "%s: calls and the listing are denied; calls are refused until it is asked again: %s"
             return logging.WARNING, words, record.server, record.reason

@@ -173,6 +173,8 @@ class Lease:
         self.listing: Listing | None = None
         self.offers: Offers | None = None
         """What ``listing`` was made of."""
+        self.denial: Evidence | None = None
+        """The evidence of the latest refresh, if it was denied: it says what would change that."""
         self.attempt: Attempt[Listing] | None = None
         self.other: OtherEra | None = None
         """The connection for legacy clients of a server that speaks both eras."""
@@ -492,13 +494,16 @@ class Connector:
             return on.RefreshFailed(generation)
         try:
             offers = await connection.list_everything(within=self._policy.attempt_timeout)
+            lease.denial = None
             if offers is lease.offers:  # the same bytes came, and were not read again (PERF-4)
                 return on.RefreshSucceeded(generation)
             listing = _listing(spec, lease, connection, offers)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
-            verdict = _judged(lease, evidence_in(exc))
+            seen = evidence_in(exc)
+            verdict = _judged(lease, seen)
             if isinstance(verdict, on.Event):
                 return verdict
+            lease.denial = masked(seen, lease.redactor) if verdict.status == "denied" else None
             return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
         lease.offers = offers
         if listing == lease.listing:

@@ -452,16 +452,18 @@ def _hubs_behind(slot: Slot) -> tuple[str, ...]:
 
 
 def remedy_for(slot: Slot) -> FailureRemedy:
-    """What would end the present failure of a server: as the hub behind it says, or by the latest dial."""
+    """What would end the present failure of a server: as the hub behind it says, or by the evidence here."""
     if (told := slot.machine.told) is not None:
         return FailureRemedy(told.hint)
     return remedy_of(latest_failure(slot), connected_before=slot.machine.life.ever_connected)
 
 
 def latest_failure(slot: Slot) -> Evidence | None:
-    """The evidence of the latest dial, if it failed."""
-    failed = slot.leases.failed_dial
-    return failed.evidence if failed is not None else None
+    """The evidence of the latest dial if it failed, or of the refreshes by which a server became denied."""
+    failed, latest = slot.leases.failed_dial, slot.leases.latest
+    if failed is not None:
+        return failed.evidence
+    return latest.denial if latest is not None and slot.health().status == "denied" else None
 
 
 def _evidence_name(seen: Evidence) -> str:

@@ -206,7 +206,7 @@ class SlotCall(msgspec.Struct, eq=False):
         while (lease := slot.lease) is None:
             if slot.machine.dialing is None and slot.state in _HOPELESS:
                 kind, words = _HOPELESS[slot.state]
-                raise _unavailable(slot, kind, words)
+                raise _unavailable(slot, kind, words, retry_in=slot.health().next_try)
             # A connection that comes with the end of the wait is used.
             if not await slot.changed(until=until) and slot.lease is None:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
@@ -464,7 +464,14 @@ def _told(server: str, seen: ToldByHub) -> CallFailed | ServerUnavailable:
     words = seen.words or f"the call to `{server}` failed: {seen.reason}"
     if seen.refused:
         kind = _TOLD.get(seen.refused, ServerNotReady)
-        return kind(words, server_id=server, state=seen.state, reason=seen.reason, retry_in=seen.retry_in)
+        return kind(
+            words,
+            server_id=server,
+            state=seen.state,
+            reason=seen.reason,
+            retry_in=seen.retry_in,
+            status=seen.status,
+        )
     if seen.status == "denied":
         return CallDenied(seen, words)
     return ConnectionClosed(seen, words) if seen.sent else CallFailed(seen, words)
@@ -501,7 +508,10 @@ def _unavailable(
         text = f"MCP server '{slot.id}' {words or 'is not available'}{because}{later}"
     else:
         text = for_caller(failure, refused_for=retry_in, now=datetime.now(UTC).astimezone())
-    return kind(text, server_id=slot.id, state=health.state.value, reason=health.reason, retry_in=retry_in)
+    status = failure.status if failure is not None else "transient"
+    return kind(
+        text, server_id=slot.id, state=health.state.value, reason=health.reason, retry_in=retry_in, status=status
+    )
 
 
 # A failure of the server has its words in ``core.messages``; the others have theirs here.

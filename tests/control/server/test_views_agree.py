@@ -117,6 +117,25 @@ async def unconfirmed(hub: Hub, peer: McpPeer, clock: FakeClock) -> None:
         await hub.reconnect("a")
 
 
+async def denied_at_refreshes(hub: Hub, peer: McpPeer, clock: FakeClock) -> None:
+    peer.script = respond(401)
+    await pass_time(hub, clock, 180, step=10)
+    await reaches(hub, "a", State.DENIED)
+
+
+async def denied_for_long(hub: Hub, peer: McpPeer, clock: FakeClock) -> None:
+    await denied_at_refreshes(hub, peer, clock)
+    await pass_time(hub, clock, 70, step=10)
+
+
+async def denied_calls(hub: Hub, peer: McpPeer, clock: FakeClock) -> None:
+    peer.script = respond(401)
+    with pytest.raises(Exception, match="401"):
+        await hub.call_tool("a__echo", {})
+    await pass_time(hub, clock, 1)
+    await until(hub, "a", lambda: hub.server_health("a").status == "denied")
+
+
 async def refusing(hub: Hub, peer: McpPeer, clock: FakeClock) -> None:
     def script(request: Request) -> Behaviour:
         return respond(500, "broken") if b'"tools/call"' in request.body else peer.healthy
@@ -152,7 +171,7 @@ def defined(**definition: Any) -> dict[str, Any]:
     return {**definition, "tools": ["echo"]}
 
 
-SETTINGS: dict[str, Any] = {"call": {"readyTimeout": "1ms"}}
+SETTINGS: dict[str, Any] = {"call": {"readyTimeout": "1ms"}, "doctorTool": "on"}
 
 STAGES: list[tuple[Stage, str, State]] = [
     (starting, "starting", State.RECONNECTING),
@@ -162,6 +181,9 @@ STAGES: list[tuple[Stage, str, State]] = [
     (broken, "permanent", State.PERMANENTLY_FAILED),
     (denied, "denied", State.DENIED),
     (unconfirmed, "denied", State.DENIED),
+    (denied_at_refreshes, "denied", State.DENIED),
+    (denied_for_long, "denied", State.DENIED),
+    (denied_calls, "denied", State.CONNECTED),
     (refusing, "refusing", State.CONNECTED),
     (disabled, "disabled", State.DISABLED),
     (idle, "idle", State.IDLE),
@@ -178,6 +200,7 @@ async def looked_at(served: Steered, clock: FakeClock, lines: list[str]) -> Seen
     async with Client(f"{served.base}/mcp", mode="legacy", cache=None) as client:
         instructions = client.instructions or ""
         status = await client.call_tool("holdfast_status", {"server": "a"})
+        diagnosis = await client.call_tool("holdfast_doctor", {"server": "a"})
         read: Any = (await client.read_resource("holdfast://status")).contents[0]
         scrape = Scrape((await served.ask("/metrics")).text)
         logged = [line.text for line in (await served.control.logs("a")).lines]
@@ -191,6 +214,7 @@ async def looked_at(served: Steered, clock: FakeClock, lines: list[str]) -> Seen
         "attention": "\n".join(line.plain for line in needs_attention([api], page)),
         "instructions": "\n".join(line for line in instructions.splitlines() if line.startswith("**MCP servers")),
         "holdfast_status": told,
+        "holdfast_doctor": text_of(diagnosis),
         "warning": "".join(hub.warnings().for_user),
         "warning for models": hub.warnings().for_model,
         "log of the hub": "\n".join(lines),
@@ -255,6 +279,7 @@ def one_state(seen: Seen, state: State) -> None:
     assert [one for one in State if seen.metrics.value("holdfast_server_state", server="a", state=one.shown)] == [state]
     assert seen.api.status == seen.status["status"] == seen.resource["status"] == seen.health.status
     assert seen.refusal is None or seen.refusal["state"] == shown
+    assert seen.refusal is None or seen.health.failure is None or seen.refusal["class"] == seen.health.status
     assert seen.texts["holdfast_status"].startswith(f"a: {shown}")
     assert f" {shown} " in seen.texts["status table"]
     assert f" {shown} for " in seen.texts["status in full"]
@@ -309,6 +334,11 @@ def one_time(seen: Seen) -> None:
             said = {when.lower() for when in TIME.findall(text)}
             assert due is not None or not said
             assert said <= {"now" if due is None or due < 0.5 else f"in {span(due)}"}, (view, text)
+        else:  # a server that answers is asked sooner than the attempt that costs budget
+            assert not re.search(r"attempt \d+ in \d", text), text
+    own = seen.health.retry_in
+    by_itself = re.findall(r"by itself (now|in \d+ \w+)\.", seen.texts["holdfast_doctor"])
+    assert by_itself == ([] if own is None else ["now" if own < 0.5 else f"in {span(own)}"])
     if seen.refusal is not None and seen.due_at_call is not None:
         assert seen.refusal["retryIn"] == pytest.approx(max(seen.due_at_call, 1.0), abs=1)
 
@@ -319,3 +349,6 @@ def one_hint(seen: Seen) -> None:
     for text in (seen.api.summary, seen.api.action, seen.api.command):
         assert " ".join(text.split()) in shown
     assert seen.api.action or not seen.api.command
+    for command in re.findall(r"run `([^`]+)`", seen.health.reason):
+        assert command == seen.api.command
+        assert f"A person types: {command}" in seen.texts["holdfast_doctor"]

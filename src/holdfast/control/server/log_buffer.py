@@ -416,7 +416,7 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
             level = "warning" if record.new in (State.DENIED, State.PERMANENTLY_FAILED) else "info"
             return record.server, level, transition_text(record)
         case RetryPlanned():
-            return record.server, "info", f"reconnect attempt {record.attempt} in {record.delay:.1f} s"
+            return record.server, "info", f"reconnect attempt {record.attempt} in at most {record.delay:.1f} s"
         case BreakerChanged(change=Tripped() as trip):
             text = f"breaker open for {trip.retry_in:.0f} s after {counted(trip.failures, 'failure')}"
             return record.server, "warning", text

@@ -170,7 +170,10 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPlanned:
-    """A reconnect is planned after ``delay``; ``attempt`` counts from 1 to the budget."""
+    """A reconnect is planned after ``delay``; ``attempt`` counts from 1 to the budget.
+
+    ``delay`` is the most: a server that answers, or an address that listens again, is tried sooner.
+    """
 
     server: str
     attempt: int
