@@ -164,6 +164,7 @@ READABLE = [
     "AUTH_REQUIRED=true token=null secret=undefined session=None",
     "usage: max_tokens=4096, prompt_tokens=12",
     '"Authorization": "Bearer ${env:ACME_TOKEN}", "token": "${ACME_TOKEN}"',
+    '"Authorization": "Basic ${env:ACME_CREDENTIALS}"',
     "TOKEN_FILE=/run/secrets/acme",
     "  --clientId=your_client_id --clientSecret=your_client_secret --accessToken=shpat_xxxxx",
     'pass --api-token=<your token>, or write "token": "..."',

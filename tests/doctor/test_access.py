@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 
@@ -25,6 +26,23 @@ async def test_a_server_that_wants_a_token_gets_one_by_the_remedy(clinic: Examin
         assert found.code == "HF-AUTH-NEEDED"
         clinic.matches("auth_needed", found)
         clinic.carry_out(found, SERVER_TOKEN="right-token-of-clinic")
+        assert (await clinic.one()).health == "healthy"
+
+
+@pytest.mark.requirement("DOC-9")
+async def test_a_server_that_wants_a_password_gets_it_by_the_remedy_and_no_login(clinic: Examination) -> None:
+    password = base64.b64encode(b"ann:secret-of-clinic").decode()
+    async with McpPeer() as peer:
+
+        def script(request: Request) -> Behaviour:
+            given = request.headers.get("authorization") == f"Basic {password}"
+            return peer.healthy if given else respond(401, "", {"www-authenticate": 'Basic realm="clinic"'})
+
+        peer.script = script
+        found = await clinic.found({"url": peer.url})
+        assert found.code == "HF-AUTH-NEEDED"
+        clinic.matches("password_needed", found)
+        clinic.carry_out(found, SERVER_CREDENTIALS=password)
         assert (await clinic.one()).health == "healthy"
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         classify_load_error as classify_load_error,
         statement_of as statement_of,
         status_class as status_class,
+        wants_password as wants_password,
     )
     from holdfast.core.evidence import (
         BadConfig as BadConfig,

@@ -91,6 +91,7 @@ __all__ = [
     "classify_load_error",
     "statement_of",
     "status_class",
+    "wants_password",
 ]
 
 EX_TEMPFAIL = 75
@@ -255,7 +256,7 @@ def _http(seen: HttpStatus) -> Verdict:
 
 def _unauthorized(seen: HttpStatus) -> Verdict:
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
-    if not seen.credentials_sent and _wants_password(seen):
+    if wants_password(seen):
         return Verdict(
             status="denied",
             reason="it asks for a user name and a password, and none are configured (HTTP 401)",
@@ -279,10 +280,10 @@ def _unauthorized(seen: HttpStatus) -> Verdict:
     )
 
 
-def _wants_password(seen: HttpStatus) -> bool:
-    """Whether the server offers no other way than HTTP's basic authentication."""
+def wants_password(seen: HttpStatus) -> bool:
+    """Whether a request without credentials was refused, and a password is the only way in that the server offers."""
     challenge = seen.headers.get("www-authenticate", "").lower()
-    return challenge.startswith("basic") and "bearer" not in challenge
+    return not seen.credentials_sent and challenge.startswith("basic") and "bearer" not in challenge
 
 
 def _forbidden(seen: HttpStatus, said: str) -> Verdict:

@@ -180,8 +180,8 @@ _OF_PLACE = re.compile(
 """The names of places and kinds, which may begin as the name of a credential does."""
 
 _HARMLESS = re.compile(
-    r"(?i)(?:bearer )?\$\{[\w:]++\}|true|false|yes|none|null|undefined|unset|missing|required|optional|invalid|expired"
-    r"|enabled|disabled|string|str|redacted|your[_-][a-z_-]++|(?:[a-z]++[_-])?x{4,}+|\.{3}|…"
+    r"(?i)(?:(?:basic|bearer) )?\$\{[\w:]++\}|true|false|yes|none|null|undefined|unset|missing|required|optional"
+    r"|invalid|expired|enabled|disabled|string|str|redacted|your[_-][a-z_-]++|(?:[a-z]++[_-])?x{4,}+|\.{3}|…"
 )
 """Whole values that are no secrets, after any name."""
 

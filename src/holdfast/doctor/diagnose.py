@@ -58,6 +58,7 @@ from holdfast.core import (
     quoted_name,
     read_challenge,
     statement_of,
+    wants_password,
 )
 from holdfast.doctor import network_faults as network, process_exits
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Probe, Route, open_definition, probe
@@ -402,6 +403,8 @@ AGENTGATEWAY_SETTING = (
 
 async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a 401."""
+    if wants_password(seen):
+        return _password(case, seen)
     challenge = read_challenge(_challenge(seen))
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
         return await _login(case, challenge, seen.login)
@@ -518,6 +521,18 @@ def _needed(case: Case, login: Login | None = None) -> Finding:
     )
 
 
+def _password(case: Case, seen: HttpStatus) -> Finding:
+    name = _variable_for(case.id, "CREDENTIALS")
+    return finding(
+        "HF-AUTH-NEEDED",
+        classify_evidence(seen).reason,
+        "put `user:password` in base64 into a variable (this command waits for you to paste it) and use it in the"
+        " definition; a login does not help here",
+        ask_for(name),
+        edits=(case.edit("headers.Authorization", f"Basic ${{env:{name}}}"),),
+    )
+
+
 def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") -> Finding:
     variables = case.definition.expansion.sources((*case.definition.path, "headers"))
     if variables:
@@ -545,9 +560,9 @@ def _description(seen: HttpStatus) -> str:
     return quoted(found[1], most=120) if found else ""
 
 
-def _variable_for(server: str) -> str:
+def _variable_for(server: str, kind: str = "TOKEN") -> str:
     name = re.sub(r"[^A-Z0-9]+", "_", server.upper()).strip("_") or "SERVER"
-    return f"{'_' if name[0].isdigit() else ''}{name}_TOKEN"
+    return f"{'_' if name[0].isdigit() else ''}{name}_{kind}"
 
 
 ASKING_SECONDS = 5.0
