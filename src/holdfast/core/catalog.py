@@ -349,6 +349,7 @@ class Catalog(CatalogNames):
             return self
         servers = {name: replace(self.servers.get(name, CatalogSource()), prefix=p) for name, p in written.items()}
         prefixes = {prefix: name for name, prefix in assign_prefixes(written).items()}
+        # All items are named afresh, in the order of the file: so replicas with one file give the same names.
         bare = {name: replace(one, entries=()) for name, one in servers.items()}
         renamed = replace(self, prefixes=prefixes, longest=longest)
         unnamed = replace(renamed, servers=bare, names=_kept(renamed, self.names), collisions=())
@@ -364,11 +365,13 @@ class Catalog(CatalogNames):
         known, newer = self, list[tuple[Listing, bool]]()
         for listing in listings:
             source = known.servers.get(listing.server, CatalogSource())
+            # Of an older connection, which was slow (LIFE-3).
             if source.listing is not None and listing.generation < source.listing.generation:
                 continue
             shown = listing
             if source.listing is not None:
                 shown = (listing.keeping(source.listing) if listing.failed else listing).in_order_of(source.listing)
+            # The same list makes no new version: no client is told to read it again.
             if shown != source.listing or source.withdrawn:
                 known = known if listing.server in known.servers else known.configure(listing.server)
                 newer.append((shown, False))
@@ -542,6 +545,7 @@ class _Namer:
         self._new, self._renamed = [], {}
         seen: set[NameKey] = set()
         entries = tuple(self._entries(listing, seen))
+        # A first listing forgets nothing: the names that were restored are those of items not listed yet.
         if before.listing is not None:
             self._forget_all_but(seen)
         self.servers |= self._outranked()
@@ -575,6 +579,7 @@ class _Namer:
 
     def _forget_all_but(self, listed: set[NameKey]) -> None:
         unlisted = [key for key in self._known.get(self._server, ()) if key not in listed]
+        # The oldest go first. A name that is forgotten is "unknown" again, and no other server's.
         for key in unlisted[:-REMEMBERED]:
             self._release(key, self.names.pop(key))
 
@@ -618,6 +623,7 @@ class _Namer:
             given = self._free(key, wanted)
             self._new.append(Collision(key, wanted, given, NameKey(key.kind, other, wanted)))
         elif holder is not None and holder.server != key.server:
+            # By the order of the file, not of the listings: who is up first must not decide what a URI means.
             if self._rank[holder.server] < self._rank[key.server]:
                 given = self._free(key, wanted)
                 self._new.append(Collision(key, wanted, given, holder))
@@ -657,6 +663,8 @@ def _changed_kinds(before: CatalogSource | None, after: CatalogSource | None) ->
         {(entry.key.kind, entry.name): entry.item for entry in old},
         {(entry.key.kind, entry.name): entry.item for entry in new},
     )
+    # A new prefix renames everything at the endpoint of all servers. The endpoint of the server itself has its own
+    # names, and nothing has changed there.
     if not shown or {entry.name for entry in old} == {entry.name for entry in new}:
         return ChangedKinds(shown, shown)
     return ChangedKinds(

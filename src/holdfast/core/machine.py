@@ -215,6 +215,7 @@ class Machine:
 
     def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[Effect, ...]:
         """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
+        # A tick stands for every timer that is due. Each is an event of its own, in the order of their times.
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
         effects = [effect for each in events for effect in self._take(each, now, chance)]
         return (*effects, *_planned(self.life, self.breaker, now))
@@ -245,6 +246,7 @@ class Machine:
             return decision, _interested(life, breaker, decision, now)
         life.calls += 1
         life.last_used = now
+        # One claim is one try: the result goes to the other replicas, and they decide who is next.
         if decision.probe and life.claim_until is not None:
             life.claim_used = True
         return decision, () if decision.connection is not None else self.handle(CallWaiting(decision.probe), now)
@@ -267,6 +269,7 @@ class Machine:
         lease, routine = self.life.lease, outcome is Outcome.NEUTRAL
         if outcome is Outcome.COMPLETED and lease is not None:
             # A completed call on a proven connection without failures changes nothing.
+            # Else it proves the connection, ends a row of failures, or shows that calls are no longer denied.
             routine = lease.proven and not lease.failures and not lease.call_denied
         if change is None and routine and not permit.probe:
             return ()  # no timer has changed either: most calls end here
@@ -281,6 +284,7 @@ class Machine:
         if generation != self.connection:
             return ()  # told over a connection that is lost
         before = self.health(now)
+        # An available server behind the hub needs no mirror: then the health of the connection is that of the server.
         self._mirrored = (record, generation, now) if record is not None and not record.is_available else None
         return tuple(Emit(one) for one in _changes(before, self.health(now), now))
 
@@ -329,6 +333,7 @@ class Machine:
         if isinstance(event, SessionExpired) and _renewed_without_use(self.life):
             # One expiry is normal. A session that expires right after its renewal is a lost connection, for both.
             event = TransportLost(event.generation, "its sessions expire as soon as they are made")
+        # Read before the lifecycle applies the event: that may end the lease.
         before = self.connection
         suspect = self.life.lease is not None and self.life.lease.suspect
         effects = self.life.apply(event, now, chance=chance)
@@ -337,6 +342,7 @@ class Machine:
             effects += self._told(self.breaker.lost(event.generation, now))
         else:
             effects += self._told(_learn(self, event, now))
+        # After the breaker has learned: a call of the old connection that fails later is the same failure (BRK-2).
         if before is not None and before != self.connection:
             self.breaker.detached(before)
         if self.life.policy.claims:

@@ -323,6 +323,7 @@ _VERSIONS = (
 
 
 def _packages(lines: Sequence[str]) -> _Said | None:
+    # Pattern by pattern, not line by line: the exact message may stand below a general one.
     for pattern, line in itertools.product(_VERSIONS, lines):
         if found := pattern.search(line):
             return _needs("package", [found["name"]], _without_arrow(line), found["version"])
@@ -399,6 +400,7 @@ _GROUP = re.compile(r"\(\d+ sub-exceptions?\)$")
 
 def _python(lines: Sequence[str]) -> _Said | None:
     """The exception at the end of the last traceback; of a group, the first one inside."""
+    # Python prints causes first: the last traceback is the one that ended the program.
     starts = [at for at, line in enumerate(lines) if "Traceback (most recent call last):" in line]
     if not starts:
         return None
@@ -467,6 +469,7 @@ def _node(lines: Sequence[str]) -> _Said | None:
     """The message before the frames of a Node stack, or its last cause: `fetch failed` alone says nothing."""
     if not any(_NODE_FRAME.match(line) for line in lines):
         return None
+    # Node prints the outermost error first, and the causes inside it.
     causes = [found[1].rstrip("{ ") for line in lines if (found := _NODE_CAUSE.match(line))]
     line = causes[-1] if causes else next((line for line in lines if _NODE.match(line)), None)
     if line is None:
@@ -595,6 +598,7 @@ def _variables(lines: Sequence[str]) -> _Said | None:
 def _asking(line: str, following: Sequence[str]) -> _Said | None:
     """A line that asks for variables, itself or in the lines that follow; a usage text names too many."""
     said = [line, *itertools.takewhile(lambda one: not _USAGE.match(one), following)]
+    # Alternatives stay together: of "A or B" a person is asked for A, and told of B.
     groups = _merged(said)
     names = list(dict.fromkeys(group[0] for group in groups))[:MOST_VARIABLES]
     others = dict.fromkeys(name for group in groups for name in group[1:] if name not in names)
@@ -711,6 +715,8 @@ _BORING = re.compile(
     r"|^\s{2,}-{1,2}\w|^Installed \d+ packages?|^(?:WARNING|warning): |(?i:deprecat)"
 )
 
+# The order decides. First the tools that name their cause, then tracebacks, then lines that look like an error. A line
+# that only has a suspicious word comes last: most programs print some of them while all is well.
 _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
     _npm,
     _withdrawn,

@@ -268,6 +268,7 @@ class Redactor:
 
     def mask(self, text: str) -> str:
         """``text`` with every secret replaced, and without control characters. A long text is cut first (SEC-7)."""
+        # Known secrets first, while they are whole: a rule for shapes could mask a part, and the rest would stay.
         text = self.mask_known(plain(cut(text)))
         text = _hide_named(_USER_INFO.sub(MASK, text))
         for shape, replacement in _SHAPES:
@@ -358,6 +359,7 @@ class _DataMask:
         return secret or (self._by_name and _TELLING.search(str(key)) is not None)
 
     def _text(self, text: str, *, secret: bool = False) -> str:
+        # Counted over the whole value: a thousand short texts cost as much as a long one.
         self._characters -= len(text)
         if self._characters < 0:
             raise _TooLarge
@@ -408,6 +410,7 @@ def has_secret_shape(word: str, *, uuid: bool = False) -> bool:
     parts = _PART.findall(word)
     if any(map(_looks_random, parts)):
         return True
+    # Without its separators a word is shorter: the least lengths below allow for four, and for six of them.
     whole = "".join(parts) if len(parts) > 1 else ""
     if len(word) < SHORTEST_WHOLE:
         return _has_three_kinds(whole) and _looks_random(whole, least=SHORTEST_PART - 4)
@@ -427,6 +430,7 @@ def _looks_random(part: str, *, least: int = SHORTEST_PART) -> bool:
 
 
 def _has_three_kinds(text: str) -> bool:
+    # 0 is a digit, 1 a lower-case letter, 2 an upper-case one.
     kinds = {run[0].islower() + 2 * run[0].isupper() for run in _SAME_KIND.findall(text)}
     return len(kinds) == 3
 
@@ -479,6 +483,7 @@ def _hide_named(text: str) -> str:
     shown: list[str] = []
     at = 0
     for found in _ASSIGNED.finditer(text):
+        # The first: it stands inside a value that is masked already.
         if found.start() < at or not _is_telling(found) or _is_itself(found):
             continue
         if (value := _value_after(found)) is not None and not _is_harmless(found["name"], value):
@@ -520,6 +525,7 @@ def _is_harmless(name: str, value: re.Match[str]) -> bool:
 
 def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:
     """Every form of every secret, the longest first."""
+    # A secret may be a part of another one. Masked first, it would leave the rest of that one readable.
     return tuple(sorted({spelling for secret in secrets for spelling in _spellings(secret)}, key=len, reverse=True))
 
 

@@ -570,6 +570,7 @@ class Journal:
 
         The records of calls go to ``calls``: there is one for each call. A sink that does nothing with them has None.
         """
+        # Replaced, not changed: a sink that adds or ends one runs inside the loop over the old tuple.
         self._sinks = (*self._sinks, sink)
         if calls is not None:
             self._sinks_of_calls = (*self._sinks_of_calls, calls)
@@ -603,6 +604,7 @@ class Journal:
             return
         for sink in self._sinks:
             _tell(sink, record)
+        # An attacker makes as many refusals as he likes.
         if not isinstance(record, AccessRefused):
             for listener in self._listeners:
                 listener.put(record)
@@ -663,6 +665,7 @@ class _Listener:
         self._missed = 0
 
     def put(self, record: HubRecord) -> None:
+        # The deque drops the oldest by itself; it does not count.
         self._missed += len(self.waiting) == BACKLOG
         self.waiting.append(record)
         self.came.set()

@@ -149,6 +149,7 @@ class Publisher:
     def show_unverified(self, listing: Listing) -> None:
         """Show what a peer listed of a server that was not listed here."""
         catalog = self.catalog.publish(listing)
+        # To publish is to show again; a server that is disabled here stays hidden.
         if self.catalog.servers[listing.server].withdrawn:
             catalog = catalog.withdraw(listing.server)
         self._show(catalog)
@@ -167,6 +168,7 @@ class Publisher:
         if catalog is self.catalog:
             return
         self.catalog = catalog
+        # The catalog is in place before its records: a listener looks at once, and must see what they tell.
         self._waiting = {server: one for server, one in self._waiting.items() if server in catalog.servers}
         for server, changed in changes.items():
             self._journal.write(_published(server, catalog, changed, at=self._journal.clock.now()))
@@ -269,6 +271,7 @@ class UserCatalogs:
         self._approved = 0
         """How often what is approved has changed: a catalog from before may show something else."""
         self._made: OrderedDict[tuple[int, ...], _Made] = OrderedDict()
+        # Weak: it must not keep catalogs that ``_made`` dropped, one for each user who ever looked.
         self._shown: WeakValueDictionary[str, _Made] = WeakValueDictionary()
         """By user, what she saw last; it is shown while a large one is made."""
         self._waiting: dict[tuple[str, str], Listing] = {}
@@ -306,6 +309,7 @@ class UserCatalogs:
             self._wanted.set()
             return
         before = self.of(principal)
+        # ``before`` is read first: once the listing is taken, nothing would seem to have changed.
         same = _one_of(self._alike.get(listing.server, ()), listing)
         self._take(principal, listing, same)
         self._approvals.listings.review(listing, of_one=True)
@@ -318,6 +322,7 @@ class UserCatalogs:
             await self._wanted.wait()
             self._wanted = anyio.Event()
             while self._waiting:
+                # One at a time, and asked for again after each wait: a newer listing may have taken its place.
                 (principal, server), listing = next(iter(self._waiting.items()))
                 alike = tuple(self._alike.get(server, ()))
                 same = await anyio.to_thread.run_sync(_one_of, alike, listing)
@@ -437,6 +442,7 @@ class _Parts:
         """The catalog of the hub without what per-user servers listed for ``local``, and with her listings."""
         written = written_prefixes(self.config)
         others = {name: prefix for name, prefix in written.items() if name not in self.per_user}
+        # A server that goes and comes back has no listing, and the place and the prefix that it had.
         base = self.catalog.arrange(others).arrange(written)
         for name in self.per_user:
             if name in self.catalog.servers and self.catalog.servers[name].withdrawn:

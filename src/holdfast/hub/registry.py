@@ -245,8 +245,11 @@ class SlotRegistry:
         """Start every slot, and return at once: servers come up in the background."""
         if self.is_closing:
             raise _hub_closed()  # nothing revives
+        # Before the first slot: a client that lists at once sees the tools of the last run (LIFE-21).
         self.publisher.start_with(await anyio.to_thread.run_sync(self.writer.restore, self.config))
         logins = await current_logins(self, within=START_SECONDS)
+        # Two groups. The outer one belongs to the task that opened the hub, and raises there what a task of the hub
+        # raised. The inner one has all tasks: cancelling the user's task does not reach it before the orderly close.
         self._outer = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # it takes a moment; a group that is half entered cannot be left
             tasks: anyio.abc.TaskGroup = await self._outer.start(_own_tasks)
@@ -278,6 +281,7 @@ class SlotRegistry:
             tasks.start_soon(self.fleet.run, name="fleet")
         self.clients.open(context)
         self.users.slots.open(context)
+        # All slots exist before one of them starts: its first event lets readers look at the whole table (LIFE-1).
         for name, spec in self.config.servers.items():
             self.slots[name] = Slot(spec, context, listed=self.catalog.servers[name].listing is not None)
         for slot in list(self.slots.values()):
@@ -304,6 +308,7 @@ class SlotRegistry:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
         if not self.is_closing:
             self.is_closing = True
+            # Before the slots are told: a slot that is stopped no longer says that it was switched off.
             last = _state(self)
             for slot in self.all_slots():
                 slot.handle(on.ShutdownRequested())
@@ -324,11 +329,13 @@ class SlotRegistry:
             # No exception is passed in: a task group would wrap it, and the caller expects the body's own.
             await self._outer.__aexit__(None, None, None)
         finally:
+            # Last: the end of the warden kills what a connection left running.
             await self._warden.__aexit__(None, None, None)
 
 
 def use_login(registry: SlotRegistry, server: str) -> None:
     """A server that was denied or parked has new credentials: try it again now."""
+    # Not the slots of users: they have logins of their own (``UserSlots.watch_logins``).
     for slot in [*registry.slots.values(), *registry.clients.all()]:
         if slot.id == server:
             slot.handle(on.LoginSucceeded())
@@ -363,6 +370,7 @@ def _withdrawn(registry: SlotRegistry, server: str) -> None:
 async def _finish(registry: SlotRegistry, last: HubState) -> None:
     """Wait until everything is closed; in a task of its own, because the caller of ``close`` may be cancelled."""
     with anyio.move_on_after(CLOSE_SECONDS):
+        # The state first: a connection that hangs in its close must not cost what the hub has learned.
         await registry.writer.close(last)
         for slot in registry.all_slots():
             await slot.closed.wait()

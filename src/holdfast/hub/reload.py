@@ -87,6 +87,7 @@ class Reloader:
 
     async def reload(self) -> tuple[ConfigRecord, ...]:
         """Read the file now, whether it changed or not. The result is what was recorded."""
+        # The stamp is older than the text that is read: an edit in between is seen by the next poll.
         self._applied = self._seen = await stamps(*self._watched)
         return await self._take()
 
@@ -128,6 +129,7 @@ class Reloader:
         unusable = dict(_unusable(before, fresh))
         servers = {name: before.servers[name] if name in unusable else server for name, server in fresh.servers.items()}
         config = replace(fresh, servers=servers)
+        # After a refused edit, a file that is as it was is news: it is recorded that the configuration is good.
         if config == before and not unusable and not self._refused:
             return ()
         applied = await self._hub.registry.apply(config)
@@ -167,6 +169,7 @@ def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Proble
     """The servers whose running definition works and whose new definition does not."""
     for name, server in fresh.servers.items():
         running = before.servers.get(name)
+        # A server that never worked may get its broken definition: its status then says what is wrong with it.
         if server.problems and server.enabled and running is not None and not running.problems:
             yield name, server.problems
 
@@ -186,6 +189,7 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
         policy = await anyio.to_thread.run_sync(Policy, config.settings.access)  # conditions take time to compile
     if registry.is_closing:
         return None
+    # The waits are over. From here to ``replace`` no other task runs, so no reader sees half of the edit.
     registry.config, registry.policy = config, policy
     gone = [registry.slots.pop(name) for name in applied.removed]
     registry.slots |= fresh
@@ -196,6 +200,7 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
         context = registry.context = replace(context, settings=config.settings)
         registry.clients.adopt(config.settings)
         registry.users.slots.adopt(config.settings)
+        # The added ones were made with these settings.
         adopting = [slot for slot in registry.all_slots() if slot.id not in applied.added]
     await _tell(registry, context, applied, adopting, gone)
     registry.journal.write(applied)

@@ -86,6 +86,7 @@ class Store:
 
     def load(self) -> dict[str, StoredServer]:
         """Everything that is stored; nothing if the file cannot be read. A corrupt file is set aside."""
+        # Before the read: another hub may replace a bad file meanwhile, and the new one must not be set aside.
         seen = file_stamp(self._file)
         try:
             if not self._file.exists():
@@ -107,6 +108,7 @@ class Store:
 
         Other rows, and other columns of the same rows, stay as another hub wrote them.
         """
+        # Not a failure: a failure would be tried again for ever.
         if self._read_only:
             return True
         try:
@@ -132,6 +134,8 @@ class Store:
     def _switched(self, servers: Mapping[str, StoredServer]) -> frozenset[str]:
         """The servers that this hub itself enabled or disabled since its last write."""
         stored = {server: known.disabled for server, known in self._known.items()}
+        # Compared with its own last write: what another hub switched is no switch of this one. Compared with the
+        # file too: where both did the same, there is nothing to write.
         return frozenset(
             server
             for server, one in servers.items()
@@ -155,6 +159,7 @@ class Store:
             for server, one in self._known.items()
             if server in rows and bool(rows[server]) != one.disabled
         }
+        # Also if the hub does not follow: a switch is told once.
         self._known |= {server: replace(self._known[server], disabled=off) for server, off in changed.items()}
         return changed
 
@@ -173,6 +178,8 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         new = not self._file.exists()
+        # IMMEDIATE: a transaction takes the write lock at its beginning, where it may wait for another hub. A
+        # transaction that reads first and wants the lock later fails at once.
         database = sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
         try:
             if new:
@@ -182,6 +189,7 @@ class Store:
                 self._read_only = True
                 raise _NewerSchema(f"a newer Holdfast wrote it (schema {version}); it is not changed")
             if version < SCHEMA_VERSION:
+                # A new file, or one after another was set aside: every row is to be written.
                 self._known = {}
                 database.executescript(_SCHEMA)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -207,6 +215,7 @@ class _NewerSchema(Exception):
 
 def _out_of_reach(exc: Exception) -> bool:
     """Whether the file itself may be good: another process locks it, or the disk fails."""
+    # The low byte is the kind of error; the rest says where it happened.
     return getattr(exc, "sqlite_errorcode", 0) & 0xFF in _OUT_OF_REACH
 
 
@@ -231,6 +240,7 @@ def default_state_file(config: Path) -> Path:
 
 def fingerprint(spec: ServerSpec) -> str:
     """Identifies a definition without storing it."""
+    # Without environment and headers. They hold secrets, and a server with another token is the same server.
     identity = (spec.transport, spec.url, spec.command, spec.args, str(spec.cwd), spec.prefix, spec.tools)
     return hashlib.blake2s(repr(identity).encode(), digest_size=16).hexdigest()
 
@@ -278,6 +288,7 @@ def _delete(database: sqlite3.Connection, servers: Iterable[str]) -> None:
         database.execute("DELETE FROM names WHERE server = ?", (server,))
 
 
+# Two statements, so that a hub which learned a listing does not undo the switch that another hub wrote.
 _WRITE_LISTING = """
 INSERT INTO servers VALUES (?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, listing = excluded.listing
@@ -335,6 +346,7 @@ class StateWriter:
         """Write after each change, until cancelled."""
         while True:
             await self._dirty.wait()
+            # Before the write: what changes while the thread writes sets the new event, and is written next.
             self._dirty, self._hurry = anyio.Event(), anyio.Event()
             began = anyio.current_time()
             written = await self._write()
@@ -356,9 +368,11 @@ class StateWriter:
         while True:
             await sleep_until_poll(POLL_SECONDS)
             async with self._writing:
+                # Under the lock: the rows of a write that is under way would be taken for those of another hub.
                 before = approvals
                 now, approvals = await stamps(self._store.file, self._pins.file)
                 changed = await anyio.to_thread.run_sync(self._store.switches) if now != switches else {}
+                # If the file could not be read, the next poll sees the old stamp and looks again.
                 if changed is not None:
                     switches = now
                 for server, disabled in (changed or {}).items():
@@ -378,6 +392,7 @@ class StateWriter:
         if store is None:
             return True
         async with self._writing:
+            # Cleared before the snapshot is taken: what changes meanwhile is pending again.
             pending, self._pending = self._pending, False
             state = self._last or self._snapshot()
             # In a thread, also what is stored is made: a large fleet takes longer than a step of the event loop may.
