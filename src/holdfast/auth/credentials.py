@@ -227,8 +227,10 @@ class Bearer:
         grant = await self._grant()
         if grant is None:
             return False
+        # Another process renewed it while the request was under way.
         if grant.access_token != refused:
             return True
+        # A server that refuses a token which is seconds old does not want another one: it wants other rights.
         if not grant.refreshable or self._is_fresh(refused):
             return False
         return await self._renew(grant) is not None
@@ -388,6 +390,7 @@ class Renewer:
 
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the authorization server could not be asked.
         """
+        # First the turn in this process, then the lease: the lease is polled, and a hundred tasks would poll it.
         async with self._turns.setdefault(key, anyio.Lock()):
             try:
                 async with self.store.renewing(key):
@@ -403,6 +406,7 @@ class Renewer:
             return grant  # another task or process renewed it while we waited
         if grant is None or not grant.refreshable:
             return None
+        # After the store was read: another process may have had an answer, and then no pause counts.
         self.pauses.check(key)
         with anyio.CancelScope() as scope:
             # Once the request is sent, the old refresh token may be invalid.
@@ -430,6 +434,7 @@ class Renewer:
         except NoTokenAnswer as exc:
             raise self.pauses.failed(grant.key, exc) from exc
         except TokenRefused as exc:
+            # A proxy, or a server in trouble, refuses too. Only the issuer's own words end a login (AUTH-5).
             if not exc.final:
                 why = NoTokenAnswer(f"the authorization server answered {exc}")
                 raise self.pauses.failed(grant.key, why) from exc
@@ -439,6 +444,7 @@ class Renewer:
         renewed = replace(
             grant,
             access_token=given.access_token,
+            # A server that rotates nothing sends no refresh token: the one that was used stays valid (AUTH-2).
             refresh_token=given.refresh_token or grant.refresh_token,
             scope=given.scope or grant.scope,
             expires_at=given.expires_at(self.now()),
@@ -446,6 +452,7 @@ class Renewer:
         return await self._keep_renewed(_Unsaved(grant, renewed))
 
     async def _keep_renewed(self, unsaved: _Unsaved) -> Grant:
+        # Noted before the write: if that fails, the next try finds the new token here and sends no request.
         self._unsaved[unsaved.after.key] = unsaved
         kept = await self._keep(unsaved.after)
         del self._unsaved[kept.key]

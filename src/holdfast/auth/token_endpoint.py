@@ -166,8 +166,10 @@ async def request_tokens(
     """Request tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
     fields = await post_form(endpoint, form, client=client, allow_plain_http=allow_plain_http, on_sending=on_sending)
     token, kind = fields.get("access_token"), str(fields.get("token_type") or "bearer")
+    # It goes into a header: a line end in it would be a second header.
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
         raise NoTokenAnswer("its answer contains no access token")
+    # Such a token is bound to a key of ours, which we do not have: every request with it would be refused.
     if kind.lower() in _PROVEN:
         raise TokenRefused("unsupported_token_type", f"it issues {kind} tokens, which are not Bearer tokens")
     refresh = fields.get("refresh_token")
@@ -192,6 +194,7 @@ async def as_accepted(
         try:
             return one, await ask(one)
         except (TokenRefused, NoTokenAnswer) as exc:
+            # The server knows who asked, and refuses: another method of proof would change nothing.
             if not exc.unproven:
                 raise
             first = first or exc
@@ -267,6 +270,7 @@ def _meaning(answer: HttpAnswer, redactor: Redactor) -> dict[str, Any]:
         error = error.get("code") or error.get("type")
     if answer.status in (200, 201) and fields and not error:
         return fields
+    # An outage must not look like a decision: a refusal ends the login of a person.
     decided = isinstance(error, str) and error and error not in _PASSING
     if not decided or answer.status >= 500 or answer.status == 429:
         raise NoTokenAnswer(
@@ -348,6 +352,7 @@ def variants(client: OAuthClient, methods: Sequence[str], endpoint: str) -> tupl
         one = replace(client, method=method)
         found.append(one)
         pair = f"{client.id}{client.secret}"
+        # Only where the two readings differ: each try is a failed login in the log of the server.
         if method == "client_secret_basic" and quote(pair, safe="") != pair:
             found.append(replace(one, reads_plain=not one.reads_plain))
         if method in ("client_secret_jwt", "private_key_jwt"):
@@ -416,6 +421,7 @@ def _assertion(client: OAuthClient) -> str:
 
 def _signed_by_secret(claims: Mapping[str, Any], secret: str, algorithm: str) -> str:
     """PyJWT warns about a short secret on every use; the authorization server chose it."""
+    # The algorithm comes from the metadata of the server, which may name any.
     algorithm = algorithm if algorithm in _HASHES else "HS256"
     parts = [_encoded(json.dumps(part).encode()) for part in ({"alg": algorithm, "typ": "JWT"}, dict(claims))]
     signature = hmac.new(secret.encode(), ".".join(parts).encode(), _HASHES[algorithm]).digest()

@@ -246,6 +246,7 @@ class TokenStore(GrantStore):
             try:
                 # One reader at a time: a slow one could otherwise replace newer content with older.
                 if not self.current:
+                    # The stamp before the content: a write in between makes this read out of date, and it is repeated.
                     stamp, self._file.missed = self._file.stamp(), False
                     found = tuple(_with_secrets(self._file.entries(), self._from_vault))
                     until = self._clock() + PAUSE if self._file.missed else math.inf
@@ -256,10 +257,12 @@ class TokenStore(GrantStore):
 
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""
+        # The keyring before the file: a file that names the keyring and finds nothing there would be a lost login.
         kept = self._placed(grant)
         with self._file.changing() as entries:
             before = entries.pop(grant.key, {"servers": ()})
             servers = {*grant.servers, *before["servers"]}
+            # A server has one login: a new one at another issuer takes its address from the old one.
             for entry in entries.values():
                 entry["servers"] = [one for one in entry["servers"] if one not in servers]
             kept = replace(kept, servers=tuple(sorted(servers)))
@@ -272,6 +275,7 @@ class TokenStore(GrantStore):
         with self._file.changing() as entries:
             gone = entries.pop(key, None)
         if gone is not None and gone["source"] == "keyring" and (vault := self._vault) is not None:
+            # After the file: tokens that no entry names are of no use to anyone, an entry without tokens is an error.
             vault.remove(key)
         self.grants()
         return gone is not None
@@ -454,6 +458,7 @@ class StoreReader:
             return True  # on the path of every call: a look at the file, and no more
         with anyio.move_on_after(within if within is not None else self.seconds):
             while not self._is_current():
+                # A limiter of its own: a keyring that waits for a person holds one thread, not those of the program.
                 await anyio.to_thread.run_sync(self._store.grants, abandon_on_cancel=True, limiter=self._turn)
             return True
         return False
@@ -490,6 +495,7 @@ async def renewing(folder: Path, key: GrantKey, principal: str = "") -> AsyncIte
     """
     named = (*key, principal) if principal else key
     which = hashlib.blake2s("\n".join(named).encode(), digest_size=8).hexdigest()
+    # One lock for each grant: a slow authorization server must not hold up the renewal of another login.
     lock = FileLock(private_folder(folder) / f"auth-{which}.lock")
     try:
         while not lock.try_acquire():  # noqa: ASYNC110 - the lock belongs to another process

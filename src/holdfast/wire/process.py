@@ -147,6 +147,7 @@ class StderrTail:
 
     def _pass_on(self, text: bytes) -> bytes:
         """Pass on whole lines; returns the unfinished rest."""
+        # Lines go on as they came: the reader masks them, because only a whole line shows a whole secret.
         *lines, rest = text.split(b"\n")
         if len(lines) > LINES_PASSED_ON:
             lines = lines[-LINES_PASSED_ON:]  # a flood: the last ones tell most
@@ -216,6 +217,8 @@ class ProcessGroup:
     def tell(self, number: int) -> bool:
         """Signal the group; False if nothing of it is left."""
         try:
+            # A refusal counts as gone: macOS refuses for a group of zombies, and what belongs to another user by now
+            # is out of reach.
             os.killpg(self.number, number)
         except (ProcessLookupError, PermissionError):
             return False
@@ -225,6 +228,7 @@ class ProcessGroup:
         """Wait until no process of the group lives; False if that takes longer."""
         pause = FIRST_LOOK_SECONDS
         with anyio.move_on_after(seconds):
+            # Zombies take signals too. Their parent may never collect them, and a close must not wait for that.
             while self.tell(0) and _has_living(self.number):
                 await anyio.sleep(pause)
                 pause = min(2 * pause, LAST_LOOK_SECONDS)
@@ -248,6 +252,7 @@ class ProcessGroup:
 
     def _escaped(self) -> list[_Process]:
         """Living descendants outside the group: by their mark, or as adopted orphans that can be no other child's."""
+        # An orphan that cleared its environment has no mark. It is this child's only if the hub has no other child.
         found, alone = [], self._warden.groups == {self.number}
         for process in _WALK.processes():
             if process.group != self.number and process.pid != os.getpid():
@@ -289,9 +294,11 @@ class Child:
 
         ``on_line`` is called for each line of its stderr, as it came; ``keep`` bytes of the end are kept.
         """
+        # Two marks: one for the warden, which ends all of them, and one that tells the children of one hub apart.
         mark = f"{warden.name}-{next(_NUMBERS)}"
         environment = {**environment_of(spec), MARK: warden.name, CHILD_MARK: mark}
         program = find_program(spec, environment)
+        # Before the process: a hub that is killed between the two would leave a child that no warden knows.
         await warden.ready()
         try:
             process, stdin = await spawn([program, *spec.args], cwd=spec.cwd, env=environment)
@@ -321,6 +328,8 @@ class Child:
             if self._stdin is None:
                 raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
             try:
+                # What is written is removed in the same step. A cancellation comes in the wait alone: the next sender
+                # goes on at the right byte.
                 wrote = os.write(self._stdin, self._unsent[:WRITE_BYTES])
             except BlockingIOError:
                 await anyio.wait_writable(self._stdin)
@@ -375,6 +384,7 @@ class Child:
                 tasks.start_soon(_discard, self._process.stdout)  # one that blocks on a write cannot exit
                 if not self.stderr.ended:
                     tasks.start_soon(self.stderr.drain)
+                # One that was never ready has no state to save: its group is told at once.
                 if politely:
                     with anyio.move_on_after(timeout):
                         await self._process.wait()
@@ -384,6 +394,7 @@ class Child:
                 await self._group.end_escaped(timeout)
                 await self.stderr.read_to_end()
                 tasks.cancel_scope.cancel()
+            # After the group is gone: a server that still writes would die of SIGPIPE, before it has saved anything.
             await self._let_go()
             self._warden.release(self.group)
             if _ADOPTS:
@@ -472,6 +483,7 @@ class _Walk:
 
     def processes(self, *, dead: bool = False) -> list[_Process]:
         """Every process that lives; with ``dead``, also those whose parent has not asked for their end."""
+        # A walk that began before this question may have missed a process that was there when it was asked.
         asked = time.monotonic()
         with self._lock:
             if self._began < asked:
@@ -487,6 +499,7 @@ def _listed() -> Iterator[_Process]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError, ValueError):  # it exited while we looked
+                # The name of a program may hold blanks and parentheses: the fields begin after the last one.
                 state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
                 yield _Process(int(entry.name), state, *map(int, numbers))
 
@@ -527,6 +540,7 @@ def find_program(spec: ServerSpec, environment: Mapping[str, str]) -> str:
     command = spec.command
     if spec.cwd is not None and not spec.cwd.is_dir():
         raise ServerFailure(CommandUnusable(command=command, fault=CommandFault.BAD_DIRECTORY))
+    # A relative path is meant from ``cwd``, as a shell there would take it; ``exec`` would take it from ours.
     base = (spec.cwd or Path()) / Path(command).expanduser()
     where = str(base) if os.sep in command else command
     found = shutil.which(where, path=environment.get("PATH", os.defpath))

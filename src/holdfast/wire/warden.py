@@ -45,6 +45,7 @@ class Warden:
     """The warden of one owner's process groups; it starts with the first group."""
 
     def __init__(self) -> None:
+        # Random: another hub of this machine must not take our children for its own.
         self.name = secrets.token_hex(16)
         self._groups: set[int] = set()
         self._pipe: int | None = None
@@ -80,6 +81,7 @@ class Warden:
 
     async def keep(self) -> None:
         """Replace its process when that dies, until cancelled; for an owner that starts no child for a long time."""
+        # A hub without a stdio server has no warden, and needs none.
         await self._begun.wait()
         while True:
             if self._process is not None:
@@ -109,6 +111,7 @@ class Warden:
             env=helper_environment(),  # without a mark: the warden of a hub around us must not end ours first
         )
         self._begun.set()
+        # A new warden knows nothing of the children that the old one watched.
         for group in self._groups:
             self._tell(f"+{group}\n")
 
@@ -172,6 +175,7 @@ class OutputPipe:
 
     def close(self) -> None:
         """Read no more; a reader that waits sees the end."""
+        # A transport that is closed tells its protocol at the next turn; a reader that waits now would miss it.
         self._reader.feed_eof()
         self._transport.close()
 
