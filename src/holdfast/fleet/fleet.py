@@ -151,10 +151,12 @@ class Fleet:
 
     async def _turn(self, tasks: anyio.abc.TaskGroup) -> None:
         state, member = self.state, self.member
+        # First of all: what is written from here on ends the wait below, also before that begins.
         state.wake = anyio.Event()
         self._prepare_soon(tasks)
         tick = member.next_tick()
         at = min(member.due(), tick if tick is not None else float("inf"))
+        # The first of the two: the next exchange, or a right to probe that ends by itself.
         if at > state.now():
             await state.waiting.wait(state.wake, at)
             self._prepare_soon(tasks)
@@ -181,6 +183,7 @@ class Fleet:
 
     async def _exchange(self) -> None:
         state, member = self.state, self.member
+        # Counted before and after: the client of the store connects again by itself, perhaps to another copy.
         before = self.store.connections
         member.about["probes"] = member.probes.told()
         self.presence.refresh()
@@ -201,12 +204,14 @@ class Fleet:
             return
         self._apply(member.receive(asked, reply, state.now()))
         self._note(reply)
+        # From the beginning of the exchange: what was written during it may be missing.
         if self.member.synced and reply.cursor == reply.sequence:
             state.read_at = began
         if not self._was_settled and state.is_settled:
             self._was_settled = True
             self.decisions.settled()
             state.host.settled()
+        # Those who wait take the event that is set, and ask again; the next exchange has another one.
         state.changed.set()
         state.changed = anyio.Event()
 
@@ -427,4 +432,5 @@ class SharedTime:
 def _suspended_seconds() -> float:
     """How long this machine was suspended since it started, where the system tells it."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
+    # The monotonic clock stands still while a machine sleeps; the time on which the replicas agree does not.
     return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0

@@ -64,51 +64,39 @@ __all__ = [
 log = logging.getLogger("holdfast.fleet")
 
 SENDER_HEADER: Final = "holdfast-forwarded"
-
 """The replica that sends a request on. A request with it goes no further."""
 
 TARGET_HEADER: Final = "holdfast-to"
-
 """The replica that a request is meant for: an address may have passed to another one."""
 
 PRINCIPAL_HEADER: Final = "holdfast-principal"
-
 """The principal that the credentials of the client stand for; the credentials themselves are not sent on."""
 
 REFUSED_HEADER: Final = "holdfast-refused"
-
 """In an answer: the replica does not do this. ``moved`` if the request belongs to another one by now."""
 
 ABOUT_HEADER: Final = "holdfast-about"
-
 """What a replica asks about. Of a request that is sent on: its endpoint, and replicas that said that they leave."""
 
 OPERATIONS: Final = "/replicas/"
-
 """The paths of what replicas ask each other."""
 
 CONNECT_SECONDS: Final = 2.0
-
 """How long a connection to a replica may take, with its handshake."""
 
 LARGEST_ANSWER: Final = 1024 * 1024
-
 """Bytes of the answer to ``ask``."""
 
 AT_ONCE: Final = 8
-
 """Replicas that are asked at the same time."""
 
 LEAVES_SECONDS: Final = 10.0
-
 """How long a replica counts as leaving that said so. Its presence says it by then, or has ended."""
 
 WATCH_SECONDS: Final = 1.0
-
 """How often a replaced key is looked for."""
 
 KEEPALIVE_SECONDS, KEEPALIVE_TRIES = 5, 3
-
 """A machine that does not acknowledge anything for 15 to 20 s is gone."""
 
 
@@ -155,7 +143,7 @@ class _NoReplicas:
 class Peers:
     """The other replicas, for the parts of a hub that ask them something, and the socket on which they reach this one.
 
-    ``largest`` is what a body may have at most. The listener behind ``socket`` is run by the front, which serves it.
+    The front serves that socket: it takes ``listener``, and answers what replicas ask.
     """
 
     def __init__(self, identity: FleetIdentity, *, advertise: PeerAddress | None = None) -> None:
@@ -203,6 +191,7 @@ class Peers:
         """These replicas said that they leave, to this replica or to another one."""
         until = anyio.current_time() + LEAVES_SECONDS
         present = self.directory.addresses()
+        # Only those that are present: the header comes from a peer, and must not fill the table.
         self._leaves.update((name, until) for name in replicas if name in present and name not in self.leaving)
 
     @asynccontextmanager
@@ -215,6 +204,7 @@ class Peers:
         try:
             answer = await pool.request(method, path, said, body)
         except (ConnectFailed, ConnectTimedOut) as exc:
+            # Nothing was sent: the caller may send the request elsewhere, which it may not after ``PeerFailed``.
             at = self._pools[replica][0]
             raise PeerUnreachable(f"the replica {replica} cannot be reached at {at}: {_reason(exc)}") from exc
         except (OSError, EOFError, NotHttp) as exc:
@@ -270,6 +260,7 @@ class Peers:
                 await anyio.sleep(WATCH_SECONDS)
                 now = self.identity.authorities()
                 gone = [name for name in self._pools if name not in self.directory.addresses()]
+                # A connection stays as trusted as it was when it was made: one of a removed key has to end (FLEET-5).
                 lost = [*self._pools] if not set(known) <= set(now) else gone
                 known = now
                 for replica in lost:  # of replicas that left, or after a key was removed: they are made again
@@ -308,6 +299,7 @@ class Peers:
 
         def check(transport: asyncio.Transport) -> None:
             found = peer_name(transport.get_extra_info("ssl_object"))
+            # Addresses of pods are used again: a certificate of the fleet is not enough, it must be that replica's.
             if found != replica:
                 raise ConnectFailed(f"another replica answers there: {found[:100]}")
             _keep_alive(transport.get_extra_info("socket"))
@@ -351,7 +343,6 @@ def _reason(exc: BaseException) -> str:
 _HINT = "write tcp://HOST:PORT with an address that the other replicas reach, or unix:/PATH on one machine"
 
 _LONGEST_PATH = 100
-
 """Bytes. Systems allow 103 to 107 for a Unix socket."""
 
 

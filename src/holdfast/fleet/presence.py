@@ -88,6 +88,7 @@ class Presence:
         """Learn who is present, if the store answers: a request named a replica that is not known here."""
         state, member = self._state, self._state.member
         asked_at = state.now()
+        # A name that no replica has would otherwise cost the store a question for each request of a stranger.
         if state.not_shared_since is not None or member.pace.has_roster(asked_at - NEWS_SECONDS):
             return
         member.pace.want_roster()
@@ -118,6 +119,7 @@ class Presence:
         It is a hash of the principal over the replicas that others can reach, and no session names it: a user may have
         several sessions, and has one process of a server. Workers of one supervisor have one process that runs all.
         """
+        # Every replica must find the same home: all of it follows from what replicas share, and from a hash.
         own, staying = self._state.member.replica, self.staying
         host, group = socket.gethostname(), self._state.member.about.get("group")
         known = {name: address for name, address in self.addresses().items() if name in self.possible_homes}
@@ -234,6 +236,7 @@ class ClientHomeFinder:
         """Replicas may have come or left: close the connections of clients whose home is another one now."""
         if self._fleet.presence.possible_homes == self._now or self._fleet.member.about.get("leaving") is True:
             return  # of a replica that leaves, connections in use stay to the end
+        # The set before the last change is kept: it says which clients may have lost something by it.
         self._before, self._now = self._now, self._fleet.presence.possible_homes
         for owner, named in list(self._owners.items()):
             here = self._home(owner, named) == self._fleet.replica
@@ -257,5 +260,6 @@ def _is_known(owner: Hashable) -> bool:
 def _key_of(owner: Hashable) -> str:
     """Names a client for the hash that every replica computes alike."""
     if isinstance(owner, ClientKey):
+        # With the length: "ab" + "c" and "a" + "bc" are two clients.
         return f"key\0{len(owner.principal)}:{owner.principal}{owner.key}"
     return f"session\0{owner!r}"

@@ -202,6 +202,7 @@ class RedisClient:
         redis = library()
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
+                # One at a time: so there is one connection, and one copy of the store behind it.
                 async with self._using:
                     if self._client is None:
                         self._client = connect(self.address)
@@ -253,15 +254,19 @@ class RedisStore:
 
         async def write(client: Any) -> list[Any]:
             async with client.pipeline(transaction=False) as pipe:
+                # First, so that the numbers that come back include what this replica wrote.
                 await write_newer(client, self._redis, asked.records, nonce=asked.nonce, pipe=pipe)
                 pipe.time()
                 pipe.xrange(key("changes"), f"(0-{asked.cursor}", "+", count=BATCH)
                 for claim in asked.claims:
+                    # XX: an extension of a claim that ended meanwhile takes nothing. It is asked for as a new one.
                     right = {"xx": True} if claim.extends else {"nx": True}
                     pipe.set(key(f"claim:{claim.key}"), asked.replica, px=_milliseconds(claim.seconds), **right)
                     pipe.get(key(f"claim:{claim.key}"))
                     pipe.pttl(key(f"claim:{claim.key}"))
                 for release in asked.releases:
+                    # It has no holder until a next try makes sense: no other replica tries before. XX: one that ended
+                    # is not brought back.
                     pipe.set(key(f"claim:{release.key}"), "", xx=True, px=_milliseconds(release.delay))
                 if asked.drops:
                     pipe.hdel(key("records"), *asked.drops)
@@ -278,6 +283,7 @@ class RedisStore:
         try:
             (said, number), (seconds, micros), changes, *answers = told
             epoch, sequence, wall = _text(said), int(number), float(seconds) + float(micros) / 1e6
+            # A cursor beyond the last number belongs to a store that was restored from an older copy.
             follows = self._whole is None and asked.epoch == epoch and asked.cursor <= sequence
             records, cursor = _followed(changes, asked.cursor) if follows else ([], None)
             claims = tuple(
@@ -409,6 +415,7 @@ def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]
 
 def record_in(key: bytes, entry: bytes) -> FleetRecord | None:
     """The record of a field of ``records``; None if another program wrote it."""
+    # Before it is decoded: what another program wrote may be of any size.
     if len(entry) > LARGEST_VALUE:
         return None
     stamp, space, value = _text(entry).partition(" ")
