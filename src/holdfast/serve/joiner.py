@@ -144,6 +144,7 @@ class JoinOptions:
                 starts_with += [word] if given else [word, words.popleft()]
             else:
                 others.append(word)
+        # A server of a hub that runs `serve --stdio` gets a hub of its own. Joined, the hub would be its own server.
         if not joins or CHILD_VARIABLE in environ:
             return None
         config = values.pop("config", "") or environ.get("HOLDFAST_CONFIG", "")
@@ -198,6 +199,7 @@ class Conversation:
         heads = heads_of(line)
         requests = [head for head in heads if head.id is not None and head.method is not None]
         for head in requests:
+            # A batch is not kept: when the hub ends, some of it may be answered, and it cannot be sent in parts.
             self._keep(head, line if len(heads) == 1 else None)
         for head in heads:
             if head.method == "notifications/cancelled":
@@ -214,6 +216,7 @@ class Conversation:
             if head.method is not None:
                 self.asked.add(head.id)
                 if isinstance(head.id, int):
+                    # The next hub counts on from here: an answer to an old question must not fit a new one.
                     self.last_question = max(self.last_question, head.id)
             elif (request := self._settle(head.id)) is not None and not head.failed:
                 self._answered(request)
@@ -251,6 +254,7 @@ class Conversation:
     def _keep(self, head: LineHead, line: bytes | None) -> None:
         assert head.id is not None  # noqa: S101 - it is a request
         has_room = line is not None and len(self.unanswered) < MOST_KEPT
+        # A request that is not kept is still noted: it gets an error when the hub ends, and is never without an answer.
         kept = line if has_room and line is not None and self._kept_bytes + len(line) <= KEPT_BYTES else None
         self._kept_bytes += len(kept or b"")
         self.unanswered[head.id] = KeptRequest(kept, head.method or "")
@@ -335,6 +339,7 @@ class Lines:
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > self.longest:
+            # The id may stand at either end of the message: both are kept, and the middle is dropped.
             whole = b"".join(self._pieces)
             self._head, self._pieces = self._head or whole[:CHUNK], [whole[-CHUNK:]]
 
@@ -402,6 +407,7 @@ class HubFinder:
             if self._waits_for_newer(answer):
                 hub.close()
                 return None
+            # Only now, with the hub's answer at hand: what was answered meanwhile is not sent again.
             told, sent = talk.resumed()
             offered = {name: self._environ[name] for name in answer["wants"] if name in self._environ}
             hub.sendall(_line({"holdfast": {"environment": offered, **told}}) + b"".join(sent))
@@ -419,6 +425,7 @@ class HubFinder:
         try:
             log = self.address.open_log()
             with hidden_environment(self._environ) as (shown, hidden):
+                # The log is that of all hubs at this address: what this one says begins here.
                 begins = os.fstat(log).st_size
                 shown[BACKGROUND_VARIABLE] = f"{lock} {self.address.key}"
                 _run_detached(command, shown, log=log, keep=(lock, hidden))
@@ -470,6 +477,7 @@ class HubStart:
             lock = try_lock(address.lock)
         except OSError as exc:
             raise JoinFailed(f"cannot lock {address.lock}: {exc.strerror}") from exc
+        # Another process starts a hub, or a hub runs and does not listen yet: it will answer the next hello.
         if lock is None:
             return
         try:
@@ -532,6 +540,7 @@ class Joiner:
         _say(why)
         self._to_hub = Outgoing()
         until = time.monotonic() + RETRY_SECONDS
+        # After the pause a hub is started for a request alone: a client that is silent needs none.
         while (left := until - time.monotonic()) > 0 or not self._talk.unanswered:
             if left > 0:
                 for line in self._talk.refused(why):
@@ -589,6 +598,7 @@ class Joiner:
             self._read_of_client()
 
     def _read_of_client(self) -> None:
+        # Not through ``sys.stdin``: it would read ahead into a buffer that ``poll`` does not know.
         data = os.read(self._stdin, CHUNK)
         if not data:
             raise ClientLeft
@@ -602,6 +612,7 @@ class Joiner:
 
     def _write_to_client(self) -> None:
         try:
+            # At most what a pipe that is writable takes whole: stdout may be shared, and stays a blocking one.
             self._to_client.wrote(os.write(self._stdout, self._to_client.next(SAFE_WRITE)))
         except OSError as exc:
             raise ClientLeft from exc
@@ -645,6 +656,7 @@ class Joiner:
         if self._hub is None:
             return
         try:
+            # What the client sent before it left is still a request: the last lines go out, for a second at most.
             self._hub.settimeout(1.0)
             while self._to_hub:
                 self._to_hub.wrote(self._hub.send(self._to_hub.next(CHUNK)))
@@ -702,7 +714,9 @@ def _run_detached(command: Sequence[str], environ: Mapping[str, str], *, log: in
         os.waitpid(child, 0)
         return
     try:  # from here on this is a copy that must never return
+        # A session of its own: the terminal of the client, or the client that ends its group, must not end the hub.
         os.setsid()
+        # Forked twice: the hub belongs to init, and leaves no zombie here when it ends.
         if os.fork() == 0:
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)

@@ -112,6 +112,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         state_file = _state_file(serving, config)
         if worker is None:
             keep_state_private(os.environ)
+        # The keys before the fleet: its records are signed with them, and its certificates are made from them.
         ids = _session_ids(serving, state_file)
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
@@ -142,6 +143,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         folders = _folders(hub, projects, reloader)
         _warn_of_closed_rungs(serving, config)
         tokens = secrets.policy(subjects)
+        # The control server shows the joined clients, and the join server tells it of changes: one of them comes later.
         joined: JoinServer | None = None
         browsers = BrowserIdentity(
             serving.public_url,
@@ -203,7 +205,9 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             if worker is not None:
                 tasks.start_soon(worker.follow, leaving.succeeded, lambda: server.held)
             tasks.start_soon(leaving.be_ready_with_others)
+            # A successor accepts when its servers have an outcome: until then the old hub serves, and no call waits.
             await leaving.wait_until_ready()
+            # The supervisor has the socket of its workers, and hands it over itself.
             offered = serving.listener if worker is None and not serving.is_demo else None
             async with handing_over(offered, os.environ, leaving.succeeded) as handover:
                 with note.at(handover) if worker is None else nullcontext():
@@ -281,6 +285,7 @@ async def _end_background(server: HubWebServer, front: Front, joined: JoinServer
 
     await end_when_idle(front.hub.registry.clock, lambda: server.total_requests, busy)
     log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
+    # By the way that every end takes: drain, then close.
     signal.raise_signal(signal.SIGTERM)
 
 
@@ -531,6 +536,7 @@ def _watch(
     tasks.start_soon(keep_log, hub)
     if reloader is None:
         return
+    # On a terminal SIGHUP means that its window was closed: that ends the program, as usual.
     if not on_terminal():
         tasks.start_soon(_reload_on_signal, reloader, files)
     if serving.options.watch:
@@ -541,6 +547,7 @@ async def _reload_on_signal(reloader: Reloader, files: SecretFiles | None) -> No
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             if files is not None:
+                # Secrets first: the new configuration may name the token that was just written.
                 await files.refresh()
             await reloader.reload()
 
@@ -552,6 +559,7 @@ class EndableStdin:
     """Replaces stdin by a socket, and copies the real input into it until one side ends."""
 
     def __init__(self) -> None:
+        # A read of stdin cannot be interrupted. So the hub reads a socket, which can be ended from this side.
         self._real = os.dup(0)
         self._feed, self._stdin = socket.socketpair()
 
