@@ -106,7 +106,6 @@ _PLACEHOLDER = re.compile(
     r"|\b(?:change|replace)[_-]?me\b|(?<=[_-])x{6,}\b",
     re.IGNORECASE,
 )
-
 """How documentation marks a value that the reader must replace."""
 
 
@@ -272,7 +271,6 @@ _ANSWERED_NO = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socke
 
 
 SUSPICIOUS_SECONDS = 1.0
-
 """After this long without an answer to the TLS handshake, the port may speak another protocol."""
 
 
@@ -452,7 +450,6 @@ def _until(status: LoginStatus) -> str:
 
 
 _NAMED = 5
-
 """How many tools a message names; the rest is counted."""
 
 _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

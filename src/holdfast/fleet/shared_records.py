@@ -117,7 +117,6 @@ class SharedEvidence:
 
 
 EVERYWHERE_SECONDS: Final = 2.0
-
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
 
 
@@ -197,11 +196,9 @@ class SharedDecisions:
 
 
 LARGEST_LISTING = 48 * 1024
-
 """Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
 
 LARGEST_UNPACKED = 512 * 1024
-
 """Bytes of its text: those who learn it read it on the event loop. Text that says little compresses a thousandfold."""
 
 
@@ -336,11 +333,9 @@ def unpacked(server: str, content: object) -> Listing | None:
 log = logging.getLogger("holdfast.fleet")
 
 MOST_GROUPS = 3
-
 """How many of several different configurations a sentence names, and how many replicas of each."""
 
 MOST_KEYS = 4
-
 """More keys than these are not in use at the same time."""
 
 DIGEST_BYTES = 12

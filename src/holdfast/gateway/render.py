@@ -177,11 +177,9 @@ _Dumper.add_representer(str, _text)
 _Dumper.add_representer(dict, _mapping)
 
 SCHEMAS_VARIABLE = "HOLDFAST_AGENTGATEWAY_SCHEMAS"
-
 """A folder with the schemas of the product, such as ``v1.4.1.config-schema.json``."""
 
 SHOWN_FAULTS = 5
-
 """Routes usually share one fault, so that a few are enough."""
 
 _SCHEMA_NAME = re.compile(r"v?(\d+)\.(\d+)\.\d+\.config-schema\.json")

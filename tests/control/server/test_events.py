@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,10 +15,10 @@ from holdfast.control.server import control_events as feeds
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, EventStream, _Follower, event_for
 from holdfast.control.server.views import AT_ONCE, History, HubInfo, Views
 from holdfast.core.breaker import ClosedAgain
-from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, RetryPlanned, Transition
+from holdfast.core.lifecycle.effects import AccessChanged, BreakerChanged, CloseFailed, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.hub import Hub
-from holdfast.hub.journal import CallEnded, HubRecord
+from holdfast.hub.journal import CallEnded, HubRecord, Published, ToolApproved, ToolChanged
 from holdfast.testing import HttpServer
 from tests.control.server.controlled_hub import following, steered
 
@@ -96,6 +97,27 @@ async def test_that_the_hub_drains_is_told_and_then_the_stream_ends() -> None:
 async def feed() -> AsyncIterator[EventStream]:
     async with Hub(config_from_mapping({"mcpServers": {}})) as hub:
         yield EventStream(Views(hub, History(), HubInfo(endpoint="")), wall=lambda: 1.0)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RetryPlanned(server="x", attempt=1, delay=1.0, at=0.0),
+        AccessChanged(server="x", denied=True, reason="no", at=0.0),
+        Published(server="x", version=1, kinds=("tools",), at=0.0),
+        CloseFailed(server="x", generation=1, error="late", at=0.0),
+        ToolChanged(server="x", tool="t", held=True, at=0.0),
+        ToolApproved(server="x", tool="t", at=0.0),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_the_reference_names_every_field_of_an_event(record: HubRecord) -> None:
+    event = event_for(record, 0.0)
+    assert event is not None
+    _, name, data = event
+    fields = re.search(r"\{(.*?)\}", EVENTS[name])
+    assert fields is not None
+    assert fields[1].split(", ") == [*data]
 
 
 def _retry(server: str = "x", attempt: int = 1) -> HubRecord:

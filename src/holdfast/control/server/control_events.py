@@ -53,13 +53,13 @@ EVENTS: Mapping[str, str] = {
     "joined clients changed",
     "activity": "Recent calls, every few seconds, of servers that had any: an Activity by server",
     "transition": "A server went from one state to another: {server} and a Change",
-    "retry": "A reconnect is planned: {server, attempt, delay, at}",
+    "retry": "A reconnect is planned, after this delay at the latest: {server, attempt, delay, at}",
     "breaker": "A server's breaker opened or closed: {server, state, at, retry_in, failures, refused}",
     "access": "A server denies calls and its listing, or no longer does: {server, denied, reason, at}",
     "published": "The catalog changed: {server, version, kinds, at}",
     "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
-    "tool_changed": "A tool changed since it was first seen: {server, tool, held, at}",
-    "tool_approved": "The change of a tool was approved: {server, tool, at}",
+    "tool_changed": "A tool, a prompt or the instructions changed since first seen: {server, tool, kind, new, held, at}",
+    "tool_approved": "The change of one of these was approved: {server, tool, kind, at}",
     "missed": "The reader was too slow and missed events: {count}. Read everything again",
 }
 """The events by name."""

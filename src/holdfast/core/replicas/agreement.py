@@ -41,7 +41,6 @@ __all__ = [
 ]
 
 SETTLED_SECONDS = 180.0
-
 """How long no replica may come, go or change before a difference counts.
 
 The next step of a roll comes sooner: a pod of the chart drains for 30 s and starts in seconds, a kubelet brings a
@@ -49,7 +48,6 @@ changed ConfigMap within two minutes, and a hub reads a changed file within a se
 """
 
 LONGEST_ROLL_SECONDS = 900.0
-
 """A difference that is older counts, also if replicas still come and go: one of them may start again and again."""
 
 
@@ -97,11 +95,9 @@ def _grouped(seen: Mapping[str, frozenset[str]]) -> tuple[tuple[str, ...], ...]:
 
 
 SKEW_SECONDS = 30.0
-
 """A clock that differs by more is wrong."""
 
 MOST_NAMED = 3
-
 """Replicas that a sentence names."""
 
 
