@@ -115,6 +115,7 @@ async def look_at_definition(case: Case) -> Observation:
     if not server.problems:
         notes = (*_placeholders(case), *_old_placement(case))
         return Observation(case.source_map.label(case.definition.path), notes)
+    # Each variable once, at the first place that names it: a person sets it once.
     missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
     others = [problem for problem in server.problems if not problem.variable]
     variables = [_missing_variable(problem) for problem in reversed(missing.values())]
@@ -127,6 +128,7 @@ def _placeholders(case: Case) -> Iterator[Finding]:
     """Values that were copied from documentation and not replaced."""
     for keys, text in _texts(case.definition.given):
         placeholder = _PLACEHOLDER.search(text)
+        # A value that came from a variable is the person's own, also where it looks like a placeholder.
         if placeholder is None or case.definition.expansion.sources((*case.definition.path, *keys)):
             continue
         name = str(keys[-1]) if keys[0] == "env" else _variable_name(case.id, placeholder[0])
@@ -257,6 +259,7 @@ def _damaged(code: str, words: str, text: str, file: Path) -> Observation:
 def _fault(file: Path) -> str:
     """Why it is damaged; empty if it is intact or locked by another process."""
     try:
+        # Read-only: doctor must not create a file, and must not repair one that it only looks at.
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as database:
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as exc:
@@ -317,6 +320,7 @@ async def _any_accepts(addresses: tuple[str, ...], port: int, failures: list[Evi
 
     async def connect(address: str) -> None:
         try:
+            # All addresses, not the first: a name with a dead IPv6 address works for most programs.
             stream = await anyio.connect_tcp(address, port)
         except OSError as exc:
             seen = evidence_of(exc, doing="a connection")
@@ -361,6 +365,7 @@ async def _handshake(route: Route, patience: float) -> str | Evidence | None:
 
     async def suspect() -> None:
         await anyio.sleep(SUSPICIOUS_SECONDS)
+        # A plain HTTP server waits for the end of the request line, which a TLS handshake may never send.
         if await network.speaks_plain_http(route):
             result.append(TlsFailure(fault=TlsFault.HANDSHAKE))
             tasks.cancel_scope.cancel()
@@ -458,6 +463,7 @@ _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 async def look_at_handshake(case: Case) -> Observation:
     """Dial it as the hub does, and list what it offers on the same connection."""
     tools = case.tools
+    # Time in which too many commands started at once says nothing about this server, and is taken off.
     began, crowded = anyio.current_time(), tools.starts.crowded_seconds
     try:
         seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)

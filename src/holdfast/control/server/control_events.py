@@ -58,7 +58,8 @@ EVENTS: Mapping[str, str] = {
     "access": "A server denies calls and its listing, or no longer does: {server, denied, reason, at}",
     "published": "The catalog changed: {server, version, kinds, at}",
     "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
-    "tool_changed": "A tool, a prompt or the instructions changed since first seen: {server, tool, kind, new, held, at}",
+    "tool_changed": "A tool, a prompt or the instructions changed since first seen: {server, tool, kind, new, "
+    "held, at}",
     "tool_approved": "The change of one of these was approved: {server, tool, kind, at}",
     "missed": "The reader was too slow and missed events: {count}. Read everything again",
 }
@@ -131,6 +132,7 @@ class EventStream:
                 if frames := b"".join(self._due(follower)):
                     yield frames
                     await anyio.lowlevel.checkpoint()  # calls of tools get a turn in between
+                # Only when nothing is due: the last events of a hub that ends are still sent.
                 elif self._closed:
                     return
                 elif not await follower.news():
@@ -175,12 +177,14 @@ class _Follower:
         self.came.set()
 
     def touched(self, server: str) -> None:
+        # Many changes at once are one view: a flapping server must not flood its watchers.
         if server not in self._show_at:
             self._show_at[server] = self._shown_at.get(server, float("-inf")) + AGAIN_SECONDS
             self.came.set()
 
     def gone(self, server: str) -> None:
         self._show_at.pop(server, None)
+        # Else a server that is added again at once would be shown late.
         self._shown_at.pop(server, None)
         self._active.discard(server)
         self.put("gone", json.dumps({"server": server}))

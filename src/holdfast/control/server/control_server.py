@@ -168,6 +168,7 @@ class ControlServer:
             self._fleet_told = said
             self.events.hub_changed()
         before, self._probers_told = self._probers_told, fleet.evidence.probers
+        # The page shows on each server which replica tries it; no record of this hub reports that.
         for server in before.keys() | self._probers_told.keys():
             if before.get(server) != self._probers_told.get(server):
                 self.events.touched(server)
@@ -291,6 +292,7 @@ class ControlApi:
         found = look_up(request.method, _raw_path(request.scope))
         if found.operation is None:
             raise _nothing_there(found.allowed)
+        # Before the credential: a page of another origin must not learn from the answer whether it has one.
         self._check_origin(request)
         access = await self._access(found.operation, request)
         still = partial(self._may_still, found.operation, request) if access.principal is not None else None
@@ -366,6 +368,7 @@ class ControlApi:
         found = await browsers.identify(request)
         if found is None:
             return None
+        # A browser sends its cookie with requests of any page. A token in a header is sent by those who mean it.
         if found.by == "cookie" and request.method not in ("GET", "HEAD") and not browsers.is_own_page(request):
             raise ApiRefused(403, "only a page of this hub may use this session", hint="use the status page")
         roles = roles_of(found.principal, self._context.hub.config.settings.access.roles)
@@ -456,11 +459,13 @@ async def _json_in_turns(shape: ApiModel) -> Response:
             pieces.append(shape.model_dump_json(include={name})[1:-1].encode())
             continue
         pieces.append(f'"{name}":'.encode())
+        # Item by item: one dump of a thousand servers takes longer than a call may wait (SEC-7).
         for number, item in enumerate(value):
             if number % ITEMS_IN_A_TURN == 0:
                 await anyio.lowlevel.checkpoint()
             pieces += (b"," if number else b"[", item.model_dump_json().encode())
         pieces.append(b"]")
+    # The answer for a thousand servers has megabytes: the copy would hold up the loop.
     content = await anyio.to_thread.run_sync(b"".join, (*pieces, b"}"))
     return Response(content, media_type="application/json", headers=HEADERS)
 

@@ -134,6 +134,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it. The caller holds the handler's lock."""
+        # What is due is written before the line itself: a count belongs to the lines above it.
         now = self._now()
         self._write_counts(now, due_at=now)
         once = record.levelno < logging.WARNING or record.name in ANSWERS
@@ -161,6 +162,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
     def _write_counts(self, now: float, *, due_at: float) -> None:
         for one in self._repeated.due(due_at):
+            # A copy: the record of the first line may still be in the hands of another handler.
             again = logging.makeLogRecord(one.line.__dict__)
             again.created = time.time()
             again.repeated = (one.times, min(now - one.since, WINDOW_SECONDS))
@@ -338,6 +340,7 @@ async def _in_turns(lines: list[_Line]) -> AsyncGenerator[list[LogLine], None]:
     some: list[LogLine] = []
     size = 0
     for line in lines:
+        # A short line costs something too.
         size += len(line.raw) + 256
         some.append(line.shown())
         if size > IN_A_ROW:
