@@ -131,6 +131,7 @@ class SubjectTokens:
             return
         before = self._known.get(principal)
         expires = (unverified_claims(token) or {}).get("exp")
+        # Without an end it could not be told when it is of no use any more.
         if not isinstance(expires, int | float) or (before is not None and before.expires_at >= expires):
             return
         self._known[principal] = UserCredential(token, float(expires))
@@ -251,6 +252,7 @@ class _Rung:
                 self._kept = None  # what was made of it ends with it
                 return None
             kept = self._usable(instead_of)
+            # Asked first for the credential: a user who signed out has no token, also if the last one is still valid.
             if kept is not None and not self._is_due(kept, credential):
                 return kept.token
             try:
@@ -281,6 +283,7 @@ class _Rung:
 
     async def _obtained(self, credential: UserCredential) -> _KeptToken:
         mark = self.source.mark
+        # The same credential would be refused again; each try is a failed login in the issuer's log.
         if self._refused is not None and self._refused[0] == mark:
             raise _refusal(self.name, self._refused[1])
         self._pauses.check(self)
@@ -297,6 +300,7 @@ class _Rung:
         self._refused = None
         now = self._now()
         ends = given.expires_at(now)
+        # Not longer than what it was made of: the issuer may end a user's access with her token.
         until = min(ends if ends is not None else math.inf, credential.expires_at)
         self._kept = _KeptToken(given.access_token, until, now)
         return self._kept
@@ -476,6 +480,7 @@ class Ladder:
             self.came_to_login = True
             self._used, self._failed_with = self._login, None
             return await self._login.token()
+        # A user who can act as herself never falls back to the shared identity, also while her own fails (SEC-13).
         is_open = any(rung.source.is_open for rung in self._rungs)
         if self._shared is not None and not is_open:
             self._used, self._failed_with = self._shared, None

@@ -138,6 +138,7 @@ class SealedCookies:
         packed = self._ring().open(sealed, purpose=f"browser {kind}", about=self._base.encode())
         if packed is None:
             return None
+        # Bounded, although only this hub can have sealed it: a key may be shared with a hub of another version.
         content: dict[str, Any] = json.loads(zlib.decompressobj().decompress(packed, LARGEST_SESSION))
         return content if content["until"] > self._wall() else None
 
@@ -241,6 +242,7 @@ class BrowserIdentity:
             return self._failed(request, failed, to)
         response = RedirectResponse(address, status_code=303, headers=NOT_KEPT)
         kept = {"state": pending.state, "nonce": pending.nonce, "verifier": pending.verifier, "to": to}
+        # In the browser, not here: any worker or replica may get the answer of the issuer.
         self._cookies.put(response, "signin", kept)
         return response
 
@@ -257,6 +259,7 @@ class BrowserIdentity:
                 raise LoginFailed("the ID token names no user", hint="--jwt-user-claim names the claim that does")
         except LoginFailed as failed:
             return self._failed(request, failed, kept["to"])
+        # Made here, because the ID token is kept under it, and ends with it.
         session = secrets.token_hex(16)
         if self._id_tokens is not None:
             until = self._wall() + SESSION_SECONDS
@@ -315,6 +318,7 @@ class BrowserIdentity:
             return JSONResponse({"error": "this is for pages of this hub"}, status_code=403, headers=NOT_KEPT)
         kept = self._cookies.read(request, "session")
         if kept is not None:
+            # A sealed cookie stays valid until its time. That it was ended must be known to all replicas.
             await self._ended.end_named(bytes.fromhex(kept["id"]), until=kept["until"])
             if self._id_tokens is not None:
                 try:
@@ -333,6 +337,7 @@ class BrowserIdentity:
         if kept is None or await self._ended.is_ended(bytes.fromhex(kept["id"])):
             return None
         if "token" in kept:
+            # Looked up at each request: a token that was removed from the file ends its sessions too.
             principal = self.tokens.holder(bytes.fromhex(kept["token"])) if self.tokens is not None else None
         else:
             groups, scopes = frozenset(kept["groups"]), frozenset(kept["scopes"])

@@ -102,6 +102,7 @@ class WorkerGroup:
     @property
     def speaker(self) -> Worker | None:
         """The worker that answers for all; None if it is this one, or if this one is alone."""
+        # The oldest: a worker that starts later does not change who speaks, and all of them find the same one.
         oldest = next(iter(self._workers), self.own)
         return None if oldest == self.own else oldest
 
@@ -181,6 +182,7 @@ class SpokenApi:
         if speaker is None or scope["type"] != "http":
             await self._api(scope, receive, send)
             return
+        # Read before it is sent on: if the speaker ends meanwhile, this worker may have to answer itself.
         body = await _body(receive)
         if body is None:
             return
@@ -318,6 +320,7 @@ class SharedTotals:
         if speaker is None or self._group.is_member:
             return
         present = {*self._group.others}
+        # What a worker learned of those that ended before it is known nowhere else.
         ended = [(one, known) for one, known in self._known.items() if one not in present]
         told = [(one, {server: (*counts, 0, "") for server, counts in known.items()}) for one, known in ended]
         body = json.dumps([*told, (self._group.own, self.own())]).encode()
@@ -379,6 +382,7 @@ async def keep_switches(hub: Hub, group: WorkerGroup, runs_in_stdio: Callable[[s
             off = slot.switched_off
             if runs_in_stdio(name) and told.get((stdio, name), False) != off:
                 target = f"/workers/switch?server={quote(name, safe='')}&to={'off' if off else 'on'}"
+                # Noted only if it was heard: otherwise the next turn tells it again.
                 if await asked(stdio, "POST", target, within=GATHER_SECONDS) is not None:
                     told[stdio, name] = off
 
@@ -390,6 +394,7 @@ def worker_routes(totals: SharedTotals, hub: Hub) -> Mount:
         if not is_from_worker(request.scope):
             return JSONResponse({"error": "there is nothing at this path"}, status_code=404)
         server = request.query_params.get("server", "")
+        # The speaker tells the person what went wrong; this is only the same request in another process.
         with suppress(HoldfastError):
             match request.path_params["what"]:
                 case "totals":
