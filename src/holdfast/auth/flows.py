@@ -117,6 +117,7 @@ def code_in(answer: Mapping[str, str], asked: AuthorizationRequest) -> str:
             "that address contains no answer",
             hint="paste the whole address that the browser ended up at after the login, with all that follows the `?`",
         )
+    # The state first, before anything else in the answer is believed, an error too: any page can open this address.
     if not secrets.compare_digest(answer.get("state", "").encode(), asked.state.encode()):
         raise LoginFailed(
             "the browser returned an answer to another request (its `state` is not ours): Holdfast ignored it",
@@ -224,6 +225,7 @@ async def wait_for_tokens(
             pause = min(pause * 2, 60.0)  # an outage for a moment: the code is valid for longer
         except TokenRefused as exc:
             if exc.code == "slow_down":
+                # RFC 8628 demands five seconds more, for all polls that follow.
                 pause += INTERVAL
             elif exc.code != "authorization_pending":
                 raise LoginFailed(*_words(exc)) from None
@@ -310,6 +312,7 @@ class RedirectListener:
         status, page = self._reply(method, target)
         with suppress(anyio.BrokenResourceError):  # the browser has closed the connection, but its answer came
             await stream.send(_response(status, page))
+        # The first answer counts. A browser may load the page again.
         if page == _PAGE and not self._came.is_set():
             self._address = target
             self._came.set()
@@ -322,6 +325,7 @@ class RedirectListener:
         if method != "GET" or parts.path != self._path or not parts.query:
             return "404 Not Found", ""
         state = dict(parse_qsl(parts.query)).get("state", "")
+        # Compared here too: a wrong answer must not end the wait for the right one.
         if not self._state or not secrets.compare_digest(state.encode(), self._state.encode()):
             return "400 Bad Request", _NOT_ASKED
         return "200 OK", _PAGE

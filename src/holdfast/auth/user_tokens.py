@@ -137,6 +137,7 @@ def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ, *, mak
 def _make_own_key(folder: Path, file: Path) -> None:
     try:
         private_folder(folder)
+        # Two processes that start together must not make two keys: what one of them sealed would be lost.
         with locked(folder / f"{OWN_KEY_NAME}.lock"):
             if not file.exists():
                 replace_file(file, secrets.token_urlsafe(48) + "\n")
@@ -325,6 +326,7 @@ class UserTokens(UserTokenStore):
             private_folder(self.folder)
             with closing(self._open()) as database, database:
                 database.execute("BEGIN IMMEDIATE")
+                # Read inside the transaction: another process may have renewed a grant since the last look.
                 rows = self._opened_rows(database, keys, principal)
                 after = {row.key: row.grant for row in rows if row.grant is not None}
                 known = dict(after)
@@ -358,12 +360,14 @@ class UserTokens(UserTokenStore):
             with locked(self.folder / f"{FILE_NAME}.lock"):
                 with closing(self._open()) as database:
                     row = database.execute("SELECT sealed FROM lock").fetchone()
+                    # One known text, sealed: it shows whether the keys fit without a look at the logins of users.
                     ours = row is None or keys.open(row[0], purpose=PURPOSE) == LOCK_TEXT
                     is_old = row is None or keys.newest.open(row[0], purpose=PURPOSE) is None
                     if ours and is_old and self._keeps:
                         self._seal_again(database, keys)
                 if ours:
                     return
+                # A command with the wrong key must not take the logins away from the hub that has the right one.
                 if not self._keeps:
                     raise StoreUnusable(
                         f"the key of this command does not open {self.file}",
@@ -391,6 +395,7 @@ class UserTokens(UserTokenStore):
             for principal, issuer, resource, sealed in rows:
                 about = _about(principal, GrantKey(issuer, resource))
                 content = keys.open(sealed, purpose=PURPOSE, about=about)
+                # What no key opens stays as it is: an operator may put the old key back.
                 if content is not None:
                     again = keys.seal(content, purpose=PURPOSE, about=about)
                     where = (again, principal, issuer, resource)
@@ -445,7 +450,7 @@ class UserTokens(UserTokenStore):
 
 
 def _about(principal: str, key: GrantKey) -> bytes:
-    """What a row is bound to. The lengths make it unambiguous."""
+    """What a row is bound to: a row that is moved to another user, or another server, does not open."""
     return json.dumps([principal, *key]).encode()
 
 
@@ -491,6 +496,7 @@ class UserGrants(GrantStore):
         with self._reading:
             if not self.current:
                 self._tokens.check()  # the first look may seal the rows again
+                # Before the read: a change in between makes it out of date, and it is read again.
                 stamp = self._tokens.stamp(self.principal)
                 self._read = _ReadGrants(stamp, self._tokens.read(self.principal))
         return self._read.grants
