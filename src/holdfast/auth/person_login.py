@@ -212,6 +212,7 @@ async def finish_login(
         state=pending.state,
         verifier=pending.verifier,
     )
+    # Discovered again, not kept in the browser: the token endpoint must be the server's word of now.
     client, given = await _exchange(login, found, pending.client, asked, code_in(answer, asked))
     return await _kept(login, found, client, given, pending.scope)
 
@@ -251,6 +252,7 @@ async def log_out(spec: ServerSpec, *, store: GrantStore) -> LoggedOut | None:
         # It may have been renewed while we waited: revoke the current token.
         grant = await anyio.to_thread.run_sync(store.get, seen.key) or seen
         await anyio.to_thread.run_sync(store.remove, grant.key)
+    # The refresh token, if there is one: with it the issuer ends the access tokens too (RFC 7009).
     token, plain_http = grant.refresh_token or grant.access_token, spec.allow_plain_http
     revoked = await revoke(grant.revocation_endpoint, token, client=grant.client, allow_plain_http=plain_http)
     return LoggedOut(grant=grant, revoked=revoked)
@@ -277,6 +279,7 @@ def _scope(spec: ServerSpec, found: Discovered, before: Grant | None, more: tupl
     """The scope to request: what was granted before, and what the server, the definition or the person names."""
     granted = scopes_in(before.scope) if before is not None else ()
     wanted = dict.fromkeys((*granted, *(spec.oauth.scope or found.scopes), *more))
+    # Without it some issuers give no refresh token, and the login ends within the hour.
     if wanted and "offline_access" in found.server.scopes:
         wanted["offline_access"] = None
     return tuple(wanted)
@@ -300,6 +303,7 @@ async def _by_browser(
         named = _named(login, found)
         asked = authorization_request(found.server, client, resource=named, scope=scope, redirect_uri=redirect)
         if place is not None:
+            # The listener was open before: the client had to be registered with its port.
             place.expect(asked.state)
         person.visit(asked.url)
         code = code_in(answer_in(await _first(ways)), asked)
@@ -391,6 +395,7 @@ async def _forget_client(login: _Login, client: OAuthClient) -> None:
     Logins that were made with it stay valid until they are refused themselves.
     """
     store, ended = login.store, replace(client, expires_at=login.now())
+    # Under the lease of each: a renewal that is under way would bring the old registration back.
     for key in [grant.key for grant in await anyio.to_thread.run_sync(store.grants) if grant.client == client]:
         async with store.renewing(key):
             grant = await anyio.to_thread.run_sync(store.get, key)

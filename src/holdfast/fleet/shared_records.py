@@ -88,6 +88,7 @@ class SharedEvidence:
     def share(self, server: str, evidence: on.Event) -> None:
         """A slot learned something about its server."""
         definition = self._state.host.definition_of(server)
+        # That a server is up is news only if the fleet holds it for down: else each start of a replica would tell it.
         is_news = not isinstance(evidence, on.PeerRecovered) or self._is_down(server)
         if definition is not None and is_news:
             self._state.write(evidence_key(server), evidence_value(evidence, definition), again=True)
@@ -154,6 +155,7 @@ class SharedDecisions:
     def settled(self) -> None:
         """Share what was decided here before this hub joined, unless the fleet decided otherwise."""
         for server in self._state.host.disabled_servers():
+            # A decision of the fleet is newer than what this hub kept while it was away.
             if self._state.kept(switch_key(server)) is None:
                 self.note_switch(server, disabled=True)
 
@@ -294,6 +296,7 @@ class SharedListings:
     def learn(self, server: str, definition: str, value: Mapping[str, Any]) -> None:
         """Another replica published a listing."""
         host = self._state.host
+        # During a roll replicas may have different definitions under one name: their tools are not the same.
         if value.get("definition") != definition:
             return
         if not host.needs_listing(server):
@@ -309,6 +312,7 @@ def packed(listing: Listing) -> tuple[str, str | None]:
     small, size = bytearray(), 0
     for piece in listing_pieces(listing, sort_keys=True):
         data = piece.encode()
+        # The digest goes on where the content stops: it tells a change also of a listing that is too large to share.
         digest.update(data)
         size += len(data)
         if size <= LARGEST_UNPACKED:
@@ -324,6 +328,7 @@ def unpacked(server: str, content: object) -> Listing | None:
         return None
     try:
         unpacker = zlib.decompressobj()
+        # Bounded while it unpacks: a few kilobytes may stand for gigabytes.
         text = unpacker.decompress(base64.b64decode(content), LARGEST_UNPACKED)
         return listing_from(server, json.loads(text)) if not unpacker.unconsumed_tail else None
     except (ValueError, KeyError, TypeError, RecursionError, zlib.error):
@@ -403,6 +408,7 @@ def config_digests(servers: Mapping[str, ServerSpec], keys: KeyRing) -> list[str
 def _what_matters(server: ServerSpec) -> tuple[object, ...]:
     if server.problems:
         return (server.id, server.enabled)
+    # Names alone, of headers and variables: their values are secrets, and each replica may have its own.
     headers = sorted(server.headers) if isinstance(server.headers, Mapping) else ()
     return (
         server.id,

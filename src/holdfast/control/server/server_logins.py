@@ -152,6 +152,7 @@ class ConnectPage:
         if isinstance(found, Response):
             return found
         ticket, spec = found
+        # The ticket is in a link that others may know; this value only the page has that its user looked at.
         if not hmac.compare_digest(fields.get("csrf", "").encode(), self._csrf(ticket, written).encode()):
             return shell("Not logged in", "The form is not of this page. Open the link again.", "", 403)
         grants = self._hub.registry.users.grants(ticket.principal)
@@ -177,6 +178,7 @@ class ConnectPage:
     async def _come_back(self, request: Request) -> Response:
         kept = self._cookies.read(request, "connect")
         who = await self._browsers.identify(request)
+        # The one who comes back must be the one who began: else a login of one person would be kept for another.
         if kept is None or who is None or who.principal.name != kept["principal"]:
             return shell("Not logged in", "This browser did not begin a login here. Open the link again.", "", 403)
         principal, server = str(kept["principal"]), str(kept["server"])
@@ -192,6 +194,7 @@ class ConnectPage:
             )
         except HoldfastError as failed:
             return self._failed(ticket, failed)
+        # The slots of this user alone: at other users' connections nothing has changed.
         users.use_login(principal, server)
         self._record(principal, server, "done")
         response = shell(
@@ -230,6 +233,7 @@ class ConnectPage:
         if who is None:
             to = f"{CONNECT_PATH}?{urlencode({'ticket': written})}"
             return RedirectResponse(self._browsers.sign_in_address(to), status_code=303, headers=NOT_KEPT)
+        # A link that was passed on must not tie the login of its reader to the account of its sender (AUTH-7).
         if who.principal.name != ticket.principal:
             self._record(who.principal.name, ticket.server, "refused", "the link is of another user")
             said = "This link is for another user of this hub. Open links only that your own program gave you."
