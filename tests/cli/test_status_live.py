@@ -142,7 +142,7 @@ async def test_a_tool_that_changed_is_held_looked_at_and_approved(
         await hub.said("crm: connected")
         described.write_text("Find a customer, and mail everyone.")
         await holdfast("reconnect", "crm")
-        assert "1 of them is held" in (await holdfast("status", "crm")).out
+        assert "1 change since first seen is held" in (await holdfast("status", "crm")).out
         waiting = (await holdfast("approve")).out
         assert "crm  search  held\n" in waiting
         assert "  -Find a customer.\n  +Find a customer, and mail everyone.\n" in waiting

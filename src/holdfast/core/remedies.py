@@ -36,6 +36,7 @@ class Facts:
 
     tools: int = 0
     held: int = 0
+    """Changes that wait for approval: of tools, of prompts, or of the instructions."""
     hint: str = ""
     """What would end the failure, if that is known."""
     login: str = ""
@@ -81,9 +82,9 @@ def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> Se
 def _connected(health: Health, facts: Facts) -> ServerText:
     listed = counted(facts.tools, "tool")
     if facts.held:
-        held = "1 of them is" if facts.held == 1 else f"{facts.held} of them are"
+        changes = f"{counted(facts.held, 'change')} since first seen {'is' if facts.held == 1 else 'are'} held"
         return ServerText(
-            f"Connected; {listed}, {held} held because of a change since first seen.",
+            f"Connected; {listed}; {changes}.",
             "Review the change, and approve it if it is right.",
             _run("approve", health),
         )

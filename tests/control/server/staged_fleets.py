@@ -145,7 +145,7 @@ def _held(name: str) -> Server:
         "available",
         subtitle="@acme/notes-mcp",
         target="npx -y @acme/notes-mcp",
-        summary="Connected; 6 tools, 1 of them is held because of a change since first seen.",
+        summary="Connected; 6 tools; 1 change since first seen is held.",
         action="Review the change, and approve it if it is right.",
         command=f"holdfast approve {name}",
         tools=6,

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from holdfast.control.models import ApiError
+from holdfast.control.server import views
 from holdfast.core.catalog import Item, Listing
 from holdfast.errors import CallFailed, HubRefused
 from holdfast.gateway.bridge import HttpSource, SourceFailed
@@ -174,6 +175,22 @@ async def test_a_changed_tool_is_shown_with_its_change_and_approved() -> None:
             assert unknown.value.status == 404
             assert (await hub.control.approve("one", tool="a", mark=waiting.mark)).held == ()
             assert (await hub.control.approvals()).approvals == ()
+
+
+@pytest.mark.requirement("SEC-5", "HUB-5")
+async def test_a_server_counts_all_that_is_held_also_where_not_all_of_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(views, "MOST_HELD", 1)
+    async with HttpServer({"a": "one", "b": "two"}) as server:
+        held = {**server.definition, "tools": {"holdChanged": True}}
+        async with steered({"one": held}, refresh="off") as hub:
+            changed = [
+                Item(name, {"name": name, "description": "More.", "inputSchema": {"type": "object"}}) for name in "ab"
+            ]
+            hub.hub.registry.publisher.publish(Listing(server="one", generation=1, tools=tuple(changed)))
+            shown = await hub.control.server("one")
+    assert (shown.held, shown.summary) == (("a",), "Connected; 2 tools; 2 changes since first seen are held.")
 
 
 @pytest.mark.requirement("HUB-5")

@@ -39,7 +39,10 @@ def test_a_server_that_is_up_needs_no_action() -> None:
 @pytest.mark.requirement("HUB-5")
 def test_held_tools_ask_for_an_approval() -> None:
     words = text_for(health(State.CONNECTED), Facts(tools=3, held=2))
-    assert "2 of them are held" in words.summary
+    assert words.summary == "Connected; 3 tools; 2 changes since first seen are held."
+    # A prompt or the instructions may be held too: the text does not call them tools.
+    one = text_for(health(State.CONNECTED), Facts(tools=0, held=1))
+    assert one.summary == "Connected; 0 tools; 1 change since first seen is held."
     assert words.command == "holdfast approve x"
 
 

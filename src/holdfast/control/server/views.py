@@ -401,7 +401,7 @@ class Views:
         source = self._hub.registry.catalog.servers.get(name, CatalogSource())
         listed = Counter(entry.key.kind for entry in (() if source.withdrawn else source.entries))
         target, subtitle = _places(slot)
-        held = self._hub.approvals.held(name)[:MOST_HELD]
+        held = self._hub.approvals.held(name)
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
         found = finding(self._hub.registry.catalog, name) or self._about.findings().get(name, "")
         return Server(
@@ -430,7 +430,7 @@ class Views:
             resources=listed[Kind.RESOURCE],
             templates=listed[Kind.TEMPLATE],
             verified=source.listing is not None and source.listing.generation > 0,
-            held=held,
+            held=held[:MOST_HELD],
             finding=found,
             calls_total=history.calls,
             errors_total=history.errors,
