@@ -119,6 +119,7 @@ class LoginSeal:
         """The logins in records; of two versions under two keys the later one."""
         found: dict[tuple[str, GrantKey], UserRow] = {}
         unreadable = []
+        # Under two keys a login has two names. The later write is the one that counts.
         for record in sorted(records, key=lambda one: one.stamp):
             row = self.opened(record)
             if row is not None and row.grant is not None:
@@ -158,6 +159,7 @@ class RedisLeases:
         async def end(client: Any) -> None:
             async with client.pipeline(transaction=True) as pipe:
                 await pipe.watch(key)
+                # Only if it is still ours: it may have ended, and belong to another replica by now.
                 if await pipe.get(key) == value.encode():
                     pipe.multi()
                     pipe.delete(key)
@@ -191,6 +193,7 @@ class Renewals:
             yield
         finally:
             with anyio.move_on_after(STORED_SECONDS, shield=True):
+                # The lease is held until Redis has the new refresh token: the next holder must not use the old one.
                 while not self._are_stored(records):
                     await self._state.changed.wait()
             with anyio.CancelScope(shield=True):
@@ -209,6 +212,7 @@ class Renewals:
                 self._late.pop(name, None)
 
     async def _taken(self, name: str) -> str:
+        # A lease that this replica could not give back yet is its own: it goes on with the same value.
         value = self._late.pop(name, (secrets.token_hex(16), ()))[0]
         until = self._state.now() + WAIT_SECONDS
         try:
@@ -291,6 +295,7 @@ class FleetUserTokens(UserTokenStore):
             gone = [key for key in before if key not in after]
             changed = [grant for key, grant in after.items() if before.get(key) != grant]
             write = partial(self._write, principal, gone, changed)
+            # Grants change in threads; the copy of the records belongs to the event loop.
             if self._thread in (None, threading.get_ident()):
                 write()
             else:
