@@ -129,6 +129,7 @@ class OwnedSlots:
         if own is not None and own.slot.spec == spec:
             return own.slot
         assert self._context is not None  # noqa: S101 - the hub is open
+        # Only its limits changed: the process of this client, with all that it keeps, goes on.
         if own is not None and spec.connects_like(own.slot.spec):
             own.slot.adopt(spec, self._context.settings)
             return own.slot
@@ -164,6 +165,7 @@ class OwnedSlots:
         """End a use that ``use`` began."""
         if isinstance(own, _Own) and self._context is not None:
             own.uses = max(own.uses - 1, 0)
+            # From the end of the last use, not from its beginning: a long call is no idleness.
             own.unused_since = self._context.clock.now()
             # The next look is at all slots: not after each call, unless this one is due before.
             if own.expires and own.unused_since + self._owners.idle(self._context.settings) < self._next_look:
@@ -205,6 +207,7 @@ class OwnedSlots:
         """End the slots that are unused for too long; runs until cancelled."""
         while (context := self._context) is not None:
             self._changed = anyio.Event()
+            # The event is new before the look: a change during the look ends the wait at once.
             idle, now = self._owners.idle(context.settings), context.clock.now()
             due = {key: own.unused_since + idle for key, own in self._own.items() if own.expires and not own.uses}
             self._end([key for key, at in due.items() if at <= now])
@@ -224,6 +227,7 @@ class ClientOwners:
 
     def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
         """See ``Owners``."""
+        # Without the fleet: what one client's connection saw is no evidence about the server for other replicas.
         return replace(shared, host=_ClientSlotHost(shared.host), one_client=True, fleet=None)
 
     def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
@@ -322,6 +326,7 @@ class UserSlots:
     def slot(self, principal: str, server: str) -> Slot:
         """The slot that a user's calls go to: her own if it was started, else the shared one."""
         own = self.slots.find(principal, server) if self.has_own(principal, server) else None
+        # Before her first call she has none; the state that she is shown then is that of the server for all.
         return own or self._shared(server)
 
     def of_server(self, server: str) -> list[tuple[str, Slot]]:
