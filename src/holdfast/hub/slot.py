@@ -343,6 +343,7 @@ class Slot:
         try:
             effects = self.machine.handle(event, self._context.clock.now(), chance=self._context.chance())
         except IllegalTransition as exc:
+            # A fault of ours, and no reason to end the task that reported the event: the slot would hear nothing more.
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
             return ()
         if isinstance(event, on.SessionExpired):
@@ -354,6 +355,7 @@ class Slot:
         """The loop of the owner task: wake when the machine asks for it, until everything is closed."""
         while not (self.machine.life.stopped and not self.leases):
             self._poked = anyio.Event()
+            # The event is new before the time is read: a step in between pokes it, and the wait ends at once.
             poked = await self._context.clock.wait(self._poked, self._wake_at)
             if not poked and not self.machine.life.stopped:
                 self._wake_at = None
@@ -372,6 +374,7 @@ class Slot:
             lifecycle = lifecycle_policy(spec, settings, claims=context.fleet is not None)
             self.leases.adopt(settings.limits)
             self._perform(self.machine.adopt(settings.breaker, lifecycle, context.clock.now(), chance=context.chance()))
+        # Also without other settings: the definition has limits of its own.
         self.bulkhead.adopt(settings.call.of(spec))
         if not before.connects_like(spec):
             self.handle(on.ConfigChanged(lazy=spec.lazy, watchable=watch_address(spec) is not None))
@@ -497,6 +500,7 @@ def watch_address(server: ServerSpec) -> tuple[str, int] | None:
         port = url.port or {"http": 80, "https": 443}[url.scheme]
     except (KeyError, ValueError):
         return None
+    # Behind a proxy a connect shows that the proxy listens, and nothing about the server.
     if url.hostname is None or (url.scheme in getproxies() and not proxy_bypass(url.hostname)):
         return None
     return url.hostname, port

@@ -152,6 +152,7 @@ _ID_LAST = re.compile(
 
 def answered_id(data: bytes) -> RequestId | None:
     """The id of the request that unusable bytes answer, where it is at their beginning or at their end."""
+    # Not in the middle: an `id` there is data of the result, and another request would fail for it.
     found = _ID_FIRST.match(data[:1024]) or _ID_LAST.search(data[-1024:])
     if found is None:
         return None
@@ -370,6 +371,7 @@ class PendingRequests:
         ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
         """
         for key, pending in list(self._waiting.items()):
+            # One that is written in part has no place yet: its sender finds out itself.
             if pending.sent_at is not None and (read is None or pending.sent_at > read):
                 del self._waiting[key]
                 pending.settle(ServerFailure(evidence(read is None)))
@@ -403,6 +405,7 @@ class ServerRequests:
         """A request came. One whose id is in use is dropped: the first request keeps it."""
         if self._tasks is None or coerce_request_id(message_id) in self._answering:
             return
+        # Each holds a task and perhaps a person: a server that floods must not take all of both.
         if len(self._answering) >= REQUESTS_FROM_SERVER:
             # A refusal is written to the server too, and waits if the server does not read.
             if self._turning_down < REQUESTS_FROM_SERVER:
