@@ -44,6 +44,10 @@ async def test_a_server_that_wants_a_password_gets_it_by_the_remedy_and_no_login
         clinic.matches("password_needed", found)
         clinic.carry_out(found, SERVER_CREDENTIALS=password)
         assert (await clinic.one()).health == "healthy"
+        wrong = await clinic.found({"url": peer.url, "headers": {"Authorization": "Basic b2xkOm9sZA=="}})
+        assert wrong.code == "HF-AUTH-REJECTED"
+        clinic.carry_out(wrong, SERVER_CREDENTIALS=password)
+        assert (await clinic.one()).health == "healthy"
 
 
 def guarded(peer: FaultServer, **metadata: object) -> Script:

@@ -534,13 +534,16 @@ def _password(case: Case, seen: HttpStatus) -> Finding:
 
 
 def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") -> Finding:
+    scheme, what = "Bearer", "TOKEN"
+    if _configured(case.spec)[0] == "basic":
+        scheme, what, kind = "Basic", "CREDENTIALS", "the right `user:password` in base64"
     variables = case.definition.expansion.sources((*case.definition.path, "headers"))
     if variables:
         text = f"get {kind} and put it into {variables[0]} (this command waits for you to paste it)"
         return finding(code, words, text, ask_for(variables[0]))
-    name = _variable_for(case.id)
+    name = _variable_for(case.id, what)
     text = f"get {kind}, put it into a variable (this command waits for you to paste it), and use it in the definition"
-    edits = (case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),)
+    edits = (case.edit("headers.Authorization", f"{scheme} ${{env:{name}}}"),)
     return finding(code, words, text, ask_for(name), edits=edits)
 
 
@@ -689,10 +692,16 @@ class TokenClaims:
 
 def configured_token(spec: ServerSpec) -> str:
     """The bearer token in the configured headers; empty if there is none."""
+    scheme, token = _configured(spec)
+    return token if scheme == "bearer" else ""
+
+
+def _configured(spec: ServerSpec) -> tuple[str, str]:
+    """The scheme and the value of the configured ``Authorization``."""
     headers = spec.headers if isinstance(spec.headers, Mapping) else {}
     value = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
-    kind, _, token = value.strip().partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
+    scheme, _, rest = value.strip().partition(" ")
+    return scheme.lower(), rest.strip()
 
 
 def claims_of(token: str) -> TokenClaims | None:
