@@ -272,6 +272,19 @@ async def test_the_list_stays_the_same_when_tools_change_that_are_not_in_it(ada:
 
 
 @pytest.mark.requirement("FIND-1")
+@pytest.mark.parametrize("name", ["o", "io.example/o"])
+async def test_a_change_of_pinned_tools_is_announced(name: str, ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({name: {"url": origin.url}}, pin=[f"{name}/*"]) as served,
+        ada.client(finding(served), "legacy") as client,
+    ):
+        (grow,) = [tool.name for tool in (await client.list_tools()).tools if "grow" in tool.name]
+        await client.call_tool(grow, {})
+        await ada.until(lambda: "notifications/tools/list_changed" in ada.notices)
+
+
+@pytest.mark.requirement("FIND-1")
 async def test_an_unknown_mode_is_refused_and_a_session_belongs_to_its_address() -> None:
     accept = {"accept": "application/json, text/event-stream"}
     async with running() as origin, front(described(origin)) as served, httpx2.AsyncClient(headers=accept) as http:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import mcp_types as types
@@ -49,6 +50,18 @@ async def test_one_server_alone_keeps_its_names_and_its_words(client_era: Era, s
     assert "holdfast_status" not in names
     assert text_of(result) == "hi"
     assert instructions == "Origin says: be kind."
+
+
+@pytest.mark.requirement("HUB-8")
+@pytest.mark.parametrize("name", ["io.github.example/echo", "a%2Fb", "with space/ü"])
+async def test_a_server_whose_name_has_a_slash_has_its_own_endpoint(name: str, client_era: Era, ada: Person) -> None:
+    """VS Code writes the names of the registry into its file, and each of them has a slash."""
+    async with (
+        running() as origin,
+        front({name: {"url": origin.url}}) as served,
+        ada.client(served.one(quote(name, safe="")), client_era) as client,
+    ):
+        assert text_of(await client.call_tool("echo", {"text": "hi"})) == "hi"
 
 
 @pytest.mark.requirement("HUB-2")

@@ -15,7 +15,7 @@ the same rules hold share a view, and where nothing is limited it is the view of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -396,12 +396,8 @@ def _shows(view: View, key: NameKey) -> bool:
 
 
 def _in_profile(view: View, server: str) -> bool:
-    """Whether the profile of an endpoint has something of a server. A slash may stand in both names of a pattern."""
-    if view.profile is None:
-        return True
-    server = _plain(view, server)
-    leads = [lead for one in _patterns(view) for lead in (one.partition("/")[0], one.rpartition("/")[0])]
-    return any(fnmatchcase(server, lead) for lead in leads)
+    """Whether the profile of an endpoint has something of a server."""
+    return view.profile is None or _names_server(_patterns(view), _plain(view, server))
 
 
 def _patterns(view: View) -> tuple[str, ...]:
@@ -413,7 +409,13 @@ def lists_tools_of(view: View, server: str) -> bool:
     """Whether the list of tools changes with those of a server; in find mode only if one of them is pinned."""
     if view.tools == "all":
         return True
-    return any(fnmatchcase(server, pin.partition("/")[0]) for pin in view.hub.config.settings.pin)
+    return _names_server(view.hub.config.settings.pin, server)
+
+
+def _names_server(patterns: Iterable[str], server: str) -> bool:
+    """Whether one of the patterns ``server/name`` may mean something of a server. Both names may have a slash."""
+    leads = (lead for one in patterns for lead in (one.partition("/")[0], one.rpartition("/")[0]))
+    return any(fnmatchcase(server, lead) for lead in leads)
 
 
 LONGEST_MATCHED: Final = 8 * 1024

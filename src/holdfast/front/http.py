@@ -26,7 +26,7 @@ import logging
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from mcp import MCPError
 from mcp.shared.inbound import (
@@ -154,7 +154,7 @@ class McpPaths:
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
             return None
         request.principal = found
-        server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
+        server = None if request.path == "/mcp" else _server_named(request.head.raw_path)
         address = _address(server, request.head.query, self._front.hub.registry.config.settings)
         if isinstance(address, EndpointAddress) and address.folder is not None:
             address = await _in_folder(address, found, self._folders)
@@ -168,6 +168,11 @@ class McpPaths:
             # The task of this connection has the context until its next request.
             attach(extract(request.headers, Context()))
         return endpoint
+
+
+def _server_named(raw_path: bytes) -> str:
+    """The server in ``/servers/{id}/mcp``. A coded slash is part of its name: registries give such names."""
+    return unquote(raw_path.decode("ascii").split("/")[2])
 
 
 def _is_there(view: View, server: str, principal: Principal) -> bool:
