@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import ProcessExit
-from holdfast.core.process_output import need_of, telling_line
+from holdfast.core.process_output import hint_for, need_of, telling_line
 
 pytestmark = pytest.mark.requirement("DOC-9")
 
@@ -181,6 +181,30 @@ def test_a_service_that_does_not_answer_is_named(line: str, address: str) -> Non
     need = need_of(f"Starting\n{line}\n")
     assert need is not None
     assert (need.kind, need.names) == ("address", (address,))
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ("Failed to start server: Error: listen EADDRINUSE: address already in use :::3001", "3001"),
+        ("Error: listen EADDRINUSE: address already in use 127.0.0.1:9009", "9009"),
+        (
+            "ERROR: [Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): address already in use",
+            "8000",
+        ),
+        ("OSError: [Errno 98] Address already in use", ""),
+        ("OSError: [Errno 48] Address already in use: ('localhost', 9876)", "9876"),
+        ("2026/01/01 listen tcp 127.0.0.1:8080: bind: address already in use", "8080"),
+        ('Error: Os { code: 98, kind: AddrInUse, message: "Address already in use" }', ""),
+    ],
+)
+def test_a_port_that_another_program_has_is_named(line: str, port: str) -> None:
+    need = need_of(f"Starting\n{line}\n    at Server.setupListenHandle\n")
+    assert need is not None
+    assert (need.kind, need.names) == ("port", (port,) if port else ())
+    assert hint_for(need).startswith(
+        f"another process has its port {port}" if port else "another process has its port:"
+    )
 
 
 def test_a_file_with_the_name_of_a_module_is_no_reason_to_install_something() -> None:

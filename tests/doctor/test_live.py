@@ -84,6 +84,33 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
     clinic.matches("hub_differs", differing)
 
 
+async def test_a_server_of_which_only_one_process_can_run_works_where_the_hub_runs_it(
+    clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock stands for the port: no other program of the machine can take it meanwhile."""
+    peer = stdio_peer()
+    program = (
+        "import fcntl, os, sys\n"
+        f"lock = os.open({str(clinic.folder / 'lock')!r}, os.O_CREAT | os.O_RDWR)\n"
+        "os.set_inheritable(lock, True)\n"
+        "try: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except OSError: sys.exit('OSError: [Errno 98] Address already in use')\n"
+        f"os.execv({peer.command!r}, {[peer.command, *peer.args]!r})"
+    )
+    clinic.configure({"one": {"command": peer.command, "args": ["-c", program]}})
+    home = clinic.folder.parent / "home"
+    async with served(home, "--config", str(clinic.file)):
+        monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+        with anyio.fail_after(60):
+            async with ControlClient(find_hub()) as control:
+                await control.act("one", "reconnect")
+            (server,) = (await clinic.all()).servers
+    assert (server.health, [one.code for one in server.findings]) == ("warned", ["HF-HUB-ALONE"])
+    assert server.hub is not None
+    assert server.hub.agrees
+    clinic.matches("hub_alone", server.findings)
+
+
 async def test_no_hub_or_another_ones_is_none_of_ours(clinic: Examination) -> None:
     clinic.configure({"off": {"command": "x", "enabled": False}})
     other = RunningHub(

@@ -263,6 +263,12 @@ async def test_a_service_that_does_not_answer_is_named(clinic: Examination) -> N
     assert "check that this machine can reach it" in elsewhere.remedy.text
 
 
+async def test_a_port_that_another_program_has_is_named(clinic: Examination) -> None:
+    found = await clinic.found(dying("Error: listen EADDRINUSE: address already in use :::3001\n"))
+    assert found.code == "HF-EXIT-PORT"
+    clinic.matches("port", found)
+
+
 @pytest.mark.parametrize("words", ["No module named 'httpx'", "No module named 'mcp.server.fastmcp'"])
 async def test_what_a_server_of_uvx_lacks_is_installed_beside_it(clinic: Examination, words: str) -> None:
     (clinic.folder / "uvx").write_text(f'#!/bin/sh\necho "ModuleNotFoundError: {words}" >&2\nexit 1\n')

@@ -32,6 +32,7 @@ NeedKind: TypeAlias = Literal[
     "docker",
     "image",
     "address",
+    "port",
     "certificate",
 ]
 
@@ -52,7 +53,7 @@ class Need(NamedTuple):
 
     kind: NeedKind
     names: tuple[str, ...] = ()
-    """Variables, or the package, module, image, runtime, address, folder of npx, or host with the certificate."""
+    """Variables, or the package, module, image, runtime, address, port, folder of npx, or host with the certificate."""
     version: str = ""
     """The version of the runtime or of the package, if it is known."""
     line: str = ""
@@ -89,6 +90,9 @@ def hint_for(need: Need) -> str:
         case "runtime":
             wanted = f"{name.title()} {need.version}" if need.version else f"a newer {name.title()}"
             return f"install {wanted}, and put it first on PATH or write its full path into `command`"
+        case "port":
+            which = f" {name}" if name else ""
+            return f"another process has its port{which}: end that process, or give this server another port"
         case "certificate":
             return f"it does not trust the certificate{of}: name the file with your certificate authorities in `env`"
         case "package" if need.version:
@@ -410,7 +414,7 @@ def _python(lines: Sequence[str]) -> _Said | None:
         return None
     if _INVALID.search(line):
         return _Said(_clean(f"{line}: {_invalid_fields(lines[starts[-1] + 1 :])}"))
-    said = _caught([line]) or _conflict(line) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))
+    said = _caught([line]) or _conflict(line) or _asking(line, []) or _network([line]) or _Said(_clean(line))
     return _found_at(said, lines) or said
 
 
@@ -474,7 +478,7 @@ def _node(lines: Sequence[str]) -> _Said | None:
     line = causes[-1] if causes else next((line for line in lines if _NODE.match(line)), None)
     if line is None:
         return None
-    return _caught([line]) or _asking(line, []) or _unreached([line]) or _Said(_clean(line))
+    return _caught([line]) or _asking(line, []) or _network([line]) or _Said(_clean(line))
 
 
 _PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
@@ -541,7 +545,7 @@ def _error(lines: Sequence[str]) -> _Said | None:
     for at, line in enumerate(lines):
         if _ERROR.match(line) and not _BORING.search(line):
             after = lines[at + 1 :]
-            return _asking(line, after) or _argument([line, *after]) or _unreached([line]) or _Said(_clean(line))
+            return _asking(line, after) or _argument([line, *after]) or _network([line]) or _Said(_clean(line))
     return None
 
 
@@ -684,11 +688,12 @@ _UNREACHED = (
 """How Node, Python, its drivers of databases, and Go say that a service does not answer at its address."""
 
 
-def _unreached(lines: Sequence[str]) -> _Said | None:
+def _network(lines: Sequence[str]) -> _Said | None:
+    """A service that does not answer, or a port that is taken."""
     for line, pattern in itertools.product(lines, _UNREACHED):
         if found := pattern.search(line):
             return _needs("address", [_address(*found.groups())], line)
-    return None
+    return _taken(lines)
 
 
 def _address(host: str, port: str = "") -> str:
@@ -697,6 +702,19 @@ def _address(host: str, port: str = "") -> str:
         host, _, port = host.rpartition(":") if ":" in host else (host, "", "")
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{host}:{port}" if port else host
+
+
+_TAKEN = re.compile(r"(?i)\bEADDRINUSE\b|\baddress already in use\b|\bAddrInUse\b")
+"""How Node, Python, Go and Rust say that another process listens on a port."""
+_ITS_PORT = re.compile(r"\bin use \S*?:(\d+)$|', (\d+)\)|\blisten tcp \S*:(\d+)")
+
+
+def _taken(lines: Sequence[str]) -> _Said | None:
+    line = next((line for line in lines if _TAKEN.search(line)), None)
+    if line is None:
+        return None
+    port = _ITS_PORT.search(line)
+    return _needs("port", [one for one in port.groups() if one] if port is not None else [], line)
 
 
 _WORDS = re.compile(
@@ -732,7 +750,7 @@ _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
     _error,
     _variables,
     _argument,
-    _unreached,
+    _network,
     _engine,
     _suspicious,
 )

@@ -485,6 +485,8 @@ async def look_at_tools(case: Case) -> Observation:
     """Check the listing of the handshake's connection."""
     seen = case.learned.probe
     assert seen is not None  # noqa: S101 - `handshake` made it
+    if not seen.version:  # only one process of it can run, and a hub has that: `handshake` says so
+        return Observation("not listed: the hub runs it")
     if seen.evidence is not None:
         return found(await diagnose(case, seen.evidence))
     lists = tuple(_list_failures(case, seen.listing)) if seen.listing is not None else ()

@@ -182,6 +182,13 @@ COMMAND = (
         "Start that service, or correct its address in `env` or `args`.",
     ),
     Code(
+        "HF-EXIT-PORT",
+        "error",
+        "The server's process ended because its port is taken",
+        "Another process listens on the port that the server opens: often an earlier or second process of itself.",
+        "End that process, or give the server another port in `env` or `args`.",
+    ),
+    Code(
         "HF-EXIT-PACKAGE",
         "error",
         "The package of the server, or one that it needs, does not exist",
@@ -671,6 +678,13 @@ OTHER = (
         "The running hub and this examination disagree",
         "They connected at different times or with different environments, or the hub has not tried again yet.",
         "`holdfast reconnect SERVER` makes the hub try now.",
+    ),
+    Code(
+        "HF-HUB-ALONE",
+        "warning",
+        "The running hub has the server's only process",
+        "The server opens a port, so a second process of it cannot start for the examination. The hub's works.",
+        "Nothing is wrong. To examine it alone, disable it in the hub, and enable it again afterwards.",
     ),
     Code(
         "HF-HUB-BREAKER",

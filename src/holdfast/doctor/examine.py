@@ -174,6 +174,8 @@ CHECKS: Sequence[Check] = (
             "HF-EXIT-MODULE",
             "HF-EXIT-VERSION",
             "HF-EXIT-ADDRESS",
+            "HF-EXIT-PORT",
+            "HF-HUB-ALONE",
             "HF-EXIT-PACKAGE",
             "HF-EXIT-EXECUTABLE",
             "HF-EXIT-WITHDRAWN",

@@ -32,6 +32,7 @@ from holdfast.core import (
     telling_line,
 )
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
+from holdfast.doctor.network_faults import LISTENERS
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
 from holdfast.wire import environment_of
 
@@ -423,6 +424,18 @@ async def _address(end: _End, need: Need) -> Finding:
     return end.finding("HF-EXIT-ADDRESS", words, text, end.case.again)
 
 
+async def _port(end: _End, need: Need) -> Finding:
+    which = f" {need.names[0]}" if need.names else ""
+    hub = end.case.tools.hub
+    server = await hub.server(end.case.id) if hub is not None else None
+    if server is not None and server.status == "available":
+        words = f"the hub runs it, and a second process of it cannot run: the first has its port{which}"
+        text = "nothing is wrong; to examine it alone, disable it in the hub, and enable it again afterwards"
+        return finding("HF-HUB-ALONE", words, text, command_line("disable", server=server.id), detail=end.tail)
+    text = "end that process, or give this server another port; this command lists the open ports on this machine"
+    return end.finding("HF-EXIT-PORT", f": another process has its port{which}", text, LISTENERS)
+
+
 async def _package(end: _End, need: Need) -> Finding:
     runner, name = end.runner, need.names[0]
     npm = runner.startswith(("npx", "npm", "bun", "pnpm", "yarn", "deno"))
@@ -634,6 +647,7 @@ _ADVICE: Mapping[NeedKind, Callable[[_End, Need], Awaitable[Finding]]] = {
     "docker": _docker,
     "image": _docker,
     "address": _address,
+    "port": _port,
     "certificate": _certificate,
 }
 """What makes the finding, by what the process needed. What it needed is read in ``core.process_output``."""
