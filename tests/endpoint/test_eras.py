@@ -20,6 +20,24 @@ def test_a_legacy_client_gets_the_meta_that_the_server_meant_for_it(more: bytes,
     assert shown == {"content": [], **({"_meta": left} if left else {})}
 
 
+@pytest.mark.requirement("HUB-7")
+@pytest.mark.parametrize(
+    ("content", "structured", "left"),
+    [
+        (b"[]", b'[1, "\xc3\xbc"]', [{"type": "text", "text": '[1, "ü"]'}]),
+        (b"[ ]", b"5", [{"type": "text", "text": "5"}]),
+        (b"[]", b"null", []),
+        (b'[{"type": "text", "text": "one"}]', b"[1]", [{"type": "text", "text": "one"}]),
+    ],
+)
+def test_a_structured_result_that_is_no_object_reaches_a_legacy_client_as_text(
+    content: bytes, structured: bytes, left: object
+) -> None:
+    said = RawObject.read(b'{"content": ' + content + b', "structuredContent": ' + structured + b"}")
+    shown = json.loads(result_for_client("tools/call", said, modern=False, stamp=b"{}").written())
+    assert shown == {"content": left}
+
+
 @pytest.mark.requirement("LIFE-28", "SEC-21")
 @pytest.mark.parametrize("mine", [{}, {"mine": [1.5]}])
 @pytest.mark.parametrize("key", ["progressToken", "holdfast/principal", "io.modelcontextprotocol/protocolVersion"])

@@ -377,6 +377,10 @@ def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: by
     structured = result.get("structuredContent")
     if structured is not None and not is_object(structured):
         changes["structuredContent"] = None  # the legacy era allows only objects; the text content says the same
+        content = bytes(result.get("content") or b"[]")
+        if not content.strip(b"[] \t\r\n") and bytes(structured) != b"null":
+            block = dumps({"type": "text", "text": bytes(structured).decode()})
+            changes["content"] = join_items([block])  # where there is none
     return result.changed(changes) if changes else result
 
 
