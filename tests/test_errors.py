@@ -38,7 +38,20 @@ def test_an_error_without_a_hint_is_its_message() -> None:
 
 
 def test_a_model_reads_the_hint_once() -> None:
-    assert explain(UnknownTool("no such tool", hint="did you mean add?")).count("did you mean add?") == 1
+    assert explain(UnknownTool("no such tool", hint="did you mean add?")).count("you mean add?") == 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "read"),
+    [
+        ("raise `timeout` in its definition", "it failed. Raise `timeout` in its definition."),
+        ("Make the call again.", "it failed. Make the call again."),
+        ("did you mean add?", "it failed. Did you mean add?"),
+        ("", "it failed."),
+    ],
+)
+def test_a_model_reads_the_hint_as_a_sentence(hint: str, read: str) -> None:
+    assert explain(HoldfastError("it failed", hint=hint)) == read
 
 
 def test_a_command_prints_the_hint_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

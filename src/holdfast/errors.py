@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from holdfast.core import command_line, to_milliseconds
+from holdfast.core import command_line, sentence, to_milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -319,4 +319,4 @@ def explain(error: HoldfastError) -> str:
     """One text for an error: what happened, why, and when to try again. Endpoints, integrations and commands use it."""
     if isinstance(error, ServerUnavailable):
         return f"{error.message.rstrip('.')}."  # its message has the words of the evidence and the time already
-    return " ".join(filter(None, (f"{error.message.rstrip('.')}.", error.hint)))
+    return f"{error.message.rstrip('.')}. {sentence(error.hint)}" if error.hint else f"{error.message.rstrip('.')}."

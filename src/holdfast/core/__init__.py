@@ -175,6 +175,7 @@ if TYPE_CHECKING:
         FailureRemedy as FailureRemedy,
         ServerText as ServerText,
         remedy_of as remedy_of,
+        sentence as sentence,
         text_for as text_for,
     )
     from holdfast.core.replicas.agreement import (

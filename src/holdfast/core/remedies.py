@@ -17,7 +17,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, command_line, counted, for_user
 
-__all__ = ["Facts", "FailureRemedy", "ServerText", "remedy_of", "text_for"]
+__all__ = ["Facts", "FailureRemedy", "ServerText", "remedy_of", "sentence", "text_for"]
 
 
 class FailureRemedy(NamedTuple):
@@ -126,23 +126,23 @@ def _denied(summary: str, health: Health, facts: Facts) -> ServerText:
     if facts.login:
         return ServerText(summary, "Log in; the hub then reconnects it.", facts.login)
     hint = facts.hint or "give it credentials that have access, in its definition"
-    return ServerText(summary, _sentence(hint), _run("reconnect", health) if health.unconfirmed else "")
+    return ServerText(summary, sentence(hint), _run("reconnect", health) if health.unconfirmed else "")
 
 
 def _permanent(summary: str, health: Health, facts: Facts) -> ServerText:
     if health.retry_in:
         summary += " The hub tries it again by itself."
     hint = facts.hint or "find out what is wrong with it"
-    return ServerText(summary, _sentence(hint), _run("doctor", health))
+    return ServerText(summary, sentence(hint), _run("doctor", health))
 
 
 def _run(command: str, health: Health) -> str:
     return command_line(command, server=health.server)
 
 
-def _sentence(text: str) -> str:
-    """A hint as a sentence: a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+def sentence(text: str) -> str:
+    """A hint as a sentence: a capital letter, and a full stop unless it is a question."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}{'' if text.endswith('?') else '.'}"
 
 
 def _wanted_scope(seen: Evidence) -> tuple[str, ...]:
