@@ -52,6 +52,15 @@ async def test_one_server_alone_keeps_its_names_and_its_words(client_era: Era, s
     assert instructions == "Origin says: be kind."
 
 
+@pytest.mark.requirement("HUB-1", "HUB-8")
+async def test_an_address_with_a_slash_at_its_end_leads_to_the_endpoint(client_era: Era, ada: Person) -> None:
+    """Some servers and frameworks write `/mcp/`, and people copy it."""
+    async with running() as origin, front({"o": {"url": origin.url}}) as served:
+        for url, tool in ((f"{served.all}/?tools=all", "o__echo"), (f"{served.one('o')}/", "echo")):
+            async with ada.client(url, client_era) as client:
+                assert text_of(await client.call_tool(tool, {"text": "hi"})) == "hi"
+
+
 @pytest.mark.requirement("HUB-8")
 @pytest.mark.parametrize("name", ["io.github.example/echo", "a%2Fb", "with space/ü"])
 async def test_a_server_whose_name_has_a_slash_has_its_own_endpoint(name: str, client_era: Era, ada: Person) -> None:

@@ -20,7 +20,7 @@ import anyio.abc
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request as AsgiRequest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse
 from starlette.routing import BaseRoute, Route
 
 from holdfast.access import (
@@ -58,6 +58,10 @@ USE_SECONDS = 0.5
 
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
+
+
+_WITH_SLASH = ("/mcp/", "/servers/{server}/mcp/")
+"""People copy the slash from the addresses of other servers. A client follows to the endpoint."""
 
 
 def create_app(  # noqa: PLR0913 - what an operator decides
@@ -125,6 +129,11 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         keys = assertions.key_set() if assertions is not None else {"keys": []}
         return JSONResponse(keys, headers={"cache-control": "max-age=300"})
 
+    async def without_slash(request: AsgiRequest) -> RedirectResponse:
+        # Relative, so that it holds behind a gateway that takes a prefix away.
+        query = request.scope["query_string"].decode("latin-1")
+        return RedirectResponse(f"../mcp?{query}" if query else "../mcp", status_code=308)
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
@@ -136,6 +145,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            *(Route(path, without_slash, methods=["GET", "POST", "DELETE"]) for path in _WITH_SLASH),
             Route(KEY_SET_PATH, key_set),
             Route(f"{METADATA_PATH}{{rest:path}}", metadata),
             *beside,
