@@ -39,9 +39,6 @@ SLOWER: Final = 4
 START_SECONDS: Final = 60.0
 """Time to start, in addition: other mutants run beside it."""
 
-MOST_NAMED: Final = 300
-"""With more tests than this, their files are named instead: a command line has a length."""
-
 PASSED, NO_TESTS = 0, 5
 """Exit codes of pytest. Every other one kills: also that of a package that cannot be imported any more."""
 
@@ -104,7 +101,6 @@ class _Baseline:
     """The tests of a group without a slip: which execute a line, and how long all of them take."""
 
     executed: dict[Path, dict[int, list[str]]]
-    count: int
     seconds: float
 
 
@@ -125,6 +121,7 @@ class Runner:
         self._source = root / source
         self._jobs = jobs
         self._folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+        self._compiled = self._folder / "compiled"
         self._copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
         for number in range(jobs):
             copy = self._folder / str(number)
@@ -153,8 +150,9 @@ class Runner:
         started = time.monotonic()
         parallel = ["-n", str(self._jobs)] if self._jobs > 1 else []
         options = [*parallel, f"--cov={copy}", "--cov-context=test", "--cov-report=", *group.nearest(self._root)]
-        ended = self._pytest(copy, *options, COVERAGE_FILE=str(data))
+        ended = self._pytest(copy, *options, COVERAGE_FILE=str(data), PYTHONDONTWRITEBYTECODE="")
         seconds = time.monotonic() - started
+        self._share_compiled(copy)
         self._copies.put(copy)
         if ended.returncode != PASSED:
             raise RuntimeError(f"the tests of {group.name} fail without a slip:\n{ended.stdout}")
@@ -165,21 +163,33 @@ class Runner:
             for file in found.measured_files()
             if Path(file).is_relative_to(copy)
         }
-        return _Baseline(executed, len(found.measured_contexts()), seconds)
+        return _Baseline(executed, seconds)
+
+    def _share_compiled(self, copy: Path) -> None:
+        """Give the compiled modules of one copy to the others: to compile them takes most of the time of a mutant."""
+        of_it = self._compiled / copy.relative_to("/")
+        for other in self._folder.glob(f"[0-9]*/{copy.name}"):
+            if other != copy and of_it.exists():
+                shutil.copytree(of_it, self._compiled / other.relative_to("/"), dirs_exist_ok=True)
 
     def _try(self, mutant: Mutant, baseline: _Baseline) -> Outcome:
         tests = _tests_of(mutant, baseline)
         count = len(tests)
-        if (mutant.group.processes and not tests) or count > MOST_NAMED:
+        if mutant.group.processes and not tests:
             tests = mutant.group.nearest(self._root)
         if not tests:
             return Outcome(mutant, "not executed", 0)
         copy = self._copies.get()
+        named = copy.parent / "tests"
+        named.write_text("\n".join(tests))
         file = copy / mutant.file.relative_to(self._source)
         whole, times = file.read_text(), file.stat()
         try:
-            file.write_text(changed(whole, mutant.site))
-            ended = self._pytest(copy, "-x", *tests, seconds=START_SECONDS + SLOWER * baseline.seconds * self._jobs)
+            slip = changed(whole, mutant.site)
+            compile(slip, mutant.file, "exec", dont_inherit=True)  # else every test would kill it
+            file.write_text(slip)
+            seconds = START_SECONDS + SLOWER * baseline.seconds * self._jobs
+            ended = self._pytest(copy, "-x", f"@{named}", seconds=seconds)
         except subprocess.TimeoutExpired:
             return Outcome(mutant, "timed out", count)
         finally:
@@ -195,8 +205,13 @@ class Runner:
     ) -> subprocess.CompletedProcess[str]:
         """Run tests on a copy of the sources, which is found before those that are installed."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        # The compiled module of a mutant must not stay for the next one.
-        settings = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", **environ}
+        # What is compiled without a slip serves every mutant; the compiled module of a mutant serves no other.
+        settings = {
+            "PYTHONPATH": str(copy),
+            "PYTHONPYCACHEPREFIX": str(self._compiled),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **environ,
+        }
         with subprocess.Popen(
             command,
             cwd=self._root,
@@ -216,11 +231,15 @@ class Runner:
 
 
 def _tests_of(mutant: Mutant, baseline: _Baseline) -> list[str]:
-    """The tests that execute the line, by their ids; where a shared fixture executes it, all tests of that file."""
+    """The tests that execute the line, by their ids; where a shared fixture executes it, all tests of that file.
+
+    Those of the file with the source's name come first: one of them most often kills, and the rest need not run.
+    """
     contexts = baseline.executed.get(mutant.file, {}).get(mutant.site.line, [])
     found: dict[str, None] = {}
     for context in contexts:
         test, _, phase = context.rpartition("|")
         if test:
             found[test if phase == "run" else test.partition("::")[0]] = None
-    return [one for one in found if "::" not in one or one.partition("::")[0] not in found]
+    tests = [one for one in found if "::" not in one or one.partition("::")[0] not in found]
+    return sorted(tests, key=lambda one: (f"test_{mutant.file.stem}" not in one, one.partition("::")[0]))
