@@ -409,3 +409,41 @@ def test_the_next_call_is_a_probe_only_after_the_cooldown_and_with_none_under_wa
 def test_its_repr_says_how_it_stands() -> None:
     assert repr(Breaker()) == "<Breaker closed failures=0 gen=0>"
     assert repr(tripped(at=3.0)) == "<Breaker open until=63.0 failures=3 gen=1>"
+
+
+@pytest.mark.requirement("FLEET-4")
+def test_a_warning_of_a_peer_leaves_one_failure_to_the_trip_and_opens_nothing_itself() -> None:
+    breaker = Breaker()
+    fail(breaker, 0.0)
+    for _ in range(5):
+        breaker.warned(1.0)
+        assert breaker.state is BreakerState.CLOSED
+    event = fail(breaker, 2.0)
+    assert isinstance(event, Tripped)
+    assert event.failures == 3
+    breaker.warned(3.0)
+    assert refused(breaker, 3.0).retry_in == 59.0
+
+
+@pytest.mark.requirement("FLEET-4")
+def test_calls_that_work_at_a_peer_let_the_next_call_try_where_calls_opened_the_breaker() -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        breaker.settle(admitted(breaker, 0.0, connection=1), FAILED, 0.0)
+    breaker.hasten(5.0)
+    assert admitted(breaker, 5.0).probe
+    unreachable = Breaker()
+    for _ in range(3):
+        unreachable.connect_failed(0.0)
+    unreachable.hasten(5.0)
+    assert refused(unreachable, 5.0).reason is RefusalReason.OPEN
+
+
+@pytest.mark.requirement("BRK-7")
+def test_a_connection_that_was_given_up_and_does_not_answer_is_no_failure() -> None:
+    breaker = Breaker()
+    breaker.detached(1)
+    for _ in range(3):
+        assert breaker.unanswered(1, 0.0) is None
+        assert breaker.lost(1, 0.0) is None
+    assert breaker.state is BreakerState.CLOSED

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.catalog import REMEMBERED, Catalog, Item, Listing, NameKey, Unknown
+from holdfast.core.catalog import REMEMBERED, Catalog, Item, Listing, NameKey, Unknown, is_repeatable
 from holdfast.core.names import Kind, base_name
 
 ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,48}")
@@ -332,3 +332,51 @@ def test_a_name_of_the_hub_itself_is_no_former_name_of_a_servers_tool() -> None:
     assert given != ["find_tools"]
     assert isinstance(made.resolve("find_tools"), Unknown)
     assert made.resolve(given[0]) == NameKey(Kind.TOOL, "a", "find_tools")
+
+
+@pytest.mark.requirement("SEC-21")
+def test_a_resource_with_an_address_of_the_hub_itself_is_not_listed_and_is_reported() -> None:
+    made = catalog(resources("a", "holdfast://status", " HOLDFAST://x", "file:///x"), tools("b", "holdfast://status"))
+    assert shown(made, Kind.RESOURCE) == ["file:///x"]
+    assert [(one.wanted, one.given) for one in made.collisions] == [("holdfast://status", ""), (" HOLDFAST://x", "")]
+    assert len(made.tools) == 1, "a tool has no address"
+
+
+def test_another_length_of_names_is_a_change_and_the_same_one_is_none() -> None:
+    made = catalog(tools("a", "x" * 60))
+    assert made.arrange({"a": None}) is made
+    longer = made.arrange({"a": None}, longest=64)
+    assert [len(name) for name in (*shown(made), *shown(longer))] == [48, 63]
+    assert longer.arrange({"a": None}) is longer, "it stays as it is"
+
+
+@pytest.mark.requirement("LIFE-26")
+def test_a_kind_that_could_not_be_listed_keeps_its_last_good_items() -> None:
+    last = replace(tools("a", "x"), prompts=(Item("p"),))
+    now = Listing(server="a", generation=2, prompts=(Item("q"),), failed={Kind.TOOL: "it timed out"})
+    kept = now.keeping(last)
+    assert (kept.tools, kept.prompts) == (last.tools, now.prompts)
+
+
+@pytest.mark.requirement("LIFE-16")
+@pytest.mark.parametrize(
+    ("annotations", "repeatable"),
+    [
+        ({"readOnlyHint": True}, True),
+        ({"idempotentHint": True}, True),
+        ({"readOnlyHint": "yes", "idempotentHint": 1}, False),
+        ({}, False),
+        ("odd", False),
+    ],
+)
+def test_a_tool_may_be_called_twice_only_if_it_says_so(annotations: object, repeatable: bool) -> None:
+    made = catalog(tools("a", "x", annotations=annotations))
+    assert is_repeatable(made, "a__x") is repeatable
+    assert is_repeatable(made, "a__y") is False
+
+
+@pytest.mark.requirement("LIFE-18")
+def test_a_tool_that_has_only_marks_of_the_hub_is_the_same_as_without_them() -> None:
+    before = catalog(tools("a", "x"))
+    assert changed(before.publish(tools("a", "x", generation=2, _meta={"holdfast/held": True})), before) == {}
+    assert changed(before.publish(tools("a", "x", generation=2, _meta={})), before) == {"a": {Kind.TOOL}}

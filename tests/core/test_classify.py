@@ -58,6 +58,8 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
         [
             HttpStatus(status=403, body="Authorization service unavailable\n"),
             HttpStatus(status=403, body='{"message": "upstream call timeout"}'),
+            HttpStatus(status=403, body='{"error": {"code": 1, "message": "ext_authz error", "x": "no"}, "x": "no"}'),
+            HttpStatus(status=403, body='{"details": {"any": ["ext_authz error", {"x": "request timeout"}]}}'),
             HttpStatus(status=403, body="masked, and cut…", stated=Statement.OUTAGE),
         ],
     ),
@@ -74,6 +76,9 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
         [
             HttpStatus(status=403, body="no"),
             HttpStatus(status=403, body="<html>"),
+            HttpStatus(status=403, body='["ext_authz error"]'),
+            HttpStatus(status=403, body='{"message": 1}'),
+            HttpStatus(status=403, body='{"details": {"any": ["ext_authz error", {"x": "no"}]}}'),
             HttpStatus(status=403, body="upstream call timeout", stated=Statement.DECISION),
         ],
     ),

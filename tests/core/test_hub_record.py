@@ -12,7 +12,7 @@ from hypothesis import given, strategies as some
 from holdfast.core import hub_record
 from holdfast.core.breaker import BreakerState
 from holdfast.core.catalog import Listing
-from holdfast.core.hub_record import HUB_VERSION, ServerRecord, read_records, speaks_hub
+from holdfast.core.hub_record import HUB_VERSION, ServerRecord, hub_warns, read_records, speaks_hub
 from holdfast.core.lifecycle.effects import BreakerChanged, Emit, Transition
 from holdfast.core.lifecycle.events import DialSucceeded, StartRequested, TransportLost
 from holdfast.core.lifecycle.table import State
@@ -178,3 +178,12 @@ def test_an_answer_with_more_servers_than_a_hub_can_have_counts_as_none(monkeypa
         "b",
     }
     assert read_records({"version": HUB_VERSION, "servers": dict.fromkeys(names, written)}, proven=True) == {}
+
+
+def test_a_hub_says_whether_its_instructions_are_a_warning() -> None:
+    announced: dict[str, Any] = {"experimental": {"holdfast": {"version": HUB_VERSION, "warns": True}}}
+    assert speaks_hub(announced)
+    assert hub_warns(announced)
+    announced["experimental"]["holdfast"]["warns"] = 1
+    assert not hub_warns(announced)
+    assert not speaks_hub({"experimental": {"holdfast": {"version": HUB_VERSION - 1}}})

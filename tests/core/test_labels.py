@@ -35,6 +35,10 @@ COMMANDS = {
     "env -u HOME KEY=1 node index.js": "index.js",
     "/opt/acme/bin/acme-mcp --stdio": "acme-mcp",
     "bash -c 'exec x'": "bash",
+    "npx -y -- @acme/x": "@acme/x",
+    "npx --yes": "npx",
+    "uvx --from https://git.example/x.git": "uvx",
+    "npx https://git.example/acme/x": "https://git.example/acme/x",
     "npx": "npx",
     "uv": "uv",
 }

@@ -8,15 +8,17 @@ import pytest
 
 from holdfast.core.breaker import Outcome, RefusalReason
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import ClaimProbe, Effect, ReleaseProbe, ShareEvidence
+from holdfast.core.lifecycle.effects import ClaimProbe, Effect, RefreshNow, ReleaseProbe, ShareEvidence
 from holdfast.core.lifecycle.events import (
     ClaimExpired,
     ClaimGranted,
     DisableRequested,
+    PeerPublished,
     PeerRecovered,
     PeerTripped,
     TransportLost,
 )
+from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, started
 
 pytestmark = pytest.mark.requirement("FLEET-4")
@@ -116,3 +118,86 @@ def test_a_server_that_is_well_needs_no_right() -> None:
     slot.send(TransportLost(slot.lease, "gone"))
     slot.fail()
     assert asked_for(slot.send(DisableRequested())) == [None], "a disabled server is not tried"
+
+
+def test_a_failed_try_of_a_peer_takes_the_place_of_the_next_try_here() -> None:
+    slot = started(SHARING)
+    slot.fail()
+    assert asked_for(slot.send(PeerTripped(retry_in=20.0, attempts=3))) == [slot.now + 20.0]
+    health = slot.machine.health(slot.now)
+    assert (health.attempts, health.retry_in) == (3, 20.0)
+    slot.send(PeerTripped(retry_in=5.0, attempts=1))
+    assert slot.machine.health(slot.now).attempts == 3, "a peer gives no tries back"
+    slot.send(PeerTripped(retry_in=5.0, attempts=99))
+    assert slot.machine.health(slot.now).attempts == len(SHARING.backoff) - 1, "the last try is made here"
+
+
+def test_a_peer_that_spent_the_budget_spent_it_for_all() -> None:
+    slot = started(SHARING)
+    slot.fail()
+    slot.send(PeerTripped(reason="gone", retry_in=20.0, parked=True))
+    assert slot.state() is State.PERMANENTLY_FAILED
+    health = slot.machine.health(slot.now)
+    assert (health.attempts, health.reason) == (len(SHARING.backoff), "gone")
+    effects = slot.send(PeerTripped(retry_in=12.0))
+    assert asked_for(effects) == [slot.now + 12.0], "a parked server is tried when the peer says"
+
+
+def test_a_dial_that_is_under_way_tells_more_than_a_peer() -> None:
+    slot = started(SHARING)
+    for told_by_a_peer in (PeerTripped(parked=True, retry_in=20.0), PeerTripped(attempts=3), PeerRecovered()):
+        slot.send(told_by_a_peer)
+        assert (slot.state(), len(slot.dials)) == (State.CONNECTING, 1)
+    slot.fail()
+    assert slot.machine.health(slot.now).attempts == 0
+
+
+def test_a_peer_that_reached_the_server_is_followed_at_once_and_not_again_soon() -> None:
+    slot = started(SHARING)
+    slot.fail()
+    slot.send(PeerRecovered())
+    assert len(slot.dials) == 2
+    slot.fail()
+    slot.now += SHARING.peer_spacing - 0.1
+    slot.send(PeerRecovered())
+    assert len(slot.dials) == 2, "this replica cannot reach what its peer loses and finds"
+    slot.now += 0.1
+    slot.send(PeerRecovered())
+    assert len(slot.dials) == 3
+
+
+def test_calls_that_fail_at_a_peer_leave_one_failure_here_and_calls_that_work_there_end_the_wait() -> None:
+    slot = connected(SHARING)
+    slot.send(PeerTripped(by_calls=True, retry_in=20.0))
+    assert slot.state() is State.CONNECTED
+    (shared,) = told(slot.settle(slot.permit(), Outcome.TRANSPORT_FAILURE, "it fails"))
+    assert shared == PeerTripped(reason="it fails", retry_in=60.0, by_calls=True)
+    assert slot.refusal().reason is RefusalReason.OPEN
+    slot.send(PeerRecovered())
+    assert slot.refusal().reason is RefusalReason.PROBING, "the right to probe is missing"
+    slot.send(ClaimGranted(until=slot.now + 10.0))
+    assert slot.permit().probe
+
+
+def test_a_new_listing_of_a_peer_is_listed_here_too() -> None:
+    slot = connected(LifecyclePolicy(claims=True, jitter=0.0, refresh=None))
+    slot.advance(SHARING.refresh_spacing)
+    slot.send(PeerPublished())
+    assert [one for one in slot.advance(0.0) if isinstance(one, RefreshNow)] == [RefreshNow(slot.lease)]
+    slot.send(PeerPublished())
+    assert not [one for one in slot.advance(1.0) if isinstance(one, RefreshNow)], "one is under way"
+
+
+def test_a_refused_call_asks_for_the_right_once() -> None:
+    slot = denied()
+    slot.now -= 1.0
+    _, effects = slot.machine.admit(slot.now)
+    assert asked_for(effects) == [slot.now + 1.0]
+    assert slot.machine.admit(slot.now)[1] == ()
+
+
+def test_a_probe_uses_the_right_up() -> None:
+    slot = denied()
+    slot.send(ClaimGranted(until=slot.now + 10.0))
+    slot.permit()
+    assert [type(one) for one in slot.fail("denied") if isinstance(one, ReleaseProbe)] == [ReleaseProbe]

@@ -19,6 +19,7 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine
+from tests.core.slot_harness import connected
 
 
 def fail_a_call(machine: Machine, now: float) -> tuple[Effect, ...]:
@@ -118,3 +119,12 @@ def standing() -> Machine:
     machine.handle(StartRequested(), 0.0)
     machine.handle(DialSucceeded(1, Listing(server="files", generation=1)), 0.0)
     return machine
+
+
+@pytest.mark.requirement("LIFE-10")
+def test_a_call_that_fails_after_one_that_completed_is_looked_at_too() -> None:
+    slot = connected()
+    slot.complete_call()
+    assert slot.complete_call() == ()
+    effects = slot.settle(slot.permit(), Outcome.TRANSPORT_FAILURE, "reset")
+    assert CheckLiveness(slot.lease) in effects

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import string
 from urllib.parse import quote, quote_plus
 
@@ -14,15 +15,18 @@ from hypothesis import assume, example, given, strategies as st
 from holdfast.core.evidence import HttpStatus, ProcessExit, RpcError
 from holdfast.core.redact import (
     LEFT_OUT,
+    LONGEST_TEXT,
     MASK,
     MOST_DATA_PARTS,
     SHORTEST_SECRET,
     Redactor,
+    fault_line,
     has_secret_shape,
     mask_url,
     masked,
     masked_data,
     plain,
+    secrets_in_url,
 )
 
 SECRET = 's3cr3t/with "odd" +chars&=ü'
@@ -407,3 +411,39 @@ def test_data_that_was_not_read_is_left_out_because_no_secret_in_it_can_be_seen(
     shown = masked(seen, Redactor())
     assert isinstance(shown, RpcError)
     assert shown.data == LEFT_OUT
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_fault_of_ours_is_one_line_of_bounded_length_with_its_place() -> None:
+    def deeper() -> None:
+        raise ValueError("it  went\nwrong " + "x" * 1_000)
+
+    try:
+        deeper()
+    except ValueError as exc:
+        line = fault_line(exc)
+    text, _, place = line.partition(", in ")
+    assert text == "ValueError: it went wrong " + "x" * (LONGEST_TEXT - len("it went wrong "))
+    assert re.fullmatch(r"test_a_fault\S+deeper \(test_redact\.py:\d+\)", place)
+    assert fault_line(KeyError()) == "KeyError"
+    assert fault_line(_Silent()) == "_Silent"
+
+
+@pytest.mark.requirement("MSG-6")
+def test_the_secrets_of_an_address_are_in_its_path_and_query_and_known_by_their_shape() -> None:
+    secret = "sk-a1B2c3D4e5F6g7H8i9J0k1L2"
+    assert secrets_in_url(f"https://{secret}.example/mcp/{secret}?key={secret}%3D&page=2") == [
+        secret,
+        f"{secret}%3D",
+        f"{secret}=",
+    ]
+    assert secrets_in_url(f"no/{secret}") == [secret]
+
+
+@pytest.mark.requirement("MSG-6", "SEC-7")
+def test_a_long_text_in_the_data_of_an_error_is_left_out() -> None:
+    assert masked_data({"a": "x" * 10_000_000}, Redactor()) == LEFT_OUT

@@ -19,8 +19,7 @@ def main() -> int:
     """0 unless fewer mutants died than ``--least`` asks for."""
     options = _options()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10_000)
-    groups = [group for group in groups_in(ROOT / options.packages) if options.only in group.name]
-    mutants = drawn(groups, options.count, seed, ROOT)
+    mutants = drawn(groups_in(ROOT / options.packages), options.count, seed, ROOT, only=options.only)
     print(f"{len(mutants)} mutants, SEED={seed}", flush=True)
     started = time.monotonic()
     outcomes = []
@@ -32,13 +31,14 @@ def main() -> int:
     return 0 if not outcomes or share(outcomes) >= options.least else 1
 
 
-def drawn(groups: list[Group], count: int, seed: int, root: Path) -> list[Mutant]:
-    """So many mutants of all that there are; the same ones for the same seed and code.
+def drawn(groups: list[Group], count: int, seed: int, root: Path, *, only: str = "") -> list[Mutant]:
+    """So many mutants of the groups with this text in their name; the same ones for the same seed and code.
 
     A file that two groups name is of the later one: a file may need other tests than the rest of its package.
     """
     owners = {file: group for group in groups for file in group.files(root)}
-    every = [Mutant(group, file, site) for file, group in owners.items() for site in sites_of(file.read_text())]
+    wanted = {file: group for file, group in owners.items() if only in group.name}
+    every = [Mutant(group, file, site) for file, group in wanted.items() for site in sites_of(file.read_text())]
     chosen = random.Random(seed).sample(every, min(count, len(every)))
     return sorted(chosen, key=lambda mutant: (mutant.group.name, str(mutant.file), mutant.site.start))
 

@@ -54,7 +54,7 @@ _PROGRAM = Path(__file__)
 _COMMAND = Path(sys.executable).with_name("holdfast")
 _OURS = ("holdfast", "tests.", "benchmarks.")
 _ENTRY = "from holdfast.cli.entry import main"
-_TAKEN_ON = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+_TAKEN_ON = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 """Settings of the interpreter that a forked one takes on; with any other, it is started as usual."""
 _CLONE_PARENT = 0x8000
 _CLONE = {"x86_64": 56, "aarch64": 220}

@@ -485,8 +485,7 @@ def _former_of(catalog: CatalogNames, server: str, name: str, kind: Kind) -> Nam
         if whole in catalog.names and _had(catalog, whole, name):
             return whole
     found = hash_in(name)
-    tails = shortened_tails(name, server, prefix) if found is not None else ()
-    if found is None or not tails:
+    if found is None or not (tails := shortened_tails(name, server, prefix)):
         return None
     return next((key for key in catalog.keys.get((kind, server), ()) if _is_shortened(key, found, tails)), None)
 
