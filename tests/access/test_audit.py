@@ -13,6 +13,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,20 +23,24 @@ from hypothesis import given, settings, strategies as st
 from holdfast.access import audit_writer
 from holdfast.access.audit_reader import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
 from holdfast.access.audit_writer import (
+    LONGEST_TEXT,
+    MANIFEST,
     START,
     AuditFiles,
     AuditKey,
     AuditRecord,
     AuditTrail,
     Checkpoint,
+    audit_places,
     link_of,
     read_key,
     read_line,
     send_checkpoints,
 )
+from holdfast.config import AuditSettings, state_folder
 from holdfast.core import Redactor
 from holdfast.errors import UsageError
-from holdfast.keys import Mac
+from holdfast.keys import SHORTEST_SECRET, Mac
 from tests.harness.waiting import PATIENCE
 
 pytestmark = pytest.mark.requirement("SEC-15")
@@ -567,3 +572,66 @@ def test_the_latest_records_of_one_principal_are_found_in_all_files(tmp_path: Pa
     found = latest_records(tmp_path, AuditFilter(principal="bob"), 10)
     assert sorted(record.tool for record in found) == ["a", "b", "e"]
     assert len(latest_records(tmp_path, AuditFilter(), 2)) == 2
+
+
+def test_the_places_of_the_audit_are_those_of_the_settings_or_in_the_state_folder(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    own = state_folder(environ)
+    source = tmp_path / "config" / "mcp.json"
+    assert audit_places(AuditSettings(), source, environ) == (own / "audit", own / "audit.key")
+    named = AuditSettings(path="logs", key_file="/etc/key")
+    assert audit_places(named, source, environ) == (source.parent / "logs", Path("/etc/key"))
+    assert audit_places(named, None, environ)[0] == Path.cwd() / "logs"
+
+
+def test_a_key_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "audit.key"
+    file.touch(mode=0o600)
+    for length, good in ((SHORTEST_SECRET - 1, False), (SHORTEST_SECRET, True)):
+        file.write_text("k" * length)
+        with nullcontext() if good else pytest.raises(UsageError, match="fewer than"):
+            read_key(file, make=False)
+
+
+def test_a_part_of_an_entry_that_a_crash_left_in_the_manifest_gives_way(tmp_path: Path) -> None:
+    write(tmp_path, "get")
+    with (tmp_path / MANIFEST).open("ab") as manifest:
+        manifest.write(b'{"time": "half of')
+    write(tmp_path, "get")
+    assert verify(tmp_path, KEY).problems == []
+
+
+def test_a_manifest_without_room_keeps_what_it_had_and_leaves_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "get")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    really = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: really(descriptor, data[:10]))
+    with pytest.raises(OSError, match="no room"):
+        write(tmp_path, "get")
+    monkeypatch.undo()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_folder_without_an_audit_is_a_mistake_of_the_one_who_asks(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no audit files"):
+        verify(tmp_path, KEY)
+    write(tmp_path, "get").unlink()
+    assert verify(tmp_path, KEY).problems, "the manifest knows of a file"
+
+
+def test_a_file_without_a_record_is_what_a_crash_leaves(tmp_path: Path) -> None:
+    file = write(tmp_path, "get", close=False)
+    file.write_bytes(b"")
+    found = verify(tmp_path, KEY)
+    assert any("it has no record" in warning for warning in found.warnings)
+
+
+def test_what_is_no_call_is_recorded_with_its_values_cut(tmp_path: Path) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY)
+    trail.start()
+    trail.event("login", principal="x" * (LONGEST_TEXT + 1))
+    trail.close()
+    (record,) = latest_records(tmp_path, AuditFilter(principal="x" * LONGEST_TEXT), 9)
+    assert record.event == "login"

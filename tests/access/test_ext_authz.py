@@ -20,6 +20,7 @@ from holdfast.access.ext_authz import (
     AuthzQuestion,
     ExtAuthz,
     NotAsked,
+    _kept_for,
     decode_answer,
     encode_request,
 )
@@ -287,3 +288,21 @@ async def test_the_service_of_a_gateway_decides_for_the_hub_in_the_same_way(tmp_
     assert answer == AuthzAnswer(allowed=False, reason="not for you")
     assert by_envoy["request"]["http"]["method"] == by_hub["request"]["http"]["method"] == "POST"
     assert by_envoy["request"]["http"]["path"] == "/mcp"
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("max-age=7", 7.0),
+        ("private, Max-Age=7", 7.0),
+        ("max-age=7, no-store", 0.0),
+        ("no-cache, max-age=7", 0.0),
+        ("max-age=-1", 0.0),
+        ("max-age=1234567890", 0.0),
+        ("max-age=123456789", LONGEST_KEPT),
+        ("max-age", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_an_answer_is_kept_as_long_as_it_says_within_a_bound(said: str, seconds: float) -> None:
+    assert _kept_for({"cache-control": said}) == seconds

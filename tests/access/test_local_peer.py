@@ -122,6 +122,8 @@ async def test_a_peer_whose_user_is_not_known_is_refused_and_not_called_another(
     refused = await rules.check({"host": "localhost"}, admission=admission)
     assert isinstance(refused, Refused)
     assert (refused.status, told) == (403, [kind])
+    assert ("uid 12345" in refused.reason) == ("--allow-uid 12345" in refused.hint) == (uid is not None)
+    assert ("cannot be determined" in refused.reason) == (uid is None)
 
 
 @pytest.mark.requirement("SEC-10")

@@ -325,3 +325,46 @@ def test_long_names_of_callers_are_not_kept() -> None:
     assert len(kept) == 0
     made.decide(ANN, TOOL)
     assert len(kept) == 1
+
+
+@pytest.mark.requirement("SEC-14")
+def test_what_hides_an_item_is_named_and_a_condition_hides_nothing() -> None:
+    made = policy(allow(), deny(tools=("get_*",)), deny(tools=("x",), when="arguments.n > 1"))
+    grants = made.grants(ANN)
+    assert grants.hidden_by(TOOL) == "rules[1]"
+    assert grants.hidden_by(AccessItem("tool", "jira", "x")) == "default"
+
+
+@pytest.mark.requirement("SEC-14")
+@pytest.mark.parametrize(
+    ("given_rules", "default", "has_all"),
+    [
+        ((), "allow", True),
+        ((allow(servers=("jira",)),), "deny", True),
+        ((allow(servers=("other",)),), "deny", False),
+        ((allow(tools=("*",)),), "deny", False),
+        ((allow(when="arguments.n > 1"),), "deny", False),
+        ((allow(), deny(tools=("x",))), "allow", False),
+        ((allow(), AccessRule(effect="ask", tools=("x",))), "allow", False),
+        ((allow(), deny(servers=("other",))), "deny", True),
+    ],
+)
+def test_a_server_is_open_as_a_whole_where_nothing_of_it_is_limited(
+    given_rules: tuple[AccessRule, ...], default: Any, has_all: bool
+) -> None:
+    assert policy(*given_rules, default=default).grants(ANN).has_all_of("jira") is has_all
+
+
+@pytest.mark.requirement("SEC-14", "FLEET-6")
+def test_what_another_hub_sends_on_was_judged_there() -> None:
+    made = policy(deny())
+    assert made.decide(Principal(name=ANN.name, source="hub"), TOOL).effect == "allow"
+    assert made.decide(ANN, TOOL).effect == "deny"
+    assert made.grants(Principal(name=ANN.name, source="hub")).is_unlimited
+
+
+def test_rules_that_were_looked_up_beforehand_decide_the_same() -> None:
+    made = policy(allow(tools=("get_*",)))
+    made.learn(TOOL)
+    assert set(made._rules._of_item) == {TOOL}
+    assert made.decide(ANN, TOOL).effect == "allow"

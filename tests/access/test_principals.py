@@ -21,7 +21,9 @@ from holdfast.access.principals import (
     CLIENT_HEADER,
     CLIENT_META_KEY,
     GATEWAY_SECRET_HEADER,
+    LOCAL,
     ClientKey,
+    HubPrincipals,
     Principal,
     TokenPolicy,
     TokensFile,
@@ -209,3 +211,50 @@ def test_a_key_that_is_short_long_or_not_one_is_refused_and_never_another_client
 ) -> None:
     with pytest.raises(MCPError, match="16 to 128"):
         key_in(header, meta)
+
+
+class Noted:
+    """Keeps the tokens of users that were verified."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str]] = []
+
+    def wants(self, principal: str, token: str) -> bool:
+        return (principal, token) not in self.noted
+
+    def note(self, principal: str, token: str) -> None:
+        self.noted.append((principal, token))
+
+
+async def verify(token: str, path: str = "") -> Principal | None:
+    return Principal(name=f"https://idp#{token}", source="jwt") if token != "bad" else None
+
+
+@pytest.mark.requirement("AUTH-6")
+async def test_the_token_of_a_user_is_noted_once_it_is_verified_and_only_for_its_own_user() -> None:
+    subjects = Noted()
+    policy = TokenPolicy(tokens={"ci": TOKEN}, verify=verify, gateway=TrustedGateway(secret=SECRET), subjects=subjects)
+    for token in ("ann", TOKEN, "bad"):
+        await policy.identify({"authorization": f"Bearer {token}"})
+    assert subjects.noted == [("https://idp#ann", "ann")]
+    named = {GATEWAY_SECRET_HEADER.lower(): SECRET, "x-forwarded-user": "bob"}
+    gateway = (await policy.identify(named)) or LOCAL
+    for token in ("bob", "bob", "ann", "bad"):
+        await policy.identify({**named, "authorization": f"Bearer {token}"})
+    assert subjects.noted[1:] == [(gateway.name, "bob")]
+
+
+async def test_a_static_token_is_known_by_its_hash_alone(tmp_path: Path) -> None:
+    file = TokensFile(written(tmp_path / "tokens.json", entry("deploy", OTHER)))
+    policy = TokenPolicy(tokens={"ci": TOKEN}, file=file)
+    hashed = [hashlib.sha256(one.encode()).digest() for one in (TOKEN, OTHER, "unknown")]
+    assert [found.name if (found := policy.holder(one)) else None for one in hashed] == ["ci", "deploy", None]
+    assert TokenPolicy(tokens={"ci": TOKEN}).holder(hashed[1]) is None
+
+
+async def test_a_hub_names_its_principal_or_speaks_for_itself() -> None:
+    known = HubPrincipals()
+    assert await known.identify({"holdfast-principal": '"ann"'}) == Principal(name="ann", source="hub")
+    own = await known.identify({})
+    assert own is not None
+    assert (own.name, own.source) == (LOCAL.name, "hub")

@@ -15,6 +15,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
+from holdfast.access import quotas as quotas_room
 from holdfast.access.connections import ClientPeer, ConnectionLimits, peer_at
 from holdfast.access.guard import (
     DELAY_SECONDS,
@@ -386,3 +387,56 @@ async def test_a_connection_over_the_quota_of_its_principal_is_refused_and_anoth
         assert int(answers[2].headers["retry-after"]) >= 1
         assert (await post(clients[3], "token-b", discover(), MODERN)).status_code == 200
         assert (await post(first, "token-a", discover(), MODERN)).status_code == 200
+
+
+@pytest.mark.requirement("SEC-11")
+def test_where_all_places_are_taken_one_that_waits_gives_way_and_a_principal_never_does() -> None:
+    limits = ConnectionLimits(lambda: 8)
+    places = [limits.enter(ClientPeer(f"10.0.0.{number}")) for number in range(8)]
+    assert limits.closed == 4, "half of them may wait"
+    for number, place in enumerate(places[4:]):
+        assert place is not None
+        assert place.accepted(f"user {number}", None)
+    for number in range(4):
+        assert limits.enter(ClientPeer(f"10.0.1.{number}")) is not None
+    assert (limits.open, limits.closed) == (8, 4)
+    assert limits.enter(ClientPeer("10.0.2.1")) is not None
+    assert (limits.open, limits.closed) == (8, 5)
+    for _ in range(4):
+        assert limits.close_one()
+    assert not limits.close_one()
+    assert (limits.open, limits.closed) == (4, 9)
+    for number in range(4):
+        found = limits.enter(ClientPeer(f"10.0.3.{number}"))
+        assert found is not None
+        assert found.accepted("user 9", 4)
+    assert limits.enter(ClientPeer("10.0.4.1")) is None
+    assert (limits.open, limits.closed) == (8, 10)
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("shared", [True, False])
+def test_where_there_are_too_many_principals_those_that_use_nothing_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr(quotas_room, "MOST_PRINCIPALS", 3)
+    quotas = Quotas(lambda: QuotaSettings(calls_in_flight=1))
+    if shared:
+        quotas.share(lambda name: f"label of {name}")
+    quotas.begin_call("busy")
+    quotas.begin_session("there", lambda _: None)
+    quotas.begin_call("gone")
+    quotas.end_call("gone")
+    quotas.begin_call("new")
+    assert set(quotas._used) == {"busy", "there", "new"}
+    assert quotas.begin_call("busy") is not None
+    assert len(quotas._labelled) == (3 if shared else 0)
+    assert quotas.told({}) == ({f"label of {name}": [0, 1, 1] for name in ("busy", "new")} if shared else {})
+
+
+@pytest.mark.requirement("SEC-11")
+def test_a_body_without_room_is_reported_with_its_quota() -> None:
+    refused: list[tuple[str, str, int]] = []
+    quotas = Quotas(on_refused=lambda name, why: refused.append((name, why.quota, why.most)))
+    quotas.refuse_body("ada")
+    assert refused == [("ada", "bodyBytes", QuotaSettings().body_bytes)]

@@ -43,7 +43,7 @@ def test_a_mark_follows_from_the_current_content_alone() -> None:
 
 
 def test_a_change_is_shown_with_three_lines_before_it() -> None:
-    was, now = ("\n".join(["1", "2", "3", "4", "5", one]) for one in ("old", "new"))
+    was, now = (f"1\n2\n3\n4\n5\n{one}" for one in ("old", "new"))
     assert diff(was, now) == ["@@ -1,4 +1,4 @@", " 3", " 4", " 5", "-old", "+new"]
     assert diff("old\n2", "new\n2") == ["@@ -1,2 +1,2 @@", "-old", "+new", " 2"]
 

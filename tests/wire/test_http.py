@@ -17,11 +17,11 @@ import holdfast.wire.http.pool as pool_room
 from holdfast.config.settings import Limits
 from holdfast.config.spec import ServerSpec
 from holdfast.core.classify import classify_evidence
-from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp
+from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.answer_parser import AnswerHead
-from holdfast.wire.http.client import HttpPeer
+from holdfast.wire.http.client import HttpPeer, StickyCookies
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.transport import HttpDispatcher
 from tests.harness.waiting import came_true
@@ -401,3 +401,51 @@ async def test_the_user_info_of_a_proxy_is_sent_unquoted_and_to_the_proxy_alone(
     (request,) = proxy.requests
     assert request.headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
     assert "authorization" not in request.headers
+
+
+@pytest.mark.parametrize(
+    ("lines", "sent"),
+    [
+        (["a=1; Path=/; Max-Age=60", "b=2"], "a=1; b=2"),
+        (["a=1", "a=2"], "a=2"),
+        (["a=1\nb=2"], "a=1; b=2"),
+        (["a=1", "a=x; max-age = 0"], None),
+        (["a=1", "b=2", "a=x; Max-Age=-1"], "b=2"),
+        (["a", "b c=1", "c=ä", "d=\x01", "=1"], None),
+        ([f"c{number}={number}" for number in range(60)], "; ".join(f"c{number}={number}" for number in range(51))),
+    ],
+)
+def test_the_cookies_of_a_balancer_are_sent_back_until_they_expire(lines: list[str], sent: str | None) -> None:
+    cookies = StickyCookies()
+    for one in lines:
+        cookies.note(one)
+    assert cookies.header == ({"cookie": sent} if sent is not None else {})
+
+
+@pytest.mark.parametrize("url", ["ftp://x.example/mcp", "http:///mcp"])
+async def test_an_address_that_is_no_address_of_http_is_an_error_of_the_definition(url: str) -> None:
+    async with dispatcher(url) as wire:
+        assert isinstance(await failure_of(wire), BadConfig)
+
+
+@pytest.mark.parametrize("headers", [{"a b": "x"}, {"a": "x\ny"}, {"a": "ä"}, {"a": 1}, {"": "x"}])
+def test_a_header_that_cannot_be_sent_and_an_address_that_cannot_be_read_are_errors_of_the_definition(
+    headers: dict[str, str],
+) -> None:
+    for url, given in (("http://127.0.0.1/", headers), ("http://127.0.0.1:port/", {})):
+        with pytest.raises(ServerFailure) as failed:
+            HttpPeer(ServerSpec(id="a", transport="http", url=url, headers=given), Limits(), Redactor())
+        assert isinstance(failed.value.evidence, BadConfig)
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"), [("socks5://p.example:1", "a proxy by socks5"), ("http://p.example:port", "cannot be read")]
+)
+async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, named: str, problem: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", named)
+    async with dispatcher("http://x.example/") as wire:
+        seen = await failure_of(wire)
+    assert isinstance(seen, BadConfig)
+    assert problem in seen.problems[0]

@@ -6,14 +6,24 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.wire.raw_json import (
+    LOADED_BYTES,
+    MOST_ODD_PARTS,
+    SMALL_BYTES,
     BadJson,
+    KeyNames,
     RawObject,
+    dump_object,
     dumps,
     fields,
+    have_lone_surrogate,
+    is_text,
     items,
     join_fields,
     join_items,
+    load_members,
+    load_object,
     loads,
+    long_text,
     read_bytes,
     text_of,
 )
@@ -94,3 +104,72 @@ def test_a_value_that_is_nested_too_deep_to_be_written_is_bad_json() -> None:
         deep = [deep]
     with pytest.raises(BadJson, match="nested too deep"):
         dumps(deep)
+
+
+def test_a_key_in_another_case_is_taken_for_a_name_by_some_parsers() -> None:
+    names = KeyNames("method", "id")
+    assert names.misspelled(["id", "method"]) == []
+    assert names.misspelled(["Id", "id", "METHOD", "other"]) == ["Id", "METHOD"]
+
+
+def test_an_object_is_changed_by_what_is_set_and_what_is_left_out() -> None:
+    raw = RawObject.read(b'{"a": 1, "b": 2}')
+    assert raw.changed({"a": None, "c": b"3", "d": None}).written() == b'{"b":2,"c":3}'
+    assert raw.written() == b'{"a": 1, "b": 2}'
+    assert raw.size == 2
+
+
+def test_what_is_too_large_to_be_read_at_once_is_refused() -> None:
+    fits = b'"%b"' % (b"x" * (LOADED_BYTES - 2))
+    assert len(loads(fits)) == LOADED_BYTES - 2
+    with pytest.raises(BadJson, match="too large"):
+        loads(fits + b" ")
+    assert RawObject({"a": fits}).value() == {"a": loads(fits)}
+    with pytest.raises(BadJson, match="too large"):
+        RawObject({"a": fits, "b": b"1"}).value()
+
+
+def test_a_large_object_passes_as_its_bytes_with_the_values_of_its_small_members() -> None:
+    large = b'{"a": 1, "b": "%b"}' % (b"x" * SMALL_BYTES)
+    found = load_object(large)
+    assert found == {"a": 1}
+    assert dump_object(found) == large
+    assert dump_object({"x": found, "y": 2}) == b'{"x":%b,"y":2}' % large
+    assert dump_object({"y": 2}) == b'{"y":2}'
+    assert load_object(b"[%b]" % large) is None
+    assert load_object(b"[1]") is None
+
+
+@pytest.mark.anyio
+async def test_an_object_of_any_size_is_read_in_the_end() -> None:
+    small, large = b'{"b": [1, null]}', b'["%b"]' % (b"x" * LOADED_BYTES)
+    assert await load_members(RawObject({"a": small})) == {"a": {"b": [1, None]}}
+    assert await load_members(RawObject({"a": small, "c": large})) == {"a": {"b": [1, None]}, "c": ["x" * LOADED_BYTES]}
+    with pytest.raises(BadJson, match="NaN"):
+        await load_members(RawObject({"a": b"NaN", "c": large}))
+
+
+def test_text_of_any_size_is_read_as_such_and_a_name_only_up_to_a_bound() -> None:
+    large = b'"%b"' % (b"x" * SMALL_BYTES)
+    assert text_of(large) is None
+    assert long_text(large) == "x" * SMALL_BYTES
+    assert long_text(None) is long_text(b"1") is None
+    assert long_text(b'"\\ud800"') == "\ud800"
+
+
+def test_half_of_a_surrogate_pair_is_seen_as_an_escape_and_as_text() -> None:
+    assert have_lone_surrogate([b"1", b'"\\ud800"'])
+    assert not have_lone_surrogate([b'"\\ud83d\\ude00"', b'"\\u00e4"'])
+    assert [is_text(one) for one in ("a", "ä", "a\ud800", "\udfff", "\ue000")] == [True, True, False, False, True]
+
+
+def test_an_object_with_half_of_a_surrogate_pair_may_have_so_many_parts() -> None:
+    def many(number: int) -> bytes:
+        return b'{"x": "\\ud800", %b}' % b", ".join(b'"%d": %d' % (one, one) for one in range(number))
+
+    found = fields(many(MOST_ODD_PARTS - 2))
+    assert (len(found), found["x"], found["7"]) == (MOST_ODD_PARTS - 1, b'"\\ud800"', b"7")
+    with pytest.raises(BadJson, match="too many parts"):
+        fields(many(MOST_ODD_PARTS))
+    with pytest.raises(BadJson, match="too large"):
+        fields(b'{"x": "\\ud800", "y": "%b"}' % (b"x" * LOADED_BYTES))

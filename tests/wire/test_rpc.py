@@ -14,14 +14,17 @@ import pytest
 from hypothesis import given, strategies as st
 from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions
+from mcp_types import INTERNAL_ERROR
 
 from holdfast.config.settings import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
 from holdfast.wire.dispatcher import DuplexDispatcher
-from holdfast.wire.raw_json import BadJson
+from holdfast.wire.raw_json import SMALL_BYTES, BadJson
 from holdfast.wire.rpc import (
+    ERROR_TEXT_BYTES,
+    NOTICE_BYTES,
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
     Message,
@@ -524,3 +527,71 @@ async def test_a_call_has_our_progress_token_once_and_all_else_of_its_meta(meta:
     json.loads(call_message(5, "tools/call", {"_meta": meta}, progress=True), object_pairs_hook=noted)
     assert [value for key, value in pairs if key == "progressToken" and value != "theirs"] == [5]
     assert sum(key == "progressToken" for key, _ in pairs) == 1 + (b'{"a":{"progressToken"' in meta)
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize("text", ["ä" * SMALL_BYTES, "\n" * SMALL_BYTES, "x" * SMALL_BYTES])
+async def test_the_text_of_a_large_error_is_cut_and_its_data_passes_unread(text: str) -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        failed: list[MCPError] = []
+
+        async def call() -> None:
+            with pytest.raises(MCPError) as raised:
+                await wire.send_raw_request("tools/call", None)
+            failed.append(raised.value)
+
+        tasks.start_soon(call)
+        (request,) = await wire.written(1)
+        wire.say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 7, "message": text, "data": [1]}})
+    (error,) = failed
+    kept = error.error.message.removesuffix(" … (cut)")
+    assert text.startswith(kept)
+    assert len(json.dumps(kept)) >= ERROR_TEXT_BYTES - 16
+    assert (error.error.code, error.error.data) == (7, b"[1]")
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        ({"message": "short", "data": "x" * SMALL_BYTES}, INTERNAL_ERROR, "short"),
+        ({"code": 7, "message": ["x" * SMALL_BYTES]}, 7, "the server gave an error without a message"),
+        ({"code": "x" * SMALL_BYTES}, INTERNAL_ERROR, "the server gave an error without a message"),
+        ("x" * SMALL_BYTES, INTERNAL_ERROR, "the server gave an error without a message"),
+    ],
+)
+async def test_a_large_error_that_is_written_badly_is_an_answer_all_the_same(
+    error: object, code: int, message: str
+) -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            with pytest.raises(MCPError) as raised:
+                await wire.send_raw_request("tools/call", None)
+            assert (raised.value.error.code, raised.value.error.message) == (code, message)
+
+        tasks.start_soon(call)
+        (request,) = await wire.written(1)
+        wire.say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+
+@pytest.mark.requirement("SEC-7", "SEC-21")
+async def test_of_a_large_notice_what_is_small_passes_on() -> None:
+    large = {"x": "x" * NOTICE_BYTES, "_meta": {"holdfast/a": 1, "own": 1}}
+    steps = Steps()
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.told, "tools/call", steps)
+        (request,) = await wire.written(1)
+        for method in ("message", "tools/list_changed", "cancelled", "resources/updated"):
+            wire.say({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": {**large, "level": "info"}})
+        token = request["params"]["_meta"]["progressToken"]
+        wire.say(progress(token, 1, **large))
+        wire.say(answer(request["id"]))
+    small = {"level": "info", "_meta": {"own": 1}}
+    size = len(json.dumps({**large, "level": "info"}))
+    assert wire.notices == [
+        ("notifications/message", {**small, "data": f"(Holdfast left out a log message of {size:,} bytes)"}),
+        ("notifications/tools/list_changed", small),
+        ("notifications/cancelled", small),
+    ]
+    assert steps.told == [(1, None, None)]

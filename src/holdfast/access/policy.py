@@ -109,7 +109,7 @@ class Policy:
         self.settings = settings
         self._rules = _Rules(settings)
         self._subjects: _Bounded[tuple[str, frozenset[str], frozenset[str], bool], Grants] = _Bounded(MOST_SUBJECTS)
-        self._grants: dict[tuple[int, bool], Grants] = {}
+        self._grants: _Bounded[tuple[int, bool], Grants] = _Bounded(MOST_SUBJECTS)
         self.is_open = not settings.rules and self._rules.default == "allow"
         """Whether there is nothing to decide: one test on the path of a call."""
         self.version = _digest(asdict(settings))
@@ -125,8 +125,7 @@ class Policy:
             found = self._grants.get((bits, is_open))
             if found is None:
                 found = Grants(self._rules, bits, is_open=is_open)
-                if len(self._grants) < MOST_SUBJECTS:
-                    self._grants[bits, is_open] = found
+                self._grants.keep((bits, is_open), found)
             self._subjects.keep(key, found)
         return found
 

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         hub_warns as hub_warns,
         read_records as read_records,
         speaks_hub as speaks_hub,
+        told_number as told_number,
     )
     from holdfast.core.labels import (
         cause_of as cause_of,

@@ -36,6 +36,7 @@ __all__ = [
     "hub_warns",
     "read_records",
     "speaks_hub",
+    "told_number",
 ]
 
 HUB_CAPABILITY: Final = "holdfast"
@@ -143,7 +144,7 @@ class ServerRecord:
 
 def read_records(value: object, *, proven: bool) -> dict[str, ServerRecord]:
     """The records in what a hub answered, by the ids that it uses; those that cannot be read are left out."""
-    if not isinstance(value, Mapping) or (_number(value.get("version")) or 0) < HUB_VERSION:
+    if not isinstance(value, Mapping) or (told_number(value.get("version")) or 0) < HUB_VERSION:
         return {}
     servers = value.get("servers")
     if not isinstance(servers, Mapping) or len(servers) > MOST_RECORDS:
@@ -168,14 +169,14 @@ def _read(name: object, record: object, *, proven: bool) -> ServerRecord | None:
         failures=_count(record.get("failures")),
         attempts=_count(record.get("attempts")),
         breaker=breaker,
-        retry_in=_number(record.get("nextDialIn")),
+        retry_in=told_number(record.get("nextDialIn")),
         evidence=evidence if evidence in get_args(FailureStatus) else None,
         lost=record.get("lost") is True,
         spent=record.get("spent") is True,
-        down_for=_number(record.get("downFor")),
+        down_for=told_number(record.get("downFor")),
         unconfirmed=record.get("unconfirmed") is True,
-        call_asks_in=_number(record.get("callAsksIn")),
-        breaker_retry_in=_number(record.get("breakerRetryIn")),
+        call_asks_in=told_number(record.get("callAsksIn")),
+        breaker_retry_in=told_number(record.get("breakerRetryIn")),
     )
     kind, hint, hubs = record.get("evidence"), record.get("hint"), record.get("hubs")
     return ServerRecord(
@@ -198,10 +199,10 @@ def _plain(text: str) -> str:
 
 
 def _count(value: object) -> int:
-    return int(_number(value) or 0)
+    return int(told_number(value) or 0)
 
 
-def _number(value: object) -> float | None:
+def told_number(value: object) -> float | None:
     """A number that a time or a count can be; None for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LONGEST_SECONDS:
         return None

@@ -25,7 +25,6 @@ The marks (``holdfast/…``) of a server that is no hub are taken out unread, as
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +32,17 @@ from typing import Any, Final, TypeAlias, cast, get_args
 from urllib.parse import quote, urlsplit
 
 from holdfast.config import IDENTITY_HEADERS, ServerSpec
-from holdfast.core import LOOP_HINT, LOOP_REASON, MOST_HUBS, FailureStatus, State, ToldByHub, quoted, without_invisible
+from holdfast.core import (
+    LOOP_HINT,
+    LOOP_REASON,
+    MOST_HUBS,
+    FailureStatus,
+    State,
+    ToldByHub,
+    quoted,
+    told_number,
+    without_invisible,
+)
 from holdfast.errors import ServerFailure
 from holdfast.wire.in_flight import Caller
 from holdfast.wire.raw_json import BadJson, Fields, RawObject, dumps, fields, is_object, loads, text_of
@@ -200,17 +209,16 @@ class HubPeer:
     def _told(self, mark: object, words: str) -> ToldByHub | None:
         if not isinstance(mark, Mapping):
             return None
-        status, error, state, retry_in = (mark.get(key) for key in ("class", "error", "state", "retryIn"))
-        refused = str(error) if error in _UNAVAILABLE and state in _STATES else ""
-        known = isinstance(retry_in, int | float) and not isinstance(retry_in, bool) and math.isfinite(retry_in)
+        status, error, state = (str(mark.get(key)) for key in ("class", "error", "state"))
+        refused = error if error in _UNAVAILABLE and state in _STATES else ""
         return ToldByHub(
             status=cast("FailureStatus", status if status in get_args(FailureStatus) else "transient"),
             reason=self._text(mark.get("reason")),
             hint=self._text(mark.get("hint")) if self.proven else "",
             words=self._text(words),
             refused=refused,
-            state=_STATES[str(state)] if refused else "",
-            retry_in=max(0.0, float(retry_in)) if known and retry_in is not None else None,
+            state=_STATES[state] if refused else "",
+            retry_in=told_number(mark.get("retryIn")),
             sent=mark.get("sent") is not False and not refused,
         )
 

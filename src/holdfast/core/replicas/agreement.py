@@ -20,7 +20,6 @@ two, also while the replicas learn that one has come or left.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2s
@@ -101,6 +100,10 @@ MOST_NAMED = 3
 """Replicas that a sentence names."""
 
 
+FARTHEST = 1e12
+"""Seconds. No clock is so far ahead; an integer of a store may be larger than any float."""
+
+
 class FleetClock:
     """The time of the fleet, as one replica knows it."""
 
@@ -115,7 +118,7 @@ class FleetClock:
 
         Of two halves that disagree the earlier time counts: a session that lives too long is better than one that ends.
         """
-        known = {name: float(one) for name, one in told.items() if isinstance(one, int | float) and math.isfinite(one)}
+        known = {name: float(one) for name, one in told.items() if isinstance(one, int | float) and abs(one) < FARTHEST}
         agreed = median_low([0.0, *known.values()])
         self._shown = store + agreed, count
         self.ahead = {name: one - agreed for name, one in known.items()}
