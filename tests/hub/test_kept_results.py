@@ -168,3 +168,62 @@ async def test_a_program_reads_on_by_the_hub_itself() -> None:
     assert result.content[0]["text"] == "word " * 100
     assert str(read.content[0]["text"]) == "word " * 100
     assert found.text.startswith("[offset 0]")
+
+
+async def test_a_piece_says_where_to_read_on_or_that_it_is_the_last() -> None:
+    scene = Scene()
+    handle = await scene.handle()
+    for offset, told in ((0, "0 to 200 of 1,000; read on with `offset` 200."), (800, "800 to 1,000 of 1,000; this is")):
+        assert told in (await scene.read(handle, offset=offset))["content"][1]["text"]
+
+
+async def test_a_handle_that_was_never_given_or_is_of_another_principal_leads_to_nothing() -> None:
+    scene = Scene()
+    handle = await scene.handle()
+    for other, principal in (("unknown", "ada"), (handle, "bob")):
+        assert (await scene.read(other, principal))["isError"]
+        assert await scene.kept.contents(RESULTS_URI + other, principal) is None
+        assert not scene.kept.knows(other, principal)
+    assert scene.kept.knows(handle, "ada")
+    scene.kept.close()
+    assert not scene.kept.knows(handle, "ada")
+
+
+async def test_structured_content_and_resources_are_kept_with_their_types_and_what_stood_beside_them() -> None:
+    scene = Scene()
+    page = {"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/html", "text": "y" * 300}, "x": 1}
+    result = await scene.shortened({**said("x" * 400), "structuredContent": {"z": 1}})
+    both = await scene.shortened({"content": [*said("x" * 300)["content"], page, {"type": "resource"}]})
+    parts = []
+    for one in (result, both):
+        assert "structuredContent" not in one
+        raw = await scene.kept.contents(one["content"][-1]["uri"], "ada")
+        assert raw is not None
+        parts += [(part["mimeType"], part["text"][:7], part.get("_meta")) for part in raw.value()["contents"]]
+    rest = {"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/html"}, "x": 1}
+    assert parts == [
+        ("text/plain", "xxxxxxx", None),
+        ("application/json", '{"z":1}', {"holdfast/block": {"type": "structuredContent"}}),
+        ("text/plain", "xxxxxxx", None),
+        ("text/html", "yyyyyyy", {"holdfast/block": rest}),
+    ]
+
+
+async def test_the_beginning_of_a_kept_result_is_cut_within_the_first_text_that_does_not_fit() -> None:
+    *begun, told, _ = (await Scene().shortened(said("a" * 150, "b" * 150, "c" * 150)))["content"]
+    assert [one["text"] for one in begun] == ["a" * 150, "b" * 49]
+    assert "this result has 452 characters; the first 200 are above" in told["text"]
+    *begun, told, _ = (await Scene().shortened(said("a" * 200, "b" * 300)))["content"]
+    assert ([one["text"] for one in begun], "the first 200 are" in told["text"]) == (["a" * 200], True)
+    kept = Scene().kept
+    assert kept.is_on
+    short = await kept.shortened(RawObject.of(said("a" * 500)), "s/t", principal="ada", replica="r1", links=False)
+    *_, told = short.value()["content"]
+    assert "under the handle r1." in told["text"]
+
+
+async def test_what_is_at_the_bound_or_has_no_list_of_blocks_goes_out_as_it_came() -> None:
+    for whole in (said("x" * 400), {"content": "x" * 500}, {"structuredContent": {"x": "x" * 500}}):
+        assert await Scene().shortened(whole) == whole
+    assert await Scene(over=0).shortened(said("x" * 500)) == said("x" * 500)
+    assert not Scene(over=0).kept.is_on
