@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.changes import LONGEST_LINE, LONGEST_PART, MOST_LINES, ChangedTool, key_of, kind_of, said
+from holdfast.core.changes import (
+    LONGEST_LINE,
+    LONGEST_PART,
+    MOST_LINES,
+    ApprovalKind,
+    ChangedTool,
+    key_of,
+    kind_of,
+    said,
+)
 
 
 def change(was: dict[str, Any], now: dict[str, Any]) -> ChangedTool:
@@ -22,7 +31,7 @@ def diff(was: object, now: object) -> list[str]:
 
 @pytest.mark.parametrize("name", ["read", "", "\0prompt\0read", "\0"])
 def test_a_key_names_one_text_of_one_kind(name: str) -> None:
-    kinds = ("tool", "prompt", "instructions")
+    kinds: tuple[ApprovalKind, ...] = ("tool", "prompt", "instructions")
     assert [kind_of(key_of(kind, name)) for kind in kinds] == [(kind, name) for kind in kinds]
     assert len({key_of(kind, name) for kind in kinds}) == 3
     assert key_of("tool", "read") == "read"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from holdfast.core import ClaimAnswer, ClaimRelease, FleetRecord, FleetReply, VersionClock, stamp
-from holdfast.core.replicas.member import BATCH_BYTES, Outbox
+from holdfast.core.replicas.member import Outbox
 from holdfast.core.replicas.probe_rights import (
     GRACE_SECONDS,
     LEAD_SECONDS,
@@ -17,7 +17,7 @@ from holdfast.core.replicas.probe_rights import (
     ProbeClaims,
     Unused,
 )
-from holdfast.core.replicas.store import RecordBook, first_stamp
+from holdfast.core.replicas.store import BATCH_BYTES, RecordBook, first_stamp
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4")
 

@@ -422,11 +422,9 @@ def test_a_fault_of_ours_is_one_line_of_bounded_length_with_its_place() -> None:
     def deeper() -> None:
         raise ValueError("it  went\nwrong " + "x" * 1_000)
 
-    try:
+    with pytest.raises(ValueError, match="wrong") as raised:
         deeper()
-    except ValueError as exc:
-        line = fault_line(exc)
-    text, _, place = line.partition(", in ")
+    text, _, place = fault_line(raised.value).partition(", in ")
     assert text == "ValueError: it went wrong " + "x" * (LONGEST_TEXT - len("it went wrong "))
     assert re.fullmatch(r"test_a_fault\S+deeper \(test_redact\.py:\d+\)", place)
     assert fault_line(KeyError()) == "KeyError"

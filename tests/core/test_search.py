@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from holdfast.core.search import (
     LONGEST_SENTENCE,
     MOST_WORDS,
+    Ranking,
     first_sentence,
     meaning_text,
     query_words,
@@ -125,3 +128,20 @@ def test_any_tool_and_any_query_give_words_and_one_line(
     assert len(first_sentence(description).splitlines()) <= 1
     search_text(name, name, raw)
     meaning_text(name, name, raw)
+
+
+RANKING = Ranking(weights=(2.0, 1.0), shortness=(0.5, 0.0), lengths=(2.0, 4.0))
+
+
+def test_a_word_counts_by_its_part_and_less_in_a_long_one_and_never_more_than_one() -> None:
+    found = RANKING.impacts({("a", 0): 1, ("b", 0): 3, ("a", 1): 2})
+    name, rest = 2.0 / 1.5, 1.0  # a name of four words is long, and the length of the rest does not matter
+    assert found == pytest.approx({"a": (name + 2 * rest) / (2 + name + 2 * rest), "b": 3 * name / (2 + 3 * name)})
+
+
+def test_a_word_of_a_query_is_worth_more_where_it_is_repeated_or_rare_and_a_synonym_less() -> None:
+    twice, found = 1 + 0.5 * math.log(2), {"a": 1, "b": 4, "z": 9, "y": 2}
+    rarity = {word: math.log(1 + (10 - number + 0.5) / (number + 0.5)) for word, number in found.items()}
+    related = {"a": frozenset({"b", "z", "unknown"}), "z": frozenset({"b"})}
+    worth = RANKING.wanted({"a": 2, "z": 1, "missing": 3}, related, 10, found)
+    assert worth == pytest.approx({"a": twice * rarity["a"], "z": rarity["z"], "b": 0.3 * twice * rarity["b"]})

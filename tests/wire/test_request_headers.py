@@ -115,7 +115,8 @@ def test_a_failure_that_a_hub_tells_is_evidence_with_all_that_it_says() -> None:
 
 
 def test_a_result_of_a_server_tells_no_failure_of_a_hub() -> None:
-    for odd in (None, "odd", [], 1):
+    odds: tuple[Any, ...] = (None, "odd", [], 1)
+    for odd in odds:
         assert told(HUB, odd) is None
         assert HUB.failure_of({FAILURE_KEY: odd}, "") is HUB.failure_of(odd, "") is None
     assert HUB.failure_in(RawObject.of({"content": []})) is None
