@@ -73,3 +73,11 @@ def test_a_checkpoint_goes_to_the_syslog_of_another_machine_by_its_address(host:
         send_checkpoints(f"{host}:{log.getsockname()[1]}")(Checkpoint("audit-1.jsonl", 7, "ab" * 16))
         told = checkpoints_in(log.recv(4096).decode())
     assert [(one.file, one.n) for one in told] == [("audit-1.jsonl", 7)]
+
+
+@pytest.mark.requirement("SEC-11")
+def test_a_connection_is_counted_once_for_its_principal() -> None:
+    place = ConnectionLimits(lambda: 16).enter(ClientPeer("10.0.0.1"))
+    assert place is not None
+    assert place.accepted("ada", 1)
+    assert place.accepted("ada", 1)

@@ -380,3 +380,10 @@ def test_a_tool_that_has_only_marks_of_the_hub_is_the_same_as_without_them() -> 
     before = catalog(tools("a", "x"))
     assert changed(before.publish(tools("a", "x", generation=2, _meta={"holdfast/held": True})), before) == {}
     assert changed(before.publish(tools("a", "x", generation=2, _meta={})), before) == {"a": {Kind.TOOL}}
+
+
+def test_a_collision_is_reported_until_its_server_lists_without_it() -> None:
+    made = catalog(resources("a", "holdfast://x"), resources("b", "holdfast://y"))
+    assert [one.key.server for one in made.collisions] == ["a", "b"]
+    listed = Listing(server="a", generation=2, resources=(Item("file:///x"),))
+    assert [one.key.server for one in made.publish(listed).collisions] == ["b"]

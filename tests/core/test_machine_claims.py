@@ -201,3 +201,12 @@ def test_a_probe_uses_the_right_up() -> None:
     slot.send(ClaimGranted(until=slot.now + 10.0))
     slot.permit()
     assert [type(one) for one in slot.fail("denied") if isinstance(one, ReleaseProbe)] == [ReleaseProbe]
+
+
+def test_a_server_that_is_disabled_while_it_waits_for_the_right_is_not_tried_with_it() -> None:
+    slot = started(SHARING)
+    slot.fail()
+    slot.advance(30.0)
+    slot.send(DisableRequested())
+    slot.send(ClaimGranted(until=slot.now + 10.0))
+    assert len(slot.dials) == 1

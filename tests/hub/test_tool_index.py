@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from holdfast.core.catalog import Catalog, CatalogEntry, Item, Listing
-from holdfast.hub.tool_index import CANDIDATES, StaticEmbeddings, ToolIndex
+from holdfast.hub import tool_index
+from holdfast.hub.tool_index import CANDIDATES, StaticEmbeddings, ToolIndex, VectorTable
 
 pytestmark = pytest.mark.requirement("FIND-3")
 
@@ -284,3 +285,43 @@ def test_with_embeddings_too_the_index_equals_one_made_from_the_beginning(embedd
 @pytest.mark.usefixtures("embeddings")
 def test_the_package_of_the_table_is_never_imported_because_its_loader_asks_the_network() -> None:
     assert "wordllama" not in sys.modules
+
+
+def test_a_tool_that_is_gone_leaves_no_vector_and_words_count_beside_the_meaning(embeddings: StaticEmbeddings) -> None:
+    table = VectorTable(embeddings)
+    assert table.fused("weather", {}, 1.0, -1) == []
+    for name, text in (("a", "weather forecast"), ("b", "merge documents"), ("c", "rain and sun")):
+        table.set(name, text)
+    assert table.fused("weather", {}, 1.0, -1)[0] == "a"
+    assert table.fused("weather", {"b": 3.0, "c": 0.3}, 0.5, 1) == ["b"]
+    assert table.fused("weather", {"b": 3.0, "c": 1.5}, 0.0, -1) == ["b", "c", "a"]
+    table.discard("a")
+    table.discard("unknown")
+    assert set(table.fused("weather", {}, 1.0, -1)) == {"b", "c"}
+    table.set("d", "weather")
+    assert table.fused("weather", {}, 1.0, 2)[0] == "d"
+
+
+def test_what_may_be_shown_is_found_behind_any_number_of_nearer_tools(embeddings: StaticEmbeddings) -> None:
+    index = ToolIndex(lambda: embeddings)
+    catalog = catalog_of(files={f"t{number:03}": "Merges PDF files" for number in range(CANDIDATES + 9)})
+    last = {f"files__t{number:03}" for number in range(CANDIDATES + 4, CANDIDATES + 9)}
+    for query in ("combine documents", "merge"):
+        assert set(found(index, catalog, query, allowed=lambda entry: entry.name in last)) == last
+
+
+def test_the_rows_of_a_server_that_is_gone_are_gone_though_nothing_else_changed() -> None:
+    index, catalog = by_words(), catalog_of(files={"read": "Reads a file"}, git={"log": "Shows a log"})
+    found(index, catalog, "read")
+    assert repr(index) == "<ToolIndex of 2 tools>"
+    found(index, catalog.remove("git"), "read")
+    assert repr(index) == "<ToolIndex of 1 tools>"
+    found(index, Catalog(), "read")
+    assert repr(index) == "<ToolIndex of 0 tools>"
+
+
+@pytest.mark.parametrize("missing", ["numpy", "tokenizers", "wordllama"])
+def test_without_all_parts_of_the_extra_there_are_no_embeddings(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    really = tool_index.find_spec
+    monkeypatch.setattr(tool_index, "find_spec", lambda name: None if name == missing else really(name))
+    assert StaticEmbeddings.installed() is None

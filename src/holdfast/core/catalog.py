@@ -583,8 +583,8 @@ class _Namer:
             self._release(key, self.names.pop(key))
 
     def _give(self, key: NameKey, name: str) -> None:
-        before = self.names.get(key)
-        if before is not None and before != name:
+        before = self.names.get(key, name)
+        if before != name:
             self._release(key, before)
         self.names[key] = name
         self.owners[key.kind, name] = key
