@@ -139,6 +139,7 @@ def test_a_told_outage_is_one_transition_and_ends_with_another() -> None:
     assert isinstance(back, Emit)
     assert isinstance(back.record, Transition)
     assert (machine.health(5.0).status, back.record.new) == ("available", State.CONNECTED)
+    assert machine.told is None, "there is nothing to tell of a server that is well"
 
 
 def test_a_told_trip_is_a_change_of_the_breaker_and_ours_stays_closed() -> None:

@@ -12,7 +12,17 @@ from hypothesis import example, given, settings, strategies as st
 
 from holdfast.core import names
 from holdfast.core.catalog import Catalog, Item, Listing, NameKey, Unknown
-from holdfast.core.names import CLIENT_NAMINGS, HUB_NAME, LONGEST_NAME, NAME_LENGTH, SHORTEST_NAME, Kind
+from holdfast.core.names import (
+    CLIENT_NAMINGS,
+    HUB_NAME,
+    LONGEST_NAME,
+    NAME_LENGTH,
+    SHORTEST_NAME,
+    Kind,
+    cutting_clients,
+    is_own_name,
+    is_own_uri,
+)
 
 WORDS = st.text("abcXYZ019_-./ é日", max_size=70)
 SERVERS = st.text("abcXYZ019_-./ é日", min_size=1, max_size=70)
@@ -150,3 +160,22 @@ def test_a_catalog_without_the_earlier_names_is_caught(monkeypatch: pytest.Monke
     monkeypatch.setattr("holdfast.core.catalog.hash_in", lambda _: None)
     with pytest.raises(AssertionError):
         test_a_name_of_an_earlier_version_is_callable.hypothesis.inner_test("github", "x" * 90)
+
+
+@pytest.mark.requirement("SEC-21")
+def test_the_hubs_own_names_are_those_of_its_tools_and_all_with_its_lead_in_any_case() -> None:
+    own = ["holdfast_status", "Holdfast_x", "holdfast_", "find_tools", "Call_Tool"]
+    other = ["holdfast", "my_holdfast_x", "find_tool", "x__find_tools"]
+    assert [is_own_name(name) for name in own + other] == [True] * len(own) + [False] * len(other)
+    assert [is_own_uri(uri) for uri in ("holdfast:x", " HoldFast://a", "holdfast", "x+holdfast://")] == [
+        True, True, False, False
+    ]  # fmt: skip
+
+
+def test_the_clients_that_would_cut_a_name_are_told() -> None:
+    assert cutting_clients("s", "x") == ()
+    one = CLIENT_NAMINGS[0]
+    room = one.longest - one.length("s", "")
+    assert one.client not in cutting_clients("s", "x" * room)
+    assert one.client in cutting_clients("s", "x" * (room + 1))
+    assert len(cutting_clients("s", "x" * 500)) == len(CLIENT_NAMINGS)

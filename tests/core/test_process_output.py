@@ -154,6 +154,8 @@ def test_the_status_depends_on_the_exit_code_and_never_on_the_output() -> None:
             ("ACME_FILE",),
         ),
         ("You must give ACME_KEY / ACME_TOKEN", ("ACME_KEY",), ("ACME_TOKEN",)),
+        ("Set one of ACME_KEY for calls, ACME_HOST", ("ACME_KEY", "ACME_HOST"), ()),
+        ("Set one of ACME_KEY because of ACME_HOST", ("ACME_KEY", "ACME_HOST"), ()),
     ],
 )
 def test_variables_that_are_alternatives_are_told_apart_from_those_that_are_all_needed(
@@ -302,3 +304,14 @@ def test_a_runtime_that_is_named_in_words_is_told_with_its_version() -> None:
     need = need_of("acme requires at least Python 3.12\n")
     assert need is not None
     assert (need.kind, need.names, need.version) == ("runtime", ("python",), "3.12")
+
+
+def test_an_error_about_arguments_that_names_none_needs_none() -> None:
+    need = need_of("x: error: the following arguments are required: ???")
+    assert need is None or need.kind != "argument"
+
+
+def test_a_package_without_any_executable_is_named_alone() -> None:
+    need = need_of("Package `acme` does not provide any executables.")
+    assert need is not None
+    assert (need.kind, need.names) == ("executable", ("acme",))

@@ -254,7 +254,7 @@ def _executable(lines: Sequence[str]) -> _Said | None:
             package = found[2]
             if by := next((by for one in lines if (by := _BY_DEPENDENCY.search(one))), None):
                 package, others = by[1], [by[2]]
-            return _needs("executable", [package, found[1]] if found[1] else [package], line, others=others)
+            return _needs("executable", [package, found[1]], line, others=others)
     return None
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.core.breaker import BreakerState
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Evidence, HttpStatus, read_challenge
 from holdfast.core.lifecycle.table import State
@@ -117,7 +116,7 @@ def _transient(summary: str, health: Health, failure: Failure, facts: Facts) -> 
         parts.append(f"The last attempt: {health.reason.rstrip('.')}.")
     if health.attempts and facts.attempts_allowed and not failure.spent:
         parts.append(f"Attempt {health.attempts} of {facts.attempts_allowed}.")
-    if health.breaker is BreakerState.OPEN and health.breaker_retry_in:
+    if health.breaker_retry_in:
         parts.append("Calls to it are refused for now.")
     return ServerText(" ".join(parts), "To try it now, reconnect it.", _run("reconnect", health))
 
