@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -178,3 +181,88 @@ def test_without_netlink_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("holdfast.access.connections.socket.socket", refused)
     assert PeerUids.open() is None
+
+
+class Kernel:
+    """Answers a question about a socket as the test says, after an answer to an earlier question."""
+
+    def __init__(self, **said: Any) -> None:
+        self.said: dict[str, Any] = {"kind": 20, "state": 1, "port": 4_000, "uid": 7, "inode": 9, "cut": 0, **said}
+        self.asked = b""
+        self.answers: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.asked = data
+        number, said = struct.unpack_from("=I", data, 8)[0], self.said
+        ports = struct.pack("!HH", said["port"], 5_000)
+        body = bytes([2, said["state"], 0, 0]) + ports + bytes(44 + 12) + struct.pack("=II", said["uid"], said["inode"])
+        self.answers = [
+            struct.pack("=IHHII", 0, 20, 0, number - 1, 0) + body[:-8] + struct.pack("=II", 1, 1),
+            (struct.pack("=IHHII", 0, said["kind"], 0, number, 0) + body)[: 88 - said["cut"]],
+        ]
+
+    def recv(self, _: int) -> bytes:
+        return self.answers.pop(0)
+
+
+def peer_uid(kernel: Kernel, family: int = socket.AF_INET, peer: str = "127.0.0.1", interface: int = 0) -> int | None:
+    asked: Any = PeerUids(kernel)  # type: ignore[arg-type]  # it plays a socket
+    asked._unknown = NOBODY
+    more = (0, interface) if family == socket.AF_INET6 else ()
+    connection: Any = SimpleNamespace(
+        family=family, getpeername=lambda: (peer, 4_000, *more), getsockname=lambda: (peer, 5_000, *more)
+    )
+    found: int | None = asked.of(connection)
+    return found
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize(
+    ("said", "uid"),
+    [
+        ({}, 7),
+        ({"kind": 2}, None),
+        ({"cut": 1}, None),
+        ({"state": 8}, None),
+        ({"port": 4_001}, None),
+        ({"inode": 0}, None),
+        ({"uid": NOBODY}, None),
+        ({"uid": 0}, 0),
+    ],
+)
+def test_only_a_whole_answer_about_the_very_connection_tells_a_uid(said: dict[str, Any], uid: int | None) -> None:
+    assert peer_uid(Kernel(**said)) == uid
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize(
+    ("family", "peer", "asked", "interface"),
+    [
+        (socket.AF_INET, "127.0.0.1", socket.AF_INET, 0),
+        (socket.AF_INET6, "fe80::1%eth0", socket.AF_INET6, 3),
+        (socket.AF_INET6, "::ffff:127.0.0.1", socket.AF_INET, 0),
+    ],
+)
+def test_a_question_names_the_connection_as_the_kernel_stores_it(
+    family: int, peer: str, asked: int, interface: int
+) -> None:
+    kernel = Kernel()
+    assert peer_uid(kernel, family, peer, interface=3) == 7
+    question = kernel.asked[16:]
+    assert (question[0], struct.unpack_from("!HH", question, 8)) == (asked, (4_000, 5_000))
+    assert struct.unpack_from("=I", question, 44) == (interface,)
+    assert question[48:] == b"\xff" * 8
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_unix_socket_has_no_such_uid_and_a_kernel_that_does_not_know_us_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert peer_uid(Kernel(), socket.AF_UNIX) is None
+    closed: list[PeerUids] = []
+    monkeypatch.setattr(PeerUids, "_knows_itself", lambda self: closed.append(self))
+    assert PeerUids.open() is None
+    assert closed[0]._netlink.fileno() == -1
+    one, other = socket.socketpair()
+    with one, other:
+        assert not has_left(one)
