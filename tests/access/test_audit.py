@@ -23,6 +23,7 @@ from hypothesis import given, settings, strategies as st
 from holdfast.access import audit_writer
 from holdfast.access.audit_reader import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
 from holdfast.access.audit_writer import (
+    BUSY_SECONDS,
     LONGEST_TEXT,
     MANIFEST,
     START,
@@ -635,3 +636,14 @@ def test_what_is_no_call_is_recorded_with_its_values_cut(tmp_path: Path) -> None
     trail.close()
     (record,) = latest_records(tmp_path, AuditFilter(principal="x" * LONGEST_TEXT), 9)
     assert record.event == "login"
+
+
+def test_a_file_that_a_process_may_still_write_stays_though_all_are_too_large(tmp_path: Path) -> None:
+    busy, old = (write(tmp_path, *"abc") for _ in range(2))
+    now = busy.stat().st_mtime
+    os.utime(old, (now - BUSY_SECONDS, now - BUSY_SECONDS))
+    os.utime(busy, (now - BUSY_SECONDS + 1, now - BUSY_SECONDS + 1))
+    write(tmp_path, "d", max_bytes=1, wall=lambda: now)
+    assert (busy.exists(), old.exists()) == (True, False)
+    write(tmp_path, "e", keep=10.0, wall=lambda: now)
+    assert not busy.exists(), "one that has expired goes at any size"

@@ -225,6 +225,7 @@ def test_the_cooldown_grows_with_trips_in_a_row_only_where_asked_for() -> None:
     growing = BreakerPolicy(growth=2.0, max_cooldown=150.0)
     assert cooldowns(tripped(growing), 4) == [60.0, 120.0, 150.0, 150.0]
     assert cooldowns(tripped(), 4) == [60.0, 60.0, 60.0, 60.0]
+    assert cooldowns(tripped(BreakerPolicy(cooldown=90.0, max_cooldown=80.0)), 2) == [90.0, 90.0]
 
 
 def cooldowns(breaker: Breaker, trips: int) -> list[float]:

@@ -190,6 +190,7 @@ def test_every_change_has_a_higher_version_and_no_change_is_the_same_snapshot() 
     assert second.remove("unknown") is second
     assert second.reinstate("a") is second
     hidden = second.withdraw("a")
+    assert hidden.version > second.version
     assert hidden.withdraw("a") is hidden
 
 

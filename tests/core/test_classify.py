@@ -368,3 +368,10 @@ def test_a_server_that_wants_a_password_does_not_send_people_to_a_login() -> Non
     assert "holdfast login" not in verdict.reason
     both = {"www-authenticate": 'Basic realm="x", Bearer'}
     assert "holdfast login a" in classify_evidence(HttpStatus(status=401, headers=both, login=login)).reason
+
+
+def test_a_process_that_ended_well_too_early_was_not_killed() -> None:
+    assert classify_evidence(ProcessExit(code=0)).reason.startswith(
+        "its process exited with code 0 before it was ready"
+    )
+    assert classify_evidence(ProcessExit(code=-9)).reason.startswith("its process was killed by signal 9")

@@ -60,3 +60,7 @@ def test_a_cause_has_no_duration() -> None:
     assert cause_of("no answer within 30 s to `initialize`") == cause_of("no answer within 2.5 s to `initialize`")
     assert cause_of("it answered 503") == "it answered 503"
     assert cause_of("its process exited with code 3") == "its process exited with code 3"
+
+
+def test_an_address_without_a_host_is_shown_as_it_is() -> None:
+    assert place_of("file:///srv/x/") == "file:///srv/x/"
