@@ -81,3 +81,10 @@ def test_a_connection_is_counted_once_for_its_principal() -> None:
     assert place is not None
     assert place.accepted("ada", 1)
     assert place.accepted("ada", 1)
+
+
+def test_a_refusal_tells_what_there_is_to_tell_and_no_more() -> None:
+    bare, whole = Refused(403, "no"), Refused(401, "no", hint="ask", challenge="Bearer", retry_after=3)
+    assert (bare.body, bare.headers) == ({"error": "no"}, {})
+    assert whole.body == {"error": "no", "hint": "ask"}
+    assert whole.headers == {"www-authenticate": "Bearer", "retry-after": "3"}

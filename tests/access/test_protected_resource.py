@@ -84,6 +84,7 @@ def test_the_challenge_names_the_document_of_the_path_and_nothing_breaks_out_of_
         'Bearer error="invalid_token", scope="tools:read tools:write", '
         'resource_metadata="https://gw.example/hub/.well-known/oauth-protected-resource/mcp"'
     )
+    assert 'scope="tools:read",' in more.challenge("/mcp", scopes=["tools:read"])
     assert more.metadata("/mcp") == {
         "resource": "https://gw.example/hub/mcp",
         "authorization_servers": ["https://idp.example"],

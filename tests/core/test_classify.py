@@ -39,7 +39,7 @@ from holdfast.core.evidence import (
     ToldByHub,
     Unexpected,
 )
-from holdfast.core.forbidden import Statement
+from holdfast.core.forbidden import LONGEST_BODY, Statement, stated_in
 from holdfast.core.messages import FailureStatus
 
 FAULTS_ONCE_IT_STOOD = [NetworkFault.RESET, NetworkFault.CLOSED, NetworkFault.OTHER, NetworkFault.UNREACHABLE]
@@ -375,3 +375,10 @@ def test_a_process_that_ended_well_too_early_was_not_killed() -> None:
         "its process exited with code 0 before it was ready"
     )
     assert classify_evidence(ProcessExit(code=-9)).reason.startswith("its process was killed by signal 9")
+
+
+@pytest.mark.requirement("LOAD-2")
+def test_a_403_with_a_long_body_states_a_decision() -> None:
+    outage = "ext_authz error"
+    assert stated_in(outage.ljust(LONGEST_BODY)) is Statement.OUTAGE
+    assert stated_in(outage.ljust(LONGEST_BODY + 1)) is Statement.DECISION

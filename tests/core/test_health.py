@@ -51,3 +51,19 @@ def health(state: State, **known: Any) -> Health:
 )
 def test_the_next_try_is_the_one_that_happens_first(state: State, known: dict[str, Any], seconds: float | None) -> None:
     assert health(state, **known).next_try == seconds
+
+
+@pytest.mark.parametrize("state", [State.IDLE, State.DISABLED, State.DISABLING, State.CONNECTED])
+def test_a_server_that_is_well_idle_or_off_has_no_failure(state: State) -> None:
+    assert health(state).failure is None
+
+
+def test_a_spent_budget_is_that_of_a_parked_server_or_of_one_that_is_tried_again() -> None:
+    for state, spent, told in (
+        (State.PERMANENTLY_FAILED, False, True),
+        (State.RECONNECTING, True, True),
+        (State.RECONNECTING, False, False),
+    ):
+        failure = health(state, spent=spent, evidence="transient", reason="x").failure
+        assert failure is not None
+        assert failure.spent is told

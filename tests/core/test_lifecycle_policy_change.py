@@ -149,3 +149,26 @@ def test_a_cooldown_that_has_begun_is_as_long_as_the_new_one(cooldown: float) ->
     assert breaker.retry_in(5.0) == cooldown - 5.0
     assert isinstance(breaker.admit(cooldown - 0.1), Refusal)
     assert not isinstance(breaker.admit(cooldown), Refusal)
+
+
+def test_another_change_than_that_of_the_period_moves_no_refresh_that_is_planned() -> None:
+    slot = connected(LifecyclePolicy(jitter=0.0))
+    slot.advance(30.0)
+    planned = slot.wake_at
+    adopt(slot, LifecyclePolicy(jitter=0.0, failures=9))
+    assert slot.wake_at == planned
+    assert RefreshNow(slot.lease) in slot.advance(30.0)
+    adopt(slot, LifecyclePolicy(jitter=0.0, refresh=5.0))
+    assert not [one for one in slot.advance(20.0) if isinstance(one, RefreshNow)], "one is under way"
+
+
+@pytest.mark.parametrize("more", [10.0, -10.0])
+def test_a_denied_server_is_asked_by_a_call_at_the_time_of_the_new_policy(more: float) -> None:
+    policy = LifecyclePolicy(jitter=0.0)
+    slot = started(policy)
+    slot.fail("denied")
+    adopt(slot, replace(policy, parked=policy.parked + more))
+    slot.now += policy.parked + more - 1.0
+    assert isinstance(slot.call(), Refusal)
+    slot.now += 1.0
+    slot.permit()

@@ -210,3 +210,17 @@ def test_a_server_that_is_disabled_while_it_waits_for_the_right_is_not_tried_wit
     slot.send(DisableRequested())
     slot.send(ClaimGranted(until=slot.now + 10.0))
     assert len(slot.dials) == 1
+
+
+def test_what_a_peer_tells_moves_no_try_of_a_server_that_is_up_or_fails_by_calls_alone() -> None:
+    slot = connected(SHARING)
+    assert asked_for(slot.send(PeerTripped(retry_in=5.0))) == []
+    assert slot.state() is State.CONNECTED
+    slot = started(SHARING)
+    slot.fail()
+    assert asked_for(slot.send(PeerTripped(retry_in=99.0, by_calls=True))) == []
+    slot.advance(SHARING.backoff[0])
+    slot.send(ClaimGranted(until=slot.now + 10.0))
+    assert len(slot.dials) == 2
+    slot.send(ClaimGranted(until=slot.now + 20.0))
+    assert len(slot.dials) == 2, "a try is under way"

@@ -294,6 +294,19 @@ def test_an_executable_of_a_dependency_is_named_with_its_package() -> None:
             "the registry has no version 9 of the package `acme`: name another version in `args`",
         ),
         (Need("package", ("acme",)), "the registry has no package `acme`: correct the name in `args`"),
+        (Need("withdrawn", ("acme",)), "its authors have withdrawn the package `acme`: use another server"),
+        (
+            Need("withdrawn", ("acme",), others=("acme2",)),
+            "its authors have withdrawn the package `acme`: write `acme2` into `args`",
+        ),
+        (
+            Need("broken_package", ("acme",)),
+            "this release of the package `acme` is broken: name another version of it in `args`",
+        ),
+        (
+            Need("executable", ("acme",), others=("run",)),
+            "the package `acme` has no such executable: write `--from`, `acme`, `run` into `args`",
+        ),
     ],
 )
 def test_a_hint_says_exactly_what_is_known(need: Need, hint: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
-from holdfast.wire.raw_json import SMALL_BYTES, BadJson, RawObject
+from holdfast.wire.raw_json import SMALL_BYTES, BadJson, LoadedObject, RawObject, dump_object
 from holdfast.wire.results import CHECKED_BYTES, check_result, clean_data, clean_result, load_params
 
 OWN = {"holdfast/held": True}
@@ -60,6 +60,8 @@ def test_parameters_and_errors_lose_the_hubs_keys_at_every_size(size: int) -> No
     given = load_params(json.dumps(said).encode())
     assert given is not None
     assert given["_meta"] == {"own": 1}
+    assert json.loads(dump_object(given)) == {**said, "_meta": {"own": 1}}
+    assert isinstance(given, LoadedObject) == (size > 1)
     plain = {"a": 1, "data": "x" * size}
     unchanged = load_params(json.dumps(plain).encode())
     assert unchanged is not None
