@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as some
 
 from holdfast.core import hub_record
-from holdfast.core.breaker import BreakerState
+from holdfast.core.breaker import BreakerState, ClosedAgain, Tripped
 from holdfast.core.catalog import Listing
 from holdfast.core.hub_record import HUB_VERSION, ServerRecord, hub_warns, read_records, speaks_hub
 from holdfast.core.lifecycle.effects import BreakerChanged, Emit, Transition
@@ -188,3 +188,17 @@ def test_a_hub_says_whether_its_instructions_are_a_warning() -> None:
     announced["experimental"]["holdfast"]["warns"] = 1
     assert not hub_warns(announced)
     assert not speaks_hub({"experimental": {"holdfast": {"version": HUB_VERSION - 1}}})
+
+
+def test_a_told_trip_without_a_time_has_no_wait_and_a_told_denial_is_a_change_of_access() -> None:
+    machine = connected()
+    tripped = crossed(replace(OUTER, breaker=BreakerState.OPEN, reason="reset", failures=3))
+    (opened,) = machine.mirror(tripped, machine.connection or 0, 2.0)
+    assert isinstance(opened, Emit)
+    assert isinstance(opened.record, BreakerChanged)
+    assert isinstance(opened.record.change, Tripped)
+    assert (opened.record.change.retry_in, opened.record.change.failures) == (0.0, 3)
+    (closed,) = machine.mirror(crossed(OUTER), machine.connection or 0, 3.0)
+    assert isinstance(closed, Emit)
+    assert isinstance(closed.record, BreakerChanged)
+    assert isinstance(closed.record.change, ClosedAgain)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from holdfast.core.breaker import Outcome, RefusalReason
+from holdfast.core.breaker import Outcome, Refusal, RefusalReason
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import ClaimProbe, Effect, RefreshNow, ReleaseProbe, ShareEvidence
 from holdfast.core.lifecycle.events import (
@@ -224,3 +224,10 @@ def test_what_a_peer_tells_moves_no_try_of_a_server_that_is_up_or_fails_by_calls
     assert len(slot.dials) == 2
     slot.send(ClaimGranted(until=slot.now + 20.0))
     assert len(slot.dials) == 2, "a try is under way"
+
+
+def test_a_hub_alone_asks_for_no_right() -> None:
+    slot = started(LifecyclePolicy(jitter=0.0))
+    slot.fail("denied")
+    assert isinstance(slot.machine.admit(slot.now)[0], Refusal)
+    assert asked_for(slot.machine.admit(slot.now)[1]) == []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.core.messages import Failure, FailureStatus, for_caller, for_model, for_user, span
+from holdfast.core.messages import Failure, FailureStatus, for_caller, for_model, for_user, next_try, span
 
 STATUSES: list[FailureStatus] = ["transient", "permanent", "denied"]
 
@@ -220,3 +220,10 @@ def test_a_server_whose_calls_fail_is_said_to_be_connected_and_to_refuse_them() 
 )
 def test_a_time_is_said_in_its_largest_unit(seconds: float, words: str) -> None:
     assert span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(None, ""), (0.0, "now"), (0.4, "now"), (0.5, "in 1 s"), (1.2, "in 1 s")]
+)
+def test_the_next_try_is_now_or_in_some_time_or_not_planned(seconds: float | None, words: str) -> None:
+    assert next_try(seconds) == words

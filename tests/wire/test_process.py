@@ -24,7 +24,7 @@ from holdfast.core.evidence import BadConfig, CommandFault, CommandUnusable, Pro
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.dial import Dialer
-from holdfast.wire.process import INHERITED, Child, StderrTail
+from holdfast.wire.process import INHERITED, LONGEST_LINE, LONGEST_SECRET, Child, StderrTail
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import CHILD_MARK, MARK, Warden
 from tests.harness.waiting import came_true
@@ -402,3 +402,39 @@ async def test_a_process_says_in_its_repr_how_it_is() -> None:
         assert repr(child) == f"<Child group={child.group} running>"
     assert repr(child) == f"<Child group={child.group} exited -15>"
     assert not alive(child.group)
+
+
+async def said(*parts: bytes, keep: int = 1 << 20) -> tuple[list[bytes], str, str]:
+    """The lines that were passed on of what a process said in these parts, its last words, and its last line."""
+    lines: list[bytes] = []
+
+    async def pipe() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    given: Any = pipe()
+    stderr = StderrTail(given, Redactor(()), keep, lines.append)
+    await stderr.drain()
+    return lines, (await stderr.last_words())[0], stderr.last_line
+
+
+@pytest.mark.requirement("HUB-5", "SEC-7")
+async def test_lines_are_passed_on_whole_and_of_a_long_one_the_beginning_once() -> None:
+    long = b"x" * (LONGEST_LINE + 1)
+    assert (await said(b"one\n\ntw", b"o\nrest"))[0] == [b"one", b"two", b"rest"]
+    assert (await said(long, long, b"more\nnext\n"))[0] == [long[:-1], b"next"]
+    assert (await said(long[:-1], b"\nnext"))[0] == [long[:-1], b"next"]
+    flood = await said(b"".join(b"%d\n" % number for number in range(10_000)))
+    assert (flood[0][-1], len(flood[0])) == (b"9999", room.LINES_PASSED_ON)
+
+
+@pytest.mark.requirement("MSG-6")
+async def test_last_words_are_cut_at_a_line_or_by_more_than_a_secret_is_long() -> None:
+    line = "y" * (room.LONGEST_LAST_WORDS - 1)
+    assert (await said(f"secret\n{line}".encode()))[1] == line, "the first line would be cut"
+    whole = "z" * (room.LONGEST_LAST_WORDS + 1)
+    assert len((await said(whole.encode()))[1]) == room.LONGEST_LAST_WORDS - LONGEST_SECRET
+    assert len((await said(whole[1:].encode()))[1]) == room.LONGEST_LAST_WORDS
+    assert len((await said(b"z" * 3_000, keep=2_000))[1]) == 2_000 - LONGEST_SECRET
+    assert (await said(b"first\nsecond", keep=9))[1:] == ("second", "second")
+    assert (await said(b"first line", keep=9))[2] == ""

@@ -291,17 +291,15 @@ class Machine:
     @property
     def told(self) -> ServerRecord | None:
         """What the hub behind the present connection told, if its server is not available."""
-        if self._mirrored is None or self._mirrored[1] != self.connection:
-            return None
-        return self._mirrored[0]
+        mirrored = self._mirrored
+        return mirrored[0] if mirrored is not None and mirrored[1] == self.connection else None
 
     def health(self, now: float) -> Health:
         """The server's health: as the hub behind the connection tells it, where only that hub has something to tell."""
-        own = self._own_health(now)
-        told = self.told
-        if told is None or self._mirrored is None or own.status != "available":
+        own, mirrored = self._own_health(now), self._mirrored
+        if mirrored is None or mirrored[1] != self.connection or own.status != "available":
             return own
-        return told.seen_from(own, age=max(0.0, now - self._mirrored[2]))
+        return mirrored[0].seen_from(own, age=max(0.0, now - mirrored[2]))
 
     def _own_health(self, now: float) -> Health:
         life = self.life
