@@ -328,3 +328,45 @@ def test_a_package_without_any_executable_is_named_alone() -> None:
     need = need_of("Package `acme` does not provide any executables.")
     assert need is not None
     assert (need.kind, need.names) == ("executable", ("acme",))
+
+
+def test_a_withdrawal_that_broke_nothing_is_no_need_and_one_without_a_reason_gives_none() -> None:
+    yanked = "Because acme-mcp==1.2.3 was yanked and you require acme-mcp==1.2.3, we can conclude that it is"
+    need = need_of(f"  ╰─▶ {yanked} unsatisfiable.\n")
+    assert need is not None
+    assert (need.kind, need.why, need.others) == ("withdrawn", "", ())
+    fine = need_of(f"  ╰─▶ {yanked} fine.\n")
+    assert fine is None or fine.kind != "withdrawn"
+
+
+def test_a_warning_about_a_certificate_is_no_need_and_an_error_names_its_host() -> None:
+    need = need_of(
+        "error: request to https://pypi.example:8443/simple failed\n  cause: invalid peer certificate: UnknownIssuer"
+    )
+    assert need is not None
+    assert (need.kind, need.names) == ("certificate", ("pypi.example:8443",))
+    assert need.line == "invalid peer certificate: UnknownIssuer"
+    warned = need_of("npm warn request to https://x.example failed, reason: self-signed certificate")
+    assert warned is None or warned.kind != "certificate"
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "others"),
+    [
+        ("Or set ACME_TOKEN to use a login", ("ACME_TOKEN",), ()),
+        (
+            "ACME_HOST is not set. Set one of:\n- ACME_KEY\nStopped\nACME_USER must be set",
+            ("ACME_HOST", "ACME_KEY", "ACME_USER"),
+            (),
+        ),
+        (
+            "ACME_KEY or ACME_TOKEN is required\nACME_TOKEN or ACME_FILE is required",
+            ("ACME_KEY",),
+            ("ACME_TOKEN", "ACME_FILE"),
+        ),
+    ],
+)
+def test_variables_of_several_lines_are_one_need(text: str, names: tuple[str, ...], others: tuple[str, ...]) -> None:
+    need = need_of(text)
+    assert need is not None
+    assert (need.names, need.others) == (names, others)
