@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import ClassVar
 
 import pytest
@@ -322,6 +323,5 @@ def test_the_rows_of_a_server_that_is_gone_are_gone_though_nothing_else_changed(
 
 @pytest.mark.parametrize("missing", ["numpy", "tokenizers", "wordllama"])
 def test_without_all_parts_of_the_extra_there_are_no_embeddings(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    really = tool_index.find_spec
-    monkeypatch.setattr(tool_index, "find_spec", lambda name: None if name == missing else really(name))
+    monkeypatch.setattr(tool_index, "find_spec", lambda name: None if name == missing else find_spec(name))
     assert StaticEmbeddings.installed() is None
