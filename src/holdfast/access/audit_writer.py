@@ -484,8 +484,7 @@ class _Manifest:
         try:
             end, whole = end_of(self._file)
             chain = _Chain(self._key, end.n, end.link) if end is not None else _Chain(self._key)
-            if whole != os.fstat(descriptor).st_size:
-                os.ftruncate(descriptor, whole)  # a crash left a part of an entry
+            os.ftruncate(descriptor, whole)  # a crash may have left a part of an entry
             line = chain.added(entry)
             if os.write(descriptor, line) != len(line):
                 os.ftruncate(descriptor, whole)
