@@ -27,8 +27,8 @@ from holdfast.fleet import (
     PeerUnreachable,
     written,
 )
-from holdfast.front import peer_requests, tls
-from holdfast.front.peer_requests import NoticesElsewhere, PeerListener, refuse_forwarded
+from holdfast.front import tls
+from holdfast.front.peer_requests import PeerListener, refuse_forwarded
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
@@ -333,49 +333,3 @@ def test_an_address_in_use_is_named() -> None:
         Peers(FleetIdentity(lambda: KeyRing([KEY]), "b"), advertise=PeerAddress.parse(first.address))
     assert first.listener is not None
     first.listener.close()
-
-
-class ListeningReplica:
-    """Another replica that has the stream of every session; it takes each notice, and may break off then."""
-
-    def __init__(self, *, breaks: bool = False) -> None:
-        self.breaks = breaks
-        self.took: list[bytes] = []
-
-    async def ask_all(self, operation: str, about: Any, *, within: float) -> dict[str, dict[str, Any]]:
-        return {"b": {"listening": True, "age": 0.0}}
-
-    async def ask(self, replica: str, operation: str, about: Any, message: bytes, *, within: float) -> dict[str, Any]:
-        self.took.append(message)
-        if self.breaks:
-            raise PeerFailed("the connection broke")
-        return {"delivered": True}
-
-
-class SessionElsewhere:
-    """A session whose stream of notices is on another replica."""
-
-    id, principal, stream_at, ended = "s", Principal(name="ada"), "", False
-
-
-async def _delivered(replica: ListeningReplica, *messages: bytes) -> list[bytes]:
-    work: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-    notices = NoticesElsewhere(cast("Any", replica), None, lambda run, *args: work.append((run, args)))
-    session = cast("Any", SessionElsewhere())
-    for message in messages:
-        notices.deliver(session, message)
-    with anyio.fail_after(PATIENCE):
-        for run, args in work:
-            await run(*args)
-    return replica.took
-
-
-async def test_a_notice_whose_delivery_broke_off_is_not_sent_a_second_time() -> None:
-    assert await _delivered(ListeningReplica(breaks=True), b"1", b"2") == [b"1", b"2"]
-
-
-async def test_notices_for_another_replica_wait_in_order_and_the_oldest_give_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(peer_requests, "MOST_WAITING", 2)
-    assert await _delivered(ListeningReplica(), b"1", b"2", b"3") == [b"2", b"3"]

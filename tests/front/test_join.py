@@ -1,0 +1,326 @@
+"""Clients that join a hub by its socket: the hello, the conversation, and a hub that leaves (DX-8, DX-9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast.front import join
+from holdfast.front.join import PROTOCOL, JoinServer, SocketLines, SocketWriter
+from holdfast.front.line_peek import heads_of
+from tests.harness.served_hub import front
+from tests.harness.waiting import came_true
+from tests.peers.peer_server import running
+
+pytestmark = [pytest.mark.anyio]
+
+HELLO = {"join": PROTOCOL, "cwd": "/home/ann", "pid": 7}
+BEGIN = {"question": 100, "sent": 0, "environment": {"TOKEN": "t"}}
+INITIALIZE = {
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "editor", "version": "1"}},
+}
+
+
+class Place:
+    """A socket in a folder of the test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.closed = False
+
+    def listen(self) -> socket.socket | None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen()
+        return listener
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Surroundings:
+    """The variables that the hub lacks, and the folders of clients: those under ``/projects`` are projects."""
+
+    matter = False
+
+    def __init__(self) -> None:
+        self.offered: list[tuple[str, Mapping[str, str]]] = []
+        self.inside: list[str] = []
+        self.has_room = True
+
+    async def wanted(self, folder: str) -> list[str]:
+        return ["TOKEN", "OTHER"]
+
+    async def offer(self, client: str, variables: Mapping[str, str]) -> None:
+        self.offered.append((client, variables))
+
+    def of(self, named: str, working: str) -> str | None:
+        return next((one for one in (named, working) if one.startswith("/projects")), None)
+
+    async def enter(self, folder: str, variables: Mapping[str, str]) -> bool:
+        self.inside.append(folder)
+        return self.has_room
+
+    def leave(self, folder: str) -> None:
+        self.inside.remove(folder)
+
+    async def touch(self, folder: str) -> bool:
+        raise NotImplementedError
+
+
+class Joined:
+    """The process of a client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def tell(self, **about: Any) -> None:
+        self.send({"holdfast": about})
+
+    def send(self, message: object) -> None:
+        self.writer.write(json.dumps(message).encode() + b"\n")
+
+    async def read(self) -> Any:
+        """The next line; None at the end."""
+        with anyio.fail_after(20), suppress(ConnectionResetError):
+            line = await self._reader.readline()
+            return json.loads(line) if line else None
+
+    async def ask(self, key: int, method: str, **params: Any) -> Any:
+        self.send({"jsonrpc": "2.0", "id": key, "method": method, "params": params})
+        while (answer := await self.read()).get("id") != key:
+            pass
+        return answer["result"]
+
+
+class Scene:
+    server: JoinServer
+
+    def __init__(self, place: Place, around: Surroundings) -> None:
+        self.place, self.around = place, around
+        self.changes = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    @asynccontextmanager
+    async def joined(self, hello: Mapping[str, Any] = HELLO, **begin: Any) -> AsyncIterator[tuple[Joined, Any]]:
+        reader, writer = await asyncio.open_unix_connection(str(self.place.path))
+        client = Joined(reader, writer)
+        client.tell(**hello)
+        answer = await client.read()
+        if answer is not None and "error" not in answer["holdfast"]:
+            client.tell(**BEGIN | begin)
+        try:
+            yield client, answer and answer["holdfast"]
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    place, around = Place(tmp_path / "socket"), Surroundings()
+    async with running("legacy") as origin, front({"o": {"url": origin.url}}, profiles={"work": ["o/echo"]}) as served:
+        scene = Scene(place, around)
+        scene.server = JoinServer(
+            served.app.state.front, place, around, around, version="1.2", background=True, changed=scene.changed
+        )
+        serving = asyncio.create_task(scene.server.run())
+        await came_true(place.path.exists)
+        yield scene
+        serving.cancel()
+        await asyncio.wait([serving])
+    assert place.closed
+
+
+@pytest.mark.requirement("DX-8")
+async def test_a_client_that_joined_is_served_and_shown_until_it_leaves(scene: Scene) -> None:
+    async with scene.joined() as (client, answer):
+        assert answer == {
+            "join": PROTOCOL, "version": "1.2", "pid": os.getpid(), "background": True, "wants": ["OTHER", "TOKEN"],
+        }  # fmt: skip
+        shaken = await client.ask(1, **INITIALIZE["params"], method="initialize")  # type: ignore[arg-type]
+        assert shaken["serverInfo"]["name"] == "holdfast"
+        called = await client.ask(2, "tools/call", name="o__echo", arguments={"text": "hi"})
+        assert called["content"][0]["text"] == "hi"
+        (shown,) = scene.server.clients
+        assert (shown.program, shown.folder, shown.pid) == ("editor", "/home/ann", 7)
+        before = scene.changes
+    await came_true(lambda: not scene.server.clients)
+    assert scene.changes > before > 0
+    assert scene.around.offered == [("the client in /home/ann", {"TOKEN": "t"})]
+
+
+@pytest.mark.requirement("DX-9")
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_a_client_is_in_its_folder_while_it_is_connected(scene: Scene, has_room: bool) -> None:
+    scene.around.has_room = has_room
+    async with scene.joined({**HELLO, "cwd": "/projects/a", "tools": "find"}) as (client, _):
+        await client.ask(1, **INITIALIZE["params"], method="initialize")  # type: ignore[arg-type]
+        assert scene.around.inside == ["/projects/a"]
+        assert [one.folder for one in scene.server.clients] == ["/projects/a"]
+        listed = await client.ask(2, "tools/list")
+        assert listed["tools"][0]["name"] == "find_tools"
+    await came_true(lambda: not scene.server.clients)
+    assert scene.around.inside == ([] if has_room else ["/projects/a"])
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"join": 99}, "another version"),
+        ({**HELLO, "tools": "some"}, "--tools has no value `some`: write all or find"),
+        ({**HELLO, "profile": "gone"}, "there is no profile `gone`; known: work"),
+        ({**HELLO, "folder": "/nowhere"}, "--folder names `/nowhere`, which is no folder"),
+    ],
+)
+async def test_a_client_that_asks_for_what_is_not_there_is_told_so(
+    scene: Scene, hello: dict[str, Any], words: str
+) -> None:
+    async with scene.joined(hello) as (client, answer):
+        assert words in answer["error"]
+        assert await client.read() is None
+    assert scene.server.clients == []
+
+
+async def test_a_profile_that_is_there_is_shown(scene: Scene) -> None:
+    async with scene.joined({**HELLO, "profile": "work"}) as (client, _):
+        await client.ask(1, **INITIALIZE["params"], method="initialize")  # type: ignore[arg-type]
+        listed = await client.ask(2, "tools/list")
+    assert [tool["name"] for tool in listed["tools"]] == ["o__echo", "holdfast_status"]
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b'{"holdfast": 7}\n', b"[]\n", b"{}\n", b""])
+async def test_what_is_no_hello_ends_its_connection_alone(scene: Scene, line: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(scene.place.path))
+    writer.write(line)
+    writer.write_eof()
+    with anyio.fail_after(20):
+        assert await reader.read() == b""
+    writer.close()
+    async with scene.joined() as (client, _):
+        assert await client.ask(1, "ping") == {}
+
+
+async def test_over_the_limit_of_clients_the_next_one_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "MOST_CLIENTS", 1)
+    async with scene.joined() as (first, _):
+        await first.ask(1, "ping")
+        async with scene.joined() as (_, answer):
+            assert answer is None
+
+
+async def test_a_client_that_had_another_hub_goes_on_as_it_was(scene: Scene) -> None:
+    handshake = json.dumps({"jsonrpc": "2.0", "id": 1, **INITIALIZE})
+    call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "o__bump", "arguments": {}}}
+    before = {"handshake": handshake, "level": "error", "subscribed": ["note://one"], "listed": ["tools/list", "x"]}
+    async with scene.joined(**before, sent=1) as (client, _):
+        client.send(call)
+        told: list[Any] = []
+        while len(told) < 2:
+            told.append(await client.read())
+        assert "notifications/tools/list_changed" in {one.get("method") for one in told}
+        (answer,) = [one for one in told if one.get("id") == 5]
+        assert "Its outcome is uncertain" in answer["result"]["content"][0]["text"], "another hub may have sent it"
+        assert [one.program for one in scene.server.clients] == ["editor"]
+
+
+async def test_a_hub_that_leaves_tells_its_clients_and_waits_for_them(scene: Scene) -> None:
+    async with scene.joined() as (client, _):
+        await client.ask(1, "ping")
+        assert not await scene.server.leave(0), "one is still here"
+        assert await client.read() == {"holdfast": {"leaving": True}}
+    assert await scene.server.leave(20)
+    with pytest.raises(ConnectionRefusedError):
+        async with scene.joined():
+            pass
+
+
+# The lines of a socket.
+
+
+async def lines_of(data: bytes, longest: int = 10) -> tuple[list[bytes], list[object]]:
+    refused: list[object] = []
+
+    async def refuse(key: object) -> None:
+        refused.append(key)
+
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return [line async for line in SocketLines(reader, longest, refuse)], refused
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "refused"),
+    [
+        (b"a\n\n  \nb\nno end", [b"a\n", b"b\n"], []),
+        (b"0123456789\na\n", [b"0123456789\n", b"a\n"], []),
+        (b"01234567890\na\n", [b"a\n"], [None]),
+        (b'{"id":7,"method":"x"}\na\n', [b"a\n"], [7]),
+    ],
+)
+async def test_a_line_over_the_bound_is_refused_and_the_next_one_is_read(
+    data: bytes, lines: list[bytes], refused: list[object]
+) -> None:
+    assert await lines_of(data) == (lines, refused)
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.unread = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.transport = Transport()
+        self.wrote: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self.wrote.append(line)
+
+
+async def test_what_a_client_leaves_unread_is_bounded() -> None:
+    raw, told = Writer(), []
+    writer = SocketWriter(raw, lambda: told.append(1), limit=10)  # type: ignore[arg-type]
+    assert writer.write(b"x" * 20), "nothing is unread"
+    raw.transport.unread = 5
+    assert writer.write(b"x" * 5)
+    assert not writer.write(b"x" * 6)
+    assert writer.write(b"x" * 6, extra=1)
+    assert (len(raw.wrote), len(told)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "heads"),
+    [
+        (b'{"id": 1, "method": "a"}', [(1, "a", False)]),
+        (b'{"method": "a"}', [(None, "a", False)]),
+        (b'{"id": "x", "error": {}}', [("x", None, True)]),
+        (b'{"id": true, "method": 7}', [(None, None, False)]),
+        (b'[{"id": 1, "result": {}}, 7]', [(1, None, False)]),
+        (b"no json", []),
+        (b'{"jsonrpc":"2.0","id":7,"result":' + b" " * 5_000 + b"{}}", [(7, None, False)]),
+        (b'{"jsonrpc":"2.0","id":"a","error":' + b" " * 5_000 + b"{}}", [("a", None, True)]),
+        (b'{"id": 3, "method": "big", "params": "' + b"x" * 3_000_000 + b'"}', [(3, "big", False)]),
+        (b'{"method": "big", "params": "' + b"x" * 3_000_000 + b'", "id": 4}', [(4, "big", False)]),
+        (b'{"params": "' + b"x" * 3_000_000 + b'"}', [(None, None, False)]),
+    ],
+    ids=range(11),
+)
+def test_a_line_is_known_by_its_head_also_where_it_is_large(line: bytes, heads: list[tuple[Any, ...]]) -> None:
+    assert [(one.id, one.method, one.failed) for one in heads_of(line)] == heads
