@@ -16,6 +16,7 @@ from mcp.client import ClientRequestContext
 
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.control.server.server_logins import CLIENT_DOCUMENT
+from holdfast.endpoint import user_login
 from holdfast.endpoint.user_login import LINK_SECONDS, PERSON_SECONDS, LoginLinks
 from holdfast.keys import KeyRing
 from tests.harness.raw_session import Session
@@ -236,6 +237,22 @@ async def test_a_state_that_waited_longer_than_a_person_may_take_is_refused(
         monkeypatch.setattr(served.links, "wall", lambda: later)
         with pytest.raises(MCPError, match="requestState"):
             await _raw(served, ada, {"server": "files"}, requestState=first["requestState"])
+
+
+async def test_a_repeated_request_without_an_answer_is_asked_again_and_a_declined_one_is_not(
+    peer: Guarded, tokens: UserTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_login, "RETRY_SECONDS", 0.0)
+    async with hub_of(per_user(peer), tokens, pages=True) as served:
+        first = await _raw(served, ada := Asked("ada"), {"server": "files"})
+        for given in ({}, {"inputResponses": {}}, {"inputResponses": {"login": {"action": "accept"}}}):
+            again = await _raw(served, ada, {"server": "files"}, requestState=first["requestState"], **given)
+            assert again["resultType"] == "input_required"
+        declined = {"login": {"action": "cancel"}}
+        refused = await _raw(
+            served, ada, {"server": "files"}, requestState=first["requestState"], inputResponses=declined
+        )
+        assert "declined" in refused["content"][0]["text"]
 
 
 async def _raw(served: UsersHub, person: Person, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:

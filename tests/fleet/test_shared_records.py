@@ -1,0 +1,186 @@
+"""What replicas tell each other, without a store: questions, decisions, evidence and listings (FLEET-2, SEC-19)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from holdfast.core import Item, Listing, events as on
+from holdfast.fleet.shared_records import SharedDecisions, SharedEvidence, SharedListings, SharedQuestions
+from holdfast.keys import KeyRing
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
+
+WAITS = {"tool": "delete", "expires": 9.0}
+
+
+class Host:
+    """A hub that notes what it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+        self.lists = False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *about: self.heard.append((name, *about))
+
+    def definition_of(self, server: str) -> str | None:
+        return "defined" if server == "a" else None
+
+    def needs_listing(self, server: str) -> bool:
+        return not self.lists
+
+    def disabled_servers(self) -> list[str]:
+        return ["a", "b"]
+
+
+class State:
+    """The state of one replica; what it writes is what the others read."""
+
+    def __init__(self) -> None:
+        self.is_open = self.is_shared = self.is_settled = True
+        self.host = Host()
+        self.wake = anyio.Event()
+        self.wrote: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
+        self.member = SimpleNamespace(replica="here", outbox=SimpleNamespace(decisions=lambda: ["switch/a"]))
+
+    def write(self, key: str, value: Any, **options: Any) -> None:
+        self.wrote[key], self.options[key] = value, options
+
+    def kept(self, key: str) -> Any:
+        return self.wrote.get(key)
+
+
+@pytest.fixture
+def state() -> State:
+    return State()
+
+
+def questions(state: State, key: bytes | None = b"k" * 32) -> SharedQuestions:
+    return SharedQuestions(cast("Any", state), None if key is None else lambda: KeyRing([key]))
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_question_is_sealed_and_read_by_the_replicas_with_the_key(state: State) -> None:
+    questions(state).note_question("q1", WAITS, 9.0)
+    value = state.wrote["question/q1"]
+    assert value["until"] == 9.0
+    assert "delete" not in str(value)
+    questions(state).learn("question", "q1", value)
+    questions(state, b"x" * 32).learn("question", "q1", value)
+    questions(state, None).learn("question", "q1", value)
+    questions(state).learn("question", "q2", value)
+    assert state.host.heard == [
+        ("follow_question", "q1", WAITS),
+        ("follow_question", "q1", None),
+        ("follow_question", "q1", None),
+        ("follow_question", "q2", None),
+    ], "it is bound to its id, and to the key"
+    questions(state).note_question("q1", None, 9.0)
+    assert state.wrote["question/q1"] == {"until": 9.0}
+
+
+@pytest.mark.requirement("SEC-19")
+def test_a_verdict_that_cannot_be_opened_decides_nothing(state: State) -> None:
+    verdict = {"approved": True, "by": "ann"}
+    questions(state).note_verdict("q1", verdict, 9.0)
+    value = state.wrote["verdict/q1"]
+    for wrong in ({}, {"sealed": "no base64!"}, {"sealed": "AAAA"}):
+        questions(state).learn("verdict", "q1", wrong)
+    questions(state).learn("verdict", "q2", value)
+    assert state.host.heard == []
+    questions(state).learn("verdict", "q1", value)
+    assert state.host.heard == [("follow_verdict", "q1", verdict)]
+
+
+def test_a_replica_that_cannot_seal_or_is_not_open_tells_no_question(state: State) -> None:
+    questions(state, None).note_question("q1", WAITS, 9.0)
+    state.is_open = False
+    questions(state).note_question("q1", WAITS, 9.0)
+    assert state.wrote == {}
+
+
+def test_decisions_are_told_and_followed(state: State) -> None:
+    decisions = SharedDecisions(cast("Any", state))
+    decisions.note_switch("a", True)
+    decisions.settled()
+    assert [value for key, value in state.wrote.items() if key.startswith("switch")] == [{"off": True}] * 2
+    decisions.note_pin("a", "echo", {"description": "x"}, False)
+    decisions.note_pin("a", "other", {"description": "x"}, True)
+    assert [one.get("first") for key, one in state.options.items() if key.startswith("pin")] == [True, False]
+    decisions.learn("switch", "a", "", {"off": True})
+    decisions.learn("switch", "a", "", {"off": 1})
+    decisions.learn("pin", "a", "echo", {"text": {"description": "x"}})
+    decisions.learn("pin", "a", "echo", {"text": 7})
+    assert state.host.heard == [
+        ("follow_switch", "a", True),
+        ("follow_switch", "a", False),
+        ("follow_pin", "a", "echo", {"description": "x"}),
+    ]
+    assert decisions.not_shared == ()
+    state.is_shared = False
+    assert decisions.not_shared == ("a",)
+
+
+def test_that_a_server_is_back_is_news_only_if_it_was_down(state: State) -> None:
+    evidence = SharedEvidence(cast("Any", state), cast("Any", None))
+    evidence.share("a", on.PeerRecovered())
+    evidence.share("unknown", on.PeerTripped(reason="down"))
+    assert state.wrote == {}
+    evidence.share("a", on.PeerTripped(reason="down"))
+    (down,) = state.wrote.values()
+    assert down["up"] is False
+    evidence.share("a", on.PeerRecovered())
+    (up,) = state.wrote.values()
+    assert up["up"] is True
+
+
+def listing(*tools: str) -> Listing:
+    return Listing(server="a", generation=1, tools=tuple(map(Item, tools)))
+
+
+async def test_a_listing_is_shared_once_and_shown_where_there_is_none(state: State) -> None:
+    listings = SharedListings(cast("Any", state))
+    assert not listings.has_news
+    listings.published(listing("echo"))
+    assert listings.has_news
+    assert state.wake.is_set()
+    await listings.share()
+    assert not listings.has_news
+    ((key, value),) = state.wrote.items()
+    other = State()
+    there = SharedListings(cast("Any", other))
+    there.learn("a", "another definition", value)
+    assert other.host.heard == []
+    there.learn("a", "defined", value)
+    ((what, shown),) = other.host.heard
+    assert (what, [item.name for item in cast("Any", shown).tools]) == ("follow_listing", ["echo"])
+    other.host.lists = True
+    there.learn("a", "defined", value)
+    assert other.host.heard[-1] == ("handle", "a", on.PeerPublished()), "it may be another one"
+    state.host.lists = True
+    listings.learn("a", "defined", value)
+    assert state.host.heard == [], "it is the one of here"
+    state.wrote[key] = {**value, "marked": True}
+    listings.published(listing("echo"))
+    await listings.share()
+    assert "marked" in state.wrote[key], "the same listing is not written again"
+    listings.published(Listing(server="unknown", generation=1))
+    await listings.share()
+    assert list(state.wrote) == [key]
+
+
+async def test_of_a_large_listing_the_others_learn_that_it_changed_alone(state: State) -> None:
+    listings = SharedListings(cast("Any", state))
+    listings.published(Listing(server="a", generation=1, tools=(Item("big", {"description": "x" * 600_000}),)))
+    await listings.share()
+    (value,) = state.wrote.values()
+    assert value["content"] is None
+    other = State()
+    for content in (None, "no base64!", "AAAA", 7):
+        SharedListings(cast("Any", other)).learn("a", "defined", {**value, "content": content})
+    assert other.host.heard == []
