@@ -224,8 +224,13 @@ async def test_over_the_limit_of_clients_the_next_one_is_refused(scene: Scene, m
 async def test_a_client_that_had_another_hub_goes_on_as_it_was(scene: Scene) -> None:
     handshake = json.dumps({"jsonrpc": "2.0", "id": 1, **INITIALIZE})
     call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "o__bump", "arguments": {}}}
-    before = {"handshake": handshake, "level": "error", "subscribed": ["note://one"], "listed": ["tools/list", "x"]}
-    async with scene.joined(**before, sent=1) as (client, _):
+    before: dict[str, Any] = {
+        "handshake": handshake,
+        "level": "error",
+        "subscribed": ["note://one"],
+        "listed": ["tools/list", "x"],
+    }
+    async with scene.joined(HELLO, **before, sent=1) as (client, _):
         client.send(call)
         told: list[Any] = []
         while len(told) < 2:

@@ -55,8 +55,8 @@ class Scene:
         self.client = client
         self.at = at
 
-    async def post(self, body: bytes = b"hello", **headers: str) -> tuple[int, bytes]:
-        async with self.client.request("at", "POST", "/mcp", headers, body) as answer:
+    async def post(self, body: bytes = b"hello", *, act: str = "", **headers: str) -> tuple[int, bytes]:
+        async with self.client.request("at", "POST", "/mcp", {**headers, "x-act": act}, body) as answer:
             return answer.status, bytes(await answer.read(1 << 20) or b"")
 
     @property
@@ -75,11 +75,11 @@ async def scene(fleet: Fleet) -> Scene:
 
 
 async def test_the_replica_that_a_request_belongs_to_answers_it_with_its_principal(scene: Scene) -> None:
-    assert await scene.post(b"call", authorization="secret", **{"x-own": "kept"}) == (200, b"echo call")
+    assert await scene.post(b"call", authorization="secret", own="kept") == (200, b"echo call")
     assert scene.at.outcome is True
     ((request, _),) = scene.home.came
     assert request.forwarded
-    assert request.headers["x-own"] == "kept"
+    assert request.headers["own"] == "kept"
     assert "authorization" not in request.headers
 
 
@@ -104,8 +104,8 @@ async def test_a_client_that_leaves_ends_its_request_at_the_other_replica(scene:
 
 
 async def test_what_is_lost_with_its_replica_is_told_to_the_client(scene: Scene) -> None:
-    assert (await scene.post(**{"x-act": "moved"}))[1].startswith(b'"it was lost (')
-    _, said = await scene.post(**{"x-act": "abort"})
+    assert (await scene.post(act="moved"))[1].startswith(b'"it was lost (')
+    _, said = await scene.post(act="abort")
     assert b"whether the server carried the request out is not known" in said
     scene.fleet.listeners["home"].close()
     scene.home.came.clear()
@@ -119,7 +119,7 @@ async def test_a_request_looks_again_where_it_belongs_if_that_may_have_changed(s
         return moves
 
     scene.at.home = LivesElsewhere("home", moves=looks)
-    await scene.post(**{"x-act": "moved"})
+    await scene.post(act="moved")
     assert scene.at.outcome is False, "the other replica says itself that it moved"
     scene.home.refusing = True
     await scene.post()

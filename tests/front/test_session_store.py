@@ -6,12 +6,22 @@ import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from holdfast.front.session_id import SessionIds, SessionKeys, SessionTicket
-from holdfast.front.session_store import MemorySessions, SessionRecord, SessionStore, SqliteSessions
+from holdfast.front.session_store import (
+    KEPT_SECONDS,
+    FleetSessions,
+    MemorySessions,
+    SessionRecord,
+    SessionStore,
+    SqliteSessions,
+)
+from holdfast.keys import KeyRing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
 
@@ -126,3 +136,93 @@ async def test_a_hub_that_shares_its_key_with_other_machines_does_not_claim_to_k
         ids.one_machine = workers
         await ids.keep_listed(ticket, {"tools/list": "0:aa"})
         assert await ids.listed(ticket) == ({"tools/list": "0:aa"} if known else None)
+
+
+class SharedState:
+    """What the replicas of a fleet share, and who listens to it."""
+
+    def __init__(self) -> None:
+        self.kept_values: dict[str, Any] = {}
+        self.listening: dict[str, Any] = {}
+        self.state = SimpleNamespace(keeps_all=True, kept=self.kept_values.get, write=self.kept_values.__setitem__)
+
+    def listen(self, kind: str, heard: Any) -> None:
+        self.listening[kind] = heard
+
+
+def fleet_sessions(shared: SharedState, beside: SessionStore | None = None, key: bytes = b"k" * 32) -> FleetSessions:
+    keys = SimpleNamespace(ring=KeyRing([key]))
+    return FleetSessions(cast("Any", shared), cast("Any", keys), beside, wall=lambda: 100.0)
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_a_session_of_a_fleet_is_known_at_every_replica_with_the_key() -> None:
+    shared = SharedState()
+    here, there = fleet_sessions(shared), fleet_sessions(shared)
+    assert here.shared
+    record = _record(log_level="debug", subscribed=frozenset({("a", "file:///x")}))
+    assert await there.load(ONE) is None
+    await here.save(ONE, record)
+    assert await there.load(ONE) == record
+    assert await there.load(OTHER) is None
+    assert await fleet_sessions(shared, key=b"x" * 32).load(ONE) is None
+    ((name, value),) = shared.kept_values.items()
+    assert value["until"] == 100.0 + KEPT_SECONDS, "no replica needs it for longer"
+    assert "file:///x" not in str(value)
+    shared.kept_values[name.replace(ONE.hex(), OTHER.hex())] = value
+    assert await there.load(OTHER) is None, "a state is bound to its session"
+    for damaged in ({}, {"sealed": "no base64!"}, {"sealed": "AAAA"}):
+        shared.kept_values[name] = damaged
+        assert await there.load(ONE) is None
+    await here.save_listed(ONE, {"tools/list": "digest"}, until=FAR)
+    assert await here.load_listed(ONE) == {"tools/list": "digest"}
+    assert await there.load_listed(ONE) is None, "that is too much for the fleet"
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_the_later_record_counts_and_an_end_counts_for_ever() -> None:
+    shared, beside = SharedState(), MemorySessions()
+    here, there = fleet_sessions(shared, beside), fleet_sessions(shared)
+    await there.save(ONE, _record(seen=20.0, log_level="error"))
+    await beside.save(ONE, _record(seen=10.0))
+    found = await here.load(ONE)
+    assert found is not None
+    assert found.log_level == "error"
+    await beside.save(ONE, _record(seen=30.0, log_level="info"))
+    found = await here.load(ONE)
+    assert found is not None
+    assert (found.log_level, found.ended) == ("info", False)
+    await there.save(ONE, _record(ended=True))
+    for one in (here, there, fleet_sessions(shared)):
+        found = await one.load(ONE)
+        assert found is not None
+        assert found.ended
+    await beside.save(OTHER, _record(ended=True))
+    found = await here.load(OTHER)
+    assert found is not None
+    assert found.ended, "it ended on this machine while the store was away"
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_a_session_with_too_many_subscriptions_shares_the_rest() -> None:
+    shared = SharedState()
+    many = frozenset(("a", f"file:///{number}/{'x' * 100}") for number in range(200))
+    await fleet_sessions(shared).save(ONE, _record(log_level="debug", subscribed=many))
+    assert await fleet_sessions(shared).load(ONE) == _record(log_level="debug")
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_ends_and_changes_at_other_replicas_are_reported() -> None:
+    shared, ended, changed = SharedState(), [], []
+    here = fleet_sessions(shared)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(here.run, ended.append, lambda *about: changed.append(about))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    await fleet_sessions(shared).save(ONE, _record(log_level="debug"))
+    (value,) = shared.kept_values.values()
+    for name in (ONE.hex(), "no hex"):
+        shared.listening["ended"](name, {})
+        shared.listening["session"](name, value)
+    shared.listening["session"](OTHER.hex(), value)
+    assert (ended, changed) == ([ONE], [(ONE, _record(log_level="debug"))])

@@ -106,7 +106,7 @@ async def test_what_was_pinned_before_the_fleet_was_known_is_told_to_it(
 
 async def test_a_call_that_waits_at_a_peer_is_decided_here_and_one_of_here_there(hub: Hub, host: ReplicaHost) -> None:
     questions = hub.registry.call_approvals
-    binding = CallBinding("ann", "a", "echo", "hash", 1, "rules[0]")
+    binding = CallBinding("ann", "a", "echo", "hash", "1", "rules[0]")
     own = questions.open(binding, approver="operator", rule="rules[0]", program="", arguments="")
     there: dict[str, Any] = {**asdict(own), "id": "there", "home": "other", "binding": list(binding)}
     host.follow_question("there", there)

@@ -131,7 +131,7 @@ async def test_what_a_user_sees_of_a_server_is_news_for_the_others(hub: Hub) -> 
 
 async def test_the_process_of_a_user_runs_on_her_replica(hub: Hub) -> None:
     remote, process = hub.config.servers["mail"], replace(hub.config.servers["mail"], transport="stdio", command="x")
-    alone, fleet = UserPlaces(None), UserPlaces(SimpleNamespace(user_home={"ann": "host:1", "bob": None}.get))  # type: ignore[arg-type]
+    alone, fleet = UserPlaces(None), UserPlaces(SimpleNamespace(user_home={"ann": "host:1", "bob": None}.get))
     assert alone.of("ann", process) is process
     assert fleet.of("ann", remote) is remote, "a server over HTTP is reached from every replica"
     assert fleet.of("bob", process) is process, "hers is this replica"
