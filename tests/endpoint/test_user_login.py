@@ -245,8 +245,10 @@ async def test_a_repeated_request_without_an_answer_is_asked_again_and_a_decline
     monkeypatch.setattr(user_login, "RETRY_SECONDS", 0.0)
     async with hub_of(per_user(peer), tokens, pages=True) as served:
         first = await _raw(served, ada := Asked("ada"), {"server": "files"})
-        for given in ({}, {"inputResponses": {}}, {"inputResponses": {"login": {"action": "accept"}}}):
-            again = await _raw(served, ada, {"server": "files"}, requestState=first["requestState"], **given)
+        for answers in ({}, {"login": {"action": "accept"}}, {"login": 7}):
+            again = await _raw(
+                served, ada, {"server": "files"}, requestState=first["requestState"], inputResponses=answers
+            )
             assert again["resultType"] == "input_required"
         declined = {"login": {"action": "cancel"}}
         refused = await _raw(

@@ -213,8 +213,10 @@ async def test_a_session_with_too_many_subscriptions_shares_the_rest() -> None:
 
 @pytest.mark.requirement("FLEET-2")
 async def test_ends_and_changes_at_other_replicas_are_reported() -> None:
-    shared, ended, changed = SharedState(), [], []
+    shared = SharedState()
     here = fleet_sessions(shared)
+    ended: list[bytes] = []
+    changed: list[tuple[object, ...]] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(here.run, ended.append, lambda *about: changed.append(about))
         await anyio.wait_all_tasks_blocked()
