@@ -8,9 +8,10 @@ import anyio
 import pytest
 
 from holdfast.core.catalog import Catalog, Item, Listing
+from holdfast.hub import OneClientRecord, Published, publisher
 from holdfast.hub.hub import Hub
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
-from tests.harness.open_hubs import config
+from tests.harness.open_hubs import config, records
 from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7", "SEC-13")]
@@ -76,3 +77,30 @@ async def test_while_a_large_catalog_is_made_a_user_sees_what_she_saw_and_no_oth
     assert names(hub, "bob") == set()
     await came_true(lambda: len(names(hub, "ada")) == MANY)
     assert names(hub, "bob") == set()
+
+
+async def test_what_a_server_listed_is_forgotten_when_it_goes_and_told_when_it_is_approved(hub: Hub) -> None:
+    catalogs, told = hub.registry.users.catalogs, records(hub)
+    catalogs.publish("ada", listing("small", 3))
+    catalogs.publish_again("mail")
+    of_ada = [one.record for one in told if isinstance(one, OneClientRecord) and one.principal == "ada"]
+    assert [one.kinds for one in of_ada if isinstance(one, Published)] == [
+        ("tools",),
+        ("prompts", "resources", "templates", "tools"),
+    ]
+    catalogs.publish("bob", listing("bob"))
+    catalogs.withdrawn("other")
+    await came_true(lambda: len(names(hub, "bob")) == MANY)
+    catalogs.publish("eve", listing("eve"))
+    catalogs.withdrawn("mail")
+    await anyio.wait_all_tasks_blocked()
+    assert [names(hub, user) for user in ("ada", "bob", "eve")] == [set(), set(), set()]
+
+
+async def test_as_many_catalogs_are_kept_as_the_bound_says(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "MOST_CATALOGS", 2)
+    catalogs = hub.registry.users.catalogs
+    for user in ("ada", "bob"):
+        catalogs.publish(user, listing(user, 1))
+    kept = [catalogs.of(user) for user in ("ada", "bob")]
+    assert all(catalogs.of(user) is one for user, one in zip(("ada", "bob"), kept, strict=True))

@@ -15,12 +15,12 @@ import pytest
 from holdfast.access import LOCAL
 from holdfast.core import State, events as on
 from holdfast.errors import ServerBusy
-from holdfast.hub import Slot, SlotKey
+from holdfast.hub import OneClientRecord, Published, Slot, SlotKey
 from holdfast.hub.hub import Hub
 from holdfast.hub.owned_slots import UserOwners, UserPlaces
 from holdfast.testing import HttpServer
 from holdfast.wire import PRINCIPAL_HEADER
-from tests.harness.open_hubs import config
+from tests.harness.open_hubs import config, records
 from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-13")]
@@ -51,12 +51,15 @@ async def test_a_user_has_a_slot_and_a_catalog_of_her_own_once_it_was_started(hu
         False,
     ]
     assert users.slot("ann", "mail") is hub.registry.slot("mail")
+    told = records(hub)
     ann = start(hub, "ann")
     assert start(hub, "ann") is ann is users.slot("ann", "mail")
     assert users.slot("ann", "plain") is hub.registry.slot("plain")
     with anyio.fail_after(30):
         await came_true(lambda: ann.state is State.CONNECTED and "mail__hello" in names(hub, "ann"))
     assert names(hub, "bob") == ["plain__hello"]
+    of_ann = [one.record for one in told if isinstance(one, OneClientRecord) and one.principal == "ann"]
+    assert [one.kinds for one in of_ann if isinstance(one, Published)] == [("tools",)]
     assert users.of_server("mail") == [("ann", ann)]
     assert users.lacking_login("ann") == users.lacking_login(LOCAL.name) == ()
     users.withdrawn("mail")
