@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Hub
-from holdfast.core import State
-from holdfast.endpoint import finding_tools
+from holdfast.core import Item, State
+from holdfast.endpoint import EndpointAddress, View, finding_tools
+from holdfast.endpoint.find_tools import FindTools, InnerCall
 from holdfast.errors import ServerUnavailable
 from holdfast.testing import Fault, HttpServer, StdioServer
 from holdfast.types import CallResult
+from tests.endpoint.test_view import opened, publish
 from tests.harness.open_hubs import reaches, running, settled
 from tests.peers.peer_server import running as origin_server
 
@@ -69,3 +71,17 @@ async def test_arguments_that_the_server_refuses_are_answered_with_the_schema() 
             refused = await call(hub, "call_tool", name="o__strict")
     assert refused.is_error
     assert refused.text.startswith('o__strict refused its arguments: "no tool strict".\nIts input schema: {')
+
+
+async def test_arguments_that_cannot_be_used_are_refused_with_words() -> None:
+    async with opened("a") as hub:
+        publish(hub, "a", [Item("write", {"annotations": {"readOnlyHint": False}})])
+        finder = FindTools(View(hub, EndpointAddress(tools="find")))
+        for names in (7, [7], ["a__write", None]):
+            told = await finder.own_answer("describe_tools", {"names": names})
+            assert "needs `names`" in told["content"][0]["text"]
+        assert "takes 1 to" in (await finder.own_answer("describe_tools", {"names": []}))["content"][0]["text"]
+        refused = finder.inner_call(b'{"name": "a__write"}', readonly=True)
+        assert isinstance(refused, dict)
+        assert "does not declare that it only reads" in refused["content"][0]["text"]
+        assert isinstance(finder.inner_call(b'{"name": "a__write"}', readonly=False), InnerCall)
