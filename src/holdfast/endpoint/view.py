@@ -270,15 +270,12 @@ class UserServers:
     """The servers of a hub as one user has them: with her own slots and listings where they are per user."""
 
     def __init__(self, hub: Hub, principal: str) -> None:
-        self._publisher = hub.registry.publisher
         self._users = hub.registry.users
         self._principal = principal
 
     @property
     def catalog(self) -> Catalog:
         """What they offer to this user now. The shared slots are those of ``local``."""
-        if self._principal == LOCAL.name:
-            return self._publisher.catalog
         return self._users.catalogs.of(self._principal)
 
     def slot(self, server: str) -> Slot:
