@@ -101,15 +101,15 @@ def test_an_exchange_carries_records_up_to_a_size() -> None:
 
 def test_a_right_is_asked_for_once_it_is_due_and_again_until_an_answer_comes() -> None:
     claims = Claims()
-    assert (claims.waits, claims.first_ask()) == (False, math.inf)
+    assert claims.first_ask() == math.inf
     claims.want("s", 10.0, 1, 0.0)
-    assert (claims.waits, claims.first_ask()) == (True, 10.0 - LEAD_SECONDS)
+    assert claims.first_ask() == 10.0 - LEAD_SECONDS
     assert claims.claims(8.9) == []
     for now in (9.0, 9.5):
         (asked,) = claims.claims(now)
         assert asked.seconds == 10.0 - now + PROBE_SECONDS
     claims.want("s", None, 1, 9.5)
-    assert (claims.waits, claims.first_ask(), claims.claims(99.0)) == (False, math.inf, [])
+    assert (claims.first_ask(), claims.claims(99.0)) == (math.inf, [])
 
 
 def test_a_right_that_is_refused_is_asked_for_when_it_ends_and_a_moment_later_where_another_has_it() -> None:

@@ -184,8 +184,9 @@ def embedded(uri: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_uris_in_a_result_are_those_of_the_endpoint(result: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert json.loads(relinked(RawObject.of(result), shown).written()) == expected
+@pytest.mark.anyio
+async def test_uris_in_a_result_are_those_of_the_endpoint(result: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert json.loads((await relinked(RawObject.of(result), shown)).written()) == expected
 
 
 @pytest.mark.parametrize(
@@ -199,9 +200,10 @@ def test_uris_in_a_result_are_those_of_the_endpoint(result: dict[str, Any], expe
         {"structuredContent": link("mem://x")},
     ],
 )
-def test_a_result_without_a_uri_to_change_is_the_same_object(result: dict[str, Any]) -> None:
+@pytest.mark.anyio
+async def test_a_result_without_a_uri_to_change_is_the_same_object(result: dict[str, Any]) -> None:
     raw = RawObject.of(result)
-    assert relinked(raw, shown) is raw
+    assert await relinked(raw, shown) is raw
 
 
 def test_a_question_names_the_task_as_its_client_knows_it() -> None:

@@ -83,6 +83,7 @@ __all__ = [
     "error_message",
     "error_of",
     "kind_of",
+    "may_link",
     "notice_message",
     "params_for_server",
     "read_message",
@@ -427,17 +428,21 @@ def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, An
     return {key: value for key, value in item.items() if key != "outputSchema"}
 
 
+def may_link(result: RawObject) -> bool:
+    """Whether a result may have URIs of resources: almost none has, and needs no further look."""
+    return "contents" in result.members or result.source is None or may_begin(result.source, b"resource")
+
+
 async def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
     """Return a result with every URI as the endpoint shows it; the same object if none changes.
 
     Blocks that are no resources, and everything in them, pass unread.
     """
     changes: dict[str, Bytes | None] = {}
-    links = result.source is None or may_begin(result.source, b"resource")
     turns = Turns()
     for key, change in (("content", _block), ("messages", None), ("contents", _with_uri)):
         raw = result.get(key)
-        if raw is None or not is_array(raw) or (key != "contents" and not (links and may_begin(raw, b"resource"))):
+        if raw is None or not is_array(raw) or (key != "contents" and not may_begin(raw, b"resource")):
             continue
         new = await (_messages(raw, shown, turns) if change is None else _changed(raw, partial(change, shown), turns))
         if new is not None:

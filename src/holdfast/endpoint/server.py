@@ -50,7 +50,7 @@ from holdfast.endpoint.instructions import (
     stateless_notice,
     with_notice,
 )
-from holdfast.endpoint.message import Message, kind_of, params_for_server, relinked
+from holdfast.endpoint.message import Message, kind_of, may_link, params_for_server, relinked
 from holdfast.endpoint.own_answers import (
     OwnMethods,
     OwnTools,
@@ -236,7 +236,8 @@ class McpServer:
             return renamed(result, server, ids, call.bound_to)
         if call.method == "completion/complete":
             return await _suggested(self.view, call, result)
-        result = await _linked(self.view, server, result)
+        if may_link(result):
+            result = await _linked(self.view, server, result)
         if call.method == "resources/read":
             own, asked = text_of(call.sent["uri"]) or "", text_of(call.params["uri"]) or ""
             return result if own == asked else _with_uri(result, self.view.shown_uri(server, own), asked)
