@@ -36,7 +36,7 @@ from tests.peers.tls import CertificateKind, Certificates
 
 pytestmark = pytest.mark.anyio
 
-SOON = 0.3
+SOON = 0.8
 """The deadline of an attempt at a server that never answers: long enough to connect, no longer."""
 
 
@@ -107,9 +107,9 @@ TABLE = [
     transient("reset before the answer", reset_before_answer, "connection was"),
     transient("reset in the middle of the answer", reset_mid_answer, "connection was"),
     transient("closed in the middle of the answer", close_mid_answer, "connection was closed"),
-    transient("accepts and never answers", never_answer, "no answer within 0.3 s", deadline=SOON),
-    transient("accepts and never reads", accept_and_ignore, "no answer within 0.3 s", requests=0, deadline=SOON),
-    transient("a body that trickles", trickle(), "no answer within 0.3 s", deadline=SOON),
+    transient("accepts and never answers", never_answer, "no answer within 0.8 s", deadline=SOON),
+    transient("accepts and never reads", accept_and_ignore, "no answer within 0.8 s", requests=0, deadline=SOON),
+    transient("a body that trickles", trickle(), "no answer within 0.8 s", deadline=SOON),
     final(
         "not MCP: a web page", HTML_PAGE, "permanent", "not an MCP server: it answered with text/html", hint="browser"
     ),
