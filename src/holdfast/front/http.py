@@ -275,7 +275,7 @@ class HttpEndpoint:
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one HTTP request."""
         headers, principal = request.headers, request.principal
-        if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        if "content-encoding" in headers and headers["content-encoding"].strip().lower() not in ("identity", ""):
             text = "Unsupported Media Type: send the body without a Content-Encoding"
             _refuse(reply, 415, text, b"accept-encoding: identity\r\n")
             return

@@ -386,8 +386,11 @@ def _has_many_commas(data: Bytes) -> bool:
     The name of a member has quotes. Where no quote is for long, there is one long text.
     """
     text = _searchable(data)
-    steps = ((at, at + SMALL_BYTES) for at in range(0, len(text), SMALL_BYTES))
-    return _exceeds(MOST_MEMBERS, (text.count(b",", *step) for step in steps if text.find(b'"', *step) >= 0))
+    every = ((at, at + SMALL_BYTES) for at in range(0, len(text), SMALL_BYTES))
+    steps = [step for step in every if text.find(b'"', *step) >= 0]
+    if len(steps) * SMALL_BYTES <= MEMBER_BYTES * MOST_MEMBERS:
+        return False  # so many members do not fit there
+    return _exceeds(MOST_MEMBERS, (text.count(b",", *step) for step in steps))
 
 
 def _exceeds(most: int, counts: Iterable[int]) -> bool:

@@ -228,7 +228,7 @@ class History:
 
     def called(self, record: CallEnded) -> None:
         """Take the end of a call."""
-        self.of(record.server).called(record, self._wall())
+        self.servers[record.server].called(record, self._wall())
 
     def called_elsewhere(self, server: str, calls: int, errors: int, *, error: str) -> None:
         """Take calls of another worker."""
