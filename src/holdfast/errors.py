@@ -301,6 +301,11 @@ class LoadFailed(ServerFailure):
 class CallFailed(ServerFailure, NotAnswered):
     """One call to a server did not complete."""
 
+    def __init__(self, evidence: Evidence, message: str = "", *, hint: str = "", uncertain: bool = False) -> None:
+        super().__init__(evidence, message, hint=hint)
+        self.uncertain = uncertain
+        """Whether the server may have acted on the call, so that it must not be made again blindly."""
+
 
 class CallDenied(CallFailed):
     """This call was denied; the server itself stays available."""
@@ -308,11 +313,6 @@ class CallDenied(CallFailed):
 
 class ConnectionClosed(CallFailed):
     """The connection died during the call."""
-
-    def __init__(self, evidence: Evidence, message: str = "", *, hint: str = "", uncertain: bool = True) -> None:
-        super().__init__(evidence, message, hint=hint)
-        self.uncertain = uncertain
-        """Whether the server may have acted on the call."""
 
 
 def explain(error: HoldfastError) -> str:

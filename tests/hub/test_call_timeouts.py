@@ -7,8 +7,10 @@ import pytest
 
 from holdfast import CallFailed, Hub, ServerBusy, ServerNotReady
 from holdfast.core import State
+from holdfast.endpoint.instructions import error_result
 from holdfast.hub.journal import CallEnded
 from holdfast.testing import FakeClock, Fault, HttpServer
+from holdfast.wire import FAILURE_KEY
 from tests.harness.open_hubs import PATIENCE, running, settled
 from tests.peers.mcp_http import McpPeer
 
@@ -21,8 +23,9 @@ async def test_a_call_that_takes_longer_than_its_own_timeout_fails_and_names_it(
         ended: list[object] = []
         hub.listen(ended.append)
         with anyio.fail_after(PATIENCE):
-            with pytest.raises(CallFailed, match=r"own timeout of 0\.5 s.*uncertain.*longer `timeout`"):
+            with pytest.raises(CallFailed, match=r"own timeout of 0\.5 s.*uncertain.*longer `timeout`") as failed:
                 await hub.call_tool("a__slow", timeout=0.5)
+            assert error_result(failed.value)["_meta"][FAILURE_KEY]["sent"], "a program must not make it again blindly"
             await peer.until(lambda: "ping" in peer.methods)
         assert [one.outcome for one in ended if isinstance(one, CallEnded)] == ["timed_out"]
         assert (await hub.call_tool("a__echo", {"text": "fine"}, timeout=PATIENCE)).text == "fine"

@@ -112,6 +112,9 @@ def test_a_failure_that_a_hub_tells_is_evidence_with_all_that_it_says() -> None:
     assert HUB.failure_of({FAILURE_KEY: mark}, "It is down.") == told(HUB, mark)
     assert told(HUB, {}) == ToldByHub(status="transient", reason="", words="It is down.", sent=True)
     assert told(HUB, {"sent": False}) == ToldByHub(status="transient", reason="", words="It is down.", sent=False)
+    cut = told(HUB, {"error": "ConnectionClosed", "sent": True})
+    assert cut is not None
+    assert (cut.closed, cut.sent) == (True, True)
 
 
 def test_a_result_of_a_server_tells_no_failure_of_a_hub() -> None:

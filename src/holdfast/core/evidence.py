@@ -323,6 +323,8 @@ class ToldByHub:
     state: str = ""
     """The state of the server there, if the request was not sent."""
     retry_in: float | None = None
+    closed: bool = False
+    """Whether the connection to the server died during the request."""
     sent: bool = False
     """Whether the server may have acted on the request."""
 

@@ -141,8 +141,8 @@ def _mark(error: HoldfastError) -> dict[str, Any]:
         kind = "denied" if isinstance(error, CallForbidden | NotApproved) else "transient"
         return mark | {"class": kind, "reason": error.message, "hint": error.hint, "sent": False}
     verdict = classify_evidence(error.evidence, connected_before=True)
-    uncertain = isinstance(error, ConnectionClosed) and error.uncertain
-    return mark | {"class": verdict.status, "reason": verdict.reason, "hint": verdict.hint, "sent": uncertain}
+    told = {"class": verdict.status, "reason": verdict.reason, "hint": verdict.hint, "sent": error.uncertain}
+    return mark | told
 
 
 def with_notice(result: RawObject, key: str, text: str, *, tool: bool) -> RawObject:
@@ -189,7 +189,7 @@ def outcome_unknown(server: str) -> ConnectionClosed:
         f"the call to `{server}` was cut off: the hub ended during the call. "
         "Its outcome is uncertain: the server may have acted on it"
     )
-    return ConnectionClosed(NetworkFailure(fault=NetworkFault.CLOSED, stood=True), words)
+    return ConnectionClosed(NetworkFailure(fault=NetworkFault.CLOSED, stood=True), words, uncertain=True)
 
 
 def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:

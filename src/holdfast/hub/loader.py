@@ -350,4 +350,5 @@ def _out_of_time(server_id: str, limit: float) -> CallFailed:
     words = f"the call to `{server_id}` failed: no answer within the call's own timeout of {limit:g} s"
     uncertain = ". Its outcome is uncertain: the server may have acted on it, or still act"
     seen = TimedOut(doing="the result of tools/call", after=limit)
-    return CallFailed(seen, words + uncertain, hint="if it is always this slow, give the call a longer `timeout`")
+    slow = "if it is always this slow, give the call a longer `timeout`"
+    return CallFailed(seen, words + uncertain, hint=slow, uncertain=True)

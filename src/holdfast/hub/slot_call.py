@@ -330,7 +330,8 @@ def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
     words = f"the call to `{slot.id}` failed: no answer within {limit}"
     if not call.repeatable:
         words += _UNCERTAIN
-    return CallFailed(seen, words, hint="if it is always this slow, give the call a longer `timeout`")
+    slow = "if it is always this slow, give the call a longer `timeout`"
+    return CallFailed(seen, words, hint=slow, uncertain=not call.repeatable)
 
 
 # What a failure means.
@@ -425,7 +426,7 @@ def _error_of(call: SlotCall, seen: Evidence) -> CallFailed | ServerUnavailable:
     if lost or (isinstance(seen, OverBound | NotMcp) and _is_over(call, seen)):
         return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
     kind = CallDenied if verdict.status == "denied" else CallFailed
-    return kind(seen, words, hint=verdict.hint)
+    return kind(seen, words, hint=verdict.hint, uncertain=uncertain)
 
 
 def _masked(call: SlotCall, seen: Evidence) -> Evidence:
@@ -472,9 +473,8 @@ def _told(server: str, seen: ToldByHub) -> CallFailed | ServerUnavailable:
             retry_in=seen.retry_in,
             status=seen.status,
         )
-    if seen.status == "denied":
-        return CallDenied(seen, words)
-    return ConnectionClosed(seen, words) if seen.sent else CallFailed(seen, words)
+    failed = CallDenied if seen.status == "denied" else ConnectionClosed if seen.closed else CallFailed
+    return failed(seen, words, uncertain=seen.sent)
 
 
 _TOLD: dict[str, type[ServerUnavailable]] = {kind.__name__: kind for kind in ServerUnavailable.__subclasses__()}

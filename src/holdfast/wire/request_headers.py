@@ -219,6 +219,7 @@ class HubPeer:
             refused=refused,
             state=_STATES[state] if refused else "",
             retry_in=told_number(mark.get("retryIn")),
+            closed=error == "ConnectionClosed",
             sent=mark.get("sent") is not False and not refused,
         )
 
