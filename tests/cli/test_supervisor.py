@@ -22,6 +22,8 @@ from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.supervisor import ConnectionSpread, Supervisor, WorkerPool, WorkerProcess
 from holdfast.serve.worker_link import (
+    LEAVE,
+    STDIO_NUMBER,
     SUCCEED,
     HandedConnections,
     WorkerLink,
@@ -139,7 +141,7 @@ async def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
         async with anyio.create_task_group() as tasks:
             pool = WorkerPool(serving, supervisor._task, stdio, tasks)
             yield pool
-            pool.is_ending = True
+            pool.is_ending = pool.is_over = True
             for worker in list(pool.all):
                 worker.kill()
 
@@ -199,6 +201,52 @@ async def test_a_roll_replaces_the_worker_that_was_started_again_meanwhile(
     assert pool.in_force[1] is new
     assert gone == [again]
     assert (first.asked, again.asked, new.asked) == ("", SUCCEED, "")
+
+
+async def test_the_process_of_the_stdio_servers_is_started_again_while_workers_finish_their_calls(
+    pool: WorkerPool,
+) -> None:
+    worker = pool.in_force[1] = await pool.start(1)
+    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
+    await came_true(lambda: worker.accepted and stdio.accepted)
+    pool.leave(LEAVE)
+    stdio.kill()
+    await came_true(lambda: pool.in_force[STDIO_NUMBER] is not stdio)
+    await came_true(lambda: pool.in_force[STDIO_NUMBER].accepted)
+    worker.kill()
+    await came_true(lambda: worker.ended)
+    assert pool.in_force[1] is worker, "no worker is started any more"
+
+
+async def test_the_process_of_the_stdio_servers_is_replaced_also_if_the_end_begins_meanwhile(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = pool.in_force[1] = await pool.start(1)
+    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
+    await came_true(lambda: worker.accepted and stdio.accepted)
+    monkeypatch.setattr(module, "program_stamp", lambda: "another")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pool.roll)
+        await came_true(lambda: stdio.asked == LEAVE)
+        pool.leave(LEAVE)
+        stdio.kill()
+    await came_true(lambda: pool.in_force[STDIO_NUMBER].accepted)
+    assert pool.in_force[STDIO_NUMBER] is not stdio
+    assert pool.in_force[1] is worker
+
+
+async def test_nothing_is_replaced_while_workers_finish_their_calls(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = pool.in_force[1] = await pool.start(1)
+    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
+    await came_true(lambda: worker.accepted and stdio.accepted)
+    monkeypatch.setattr(module, "program_stamp", lambda: "another")
+    pool.leave(LEAVE)
+    with anyio.fail_after(PATIENCE):
+        await pool.roll()
+    assert pool.all == {worker, stdio}
+    assert not stdio.asked
 
 
 async def _noted(gone: list[WorkerProcess], one: WorkerProcess) -> None:

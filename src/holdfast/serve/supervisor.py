@@ -279,6 +279,9 @@ class WorkerPool:
         self.store = SharedStore()
         """What the workers share."""
         self.is_ending = False
+        """Whether the workers leave, and none is started any more."""
+        self.is_over = False
+        """Whether the last worker has ended. Until then calls may need the process of the stdio servers."""
         self._task = task
         self._stdio_listener = stdio_listener
         self._tasks = tasks
@@ -320,9 +323,13 @@ class WorkerPool:
         worker = await WorkerProcess.start(partial(self._task, number, waits), self.changed, listener)
         self.all.add(worker)
         self._tasks.start_soon(self._attend, worker)
-        if self.is_ending:
+        if self._ends(number):
             worker.kill()
         return worker
+
+    def _ends(self, number: int) -> bool:
+        """Whether the process with this number is needed no more."""
+        return self.is_over if number == STDIO_NUMBER else self.is_ending
 
     async def put_in_force(self, new: WorkerProcess) -> bool:
         """Wait until a new worker accepts, and until the one before has left; False if the new one does not accept."""
@@ -350,7 +357,7 @@ class WorkerPool:
             self.in_force[number] = await self.start(number, waits=any(one.stays for one in self.of_clients))
 
     def _is_missed(self, ended: WorkerProcess) -> bool:
-        return not ended.asked and not self.is_ending and self.in_force.get(ended.number) is ended
+        return not ended.asked and not self._ends(ended.number) and self.in_force.get(ended.number) is ended
 
     def _delay_after(self, worker: WorkerProcess, code: int) -> float:
         """Seconds until the next one starts: longer each time, unless it ran for a while."""
@@ -363,10 +370,14 @@ class WorkerPool:
 
     async def roll(self) -> None:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
+        if self.is_ending:
+            return
         log.info("the workers are replaced, one at a time")
         if STDIO_NUMBER in self.in_force:
             await self._roll_stdio(self.in_force[STDIO_NUMBER])
         for number in range(1, self.size + 1):
+            if self.is_ending:
+                return
             new = await self.start(number, waits=True)
             if not await self.put_in_force(new):
                 if not self.is_ending:
@@ -375,17 +386,21 @@ class WorkerPool:
 
     async def _roll_stdio(self, process: WorkerProcess) -> None:
         await self.until(lambda: process.accepted or process.ended)
+        if self.is_ending:
+            return
         if program_stamp() == process.program:
             process.reload()
         elif process.stays:
             log.info(
                 "another program is installed: the process of the stdio servers finishes its calls and is replaced"
             )
-            await self.end_stdio_servers()
+            process.ask(LEAVE)
+            await process.gone(self._drain)
             self.in_force[STDIO_NUMBER] = await self.start(STDIO_NUMBER)
 
     async def end_stdio_servers(self) -> None:
-        """Let the process of the stdio servers finish its calls, and wait for its end."""
+        """After the last worker: let the process of the stdio servers finish its calls, and wait for its end."""
+        self.is_over = True
         if (process := self.in_force.get(STDIO_NUMBER)) is not None:
             process.ask(LEAVE)
             await process.gone(self._drain)
