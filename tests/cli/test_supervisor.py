@@ -203,6 +203,26 @@ async def test_a_roll_replaces_the_worker_that_was_started_again_meanwhile(
     assert (first.asked, again.asked, new.asked) == ("", SUCCEED, "")
 
 
+async def test_a_worker_that_is_started_again_does_not_take_the_place_of_one_that_a_roll_put_there(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pool.in_force[1] = await pool.start(1)
+    rolled = await pool.start(1)
+    await came_true(lambda: first.accepted and rolled.accepted)
+    start, again = pool.start, list[WorkerProcess]()
+
+    async def meanwhile(number: int, *, waits: bool = False) -> WorkerProcess:
+        again.append(await start(number, waits=waits))
+        assert await pool.put_in_force(rolled)
+        return again[0]
+
+    monkeypatch.setattr(pool, "start", meanwhile)
+    first.kill()
+    await came_true(lambda: bool(again) and again[0].ended)
+    assert pool.in_force[1] is rolled
+    assert pool.all == {rolled}
+
+
 async def test_the_process_of_the_stdio_servers_is_started_again_while_workers_finish_their_calls(
     pool: WorkerPool,
 ) -> None:

@@ -164,9 +164,9 @@ class Supervisor:
             async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
                     tasks.start_soon(self._follow_token, note)
-                    tasks.start_soon(self._roll_when_asked)
                     if await self._begin():
                         tell_addresses(self._serving, config, sign_in_code=self._new_code)
+                    tasks.start_soon(self._roll_when_asked)
                     await pool.until(lambda: pool.is_ending and not pool.of_clients)
             await pool.end_stdio_servers()
             tasks.cancel_scope.cancel()
@@ -354,7 +354,11 @@ class WorkerPool:
         if self._is_missed(worker):
             await anyio.sleep(self._delay_after(worker, code))
         if self._is_missed(worker):
-            self.in_force[number] = await self.start(number, waits=any(one.stays for one in self.of_clients))
+            new = await self.start(number, waits=any(one.stays for one in self.of_clients))
+            if self._is_missed(worker):
+                self.in_force[number] = new
+            else:
+                new.kill()  # a roll put another one in its place meanwhile
 
     def _is_missed(self, ended: WorkerProcess) -> bool:
         return not ended.asked and not self._ends(ended.number) and self.in_force.get(ended.number) is ended
