@@ -223,6 +223,23 @@ async def test_a_worker_that_is_started_again_does_not_take_the_place_of_one_tha
     assert pool.all == {rolled}
 
 
+async def test_workers_that_leave_are_members_until_they_take_no_more_connections(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them answers for all until the lame-duck period is over."""
+    told = dict[WorkerProcess, WorkerOrders]()
+    monkeypatch.setattr(WorkerProcess, "tell", lambda one, orders: told.update({one: orders}))
+    one, other = pool.in_force[1], pool.in_force[2] = await pool.start(1), await pool.start(2)
+    await came_true(lambda: one.accepted and other.accepted)
+    pool.leave(LEAVE)
+    assert [number for number, _ in told[one].members] == [1, 2]
+    other.report = WorkerReport(takes=False)
+    pool.changed()
+    assert [number for number, _ in told[one].members] == [1]
+    one.ask(SUCCEED)
+    assert told[one].members == ()
+
+
 async def test_the_process_of_the_stdio_servers_is_started_again_while_workers_finish_their_calls(
     pool: WorkerPool,
 ) -> None:
@@ -360,7 +377,7 @@ async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> Non
 class Starting:
     """A worker that starts with others, as its supervisor sees it."""
 
-    stays, begun = False, 0.0
+    stays, takes, begun = False, False, 0.0
 
     def __init__(self, *, waits: bool = False) -> None:
         self.task = SimpleNamespace(waits=waits, runs_stdio=False)

@@ -303,15 +303,15 @@ class WorkerPool:
             await self._changed.wait()
 
     def changed(self) -> None:
-        """Tell each worker which of them accept and stay, the oldest first, and whether all that start are ready.
+        """Tell each worker which of them are members, the oldest first, and whether all that start are ready.
 
-        A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
+        Members accept, and stay or go on until the lame-duck period is over: till then they are one hub. A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
         accepts when it is ready.
         """
         self._changed.set()
         self._changed = anyio.Event()
-        stay = sorted((one for one in self.all if one.stays), key=lambda one: one.begun)
-        members = tuple((one.number, one.task.socket) for one in stay)
+        accept = sorted((one for one in self.all if one.stays or one.takes), key=lambda one: one.begun)
+        members = tuple((one.number, one.task.socket) for one in accept)
         ready = self.size in self.in_force and all(one.task.waits or one.report.ready for one in self.of_clients)
         for one in self.all:
             # The process of the stdio servers answers for itself alone.

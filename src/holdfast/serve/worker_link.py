@@ -159,7 +159,7 @@ class WorkerOrders:
     asked: str = ""
     """``LEAVE``, ``SUCCEED`` or ``END``; empty while the worker is to serve."""
     members: tuple[tuple[int, str], ...] = ()
-    """Number and private socket of the processes that accept and stay, the oldest first."""
+    """Number and private socket of the processes that accept and are not being replaced, the oldest first."""
     ready: bool = False
     """Whether all workers are ready."""
 
