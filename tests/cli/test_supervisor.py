@@ -31,6 +31,7 @@ from holdfast.serve.worker_link import (
     WorkerReport,
     WorkerTask,
     channel_pair,
+    known_state,
     read_states,
 )
 from tests.harness.waiting import PATIENCE, came_true
@@ -106,12 +107,20 @@ async def test_a_worker_reports_all_that_is_known_of_it(monkeypatch: pytest.Monk
     handing.close()
 
 
-async def test_a_line_of_another_program_is_passed_over() -> None:
+@pytest.mark.parametrize("kind", [WorkerTask, WorkerReport, WorkerOrders])
+async def test_a_field_of_a_newer_program_is_passed_over(kind: type[Any]) -> None:
     """After an upgrade, a new worker may report what an old supervisor does not know."""
+    required = {"number": 1, "channel": 3, "connections": 4, "host": "", "port": 0, "supervisor": 0}
+    told = {**required, "folder": "", "token": "", "takes": True, "ready": True, "unheard": 1}
+    known = {name: value for name, value in told.items() if name in kind.__dataclass_fields__}
+    assert known_state(kind, told) == kind(**known)
+
+
+async def test_a_line_that_is_no_state_is_passed_over() -> None:
     link, ours, handing = link_of_worker()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.follow, anyio.sleep_forever, lambda: 0)
-        ours.send(b'{"unheard": 1}\nleave\n5\n{"ready": true}\n')
+        ours.send(b'{"unheard": 1}\nleave\n5\n[]\n{"ready": true}\n')
         with anyio.fail_after(20):
             await link.all_ready.wait()
         tasks.cancel_scope.cancel()

@@ -85,6 +85,7 @@ from holdfast.serve.worker_link import (
     WorkerReport,
     WorkerTask,
     channel_pair,
+    known_state,
     read_states,
     send_state,
 )
@@ -305,8 +306,9 @@ class WorkerPool:
     def changed(self) -> None:
         """Tell each worker which of them are members, the oldest first, and whether all that start are ready.
 
-        Members accept, and stay or go on until the lame-duck period is over: till then they are one hub. A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
-        accepts when it is ready.
+        Members accept, and stay or go on until the lame-duck period is over: till then they are one hub. A probe gets
+        one answer, and not that of the worker that it meets. A worker that waits does not count: it accepts when it is
+        ready.
         """
         self._changed.set()
         self._changed = anyio.Event()
@@ -380,7 +382,7 @@ class WorkerPool:
         if STDIO_NUMBER in self.in_force:
             await self._roll_stdio(self.in_force[STDIO_NUMBER])
         for number in range(1, self.size + 1):
-            if self.is_ending:
+            if self._ends(number):
                 return
             new = await self.start(number, waits=True)
             if not await self.put_in_force(new):
@@ -587,7 +589,7 @@ class WorkerProcess:
             await self.process.wait()
 
     def _heard(self, state: dict[str, Any]) -> None:
-        before, self.report = self.report, WorkerReport(**state)
+        before, self.report = self.report, known_state(WorkerReport, state)
         self.missed, self.held = 0, self.report.held
         self.accepted = self.accepted or self.report.takes
         if (before.takes, before.ready) != (self.report.takes, self.report.ready):

@@ -32,7 +32,7 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -51,6 +51,7 @@ __all__ = [
     "WorkerReport",
     "WorkerTask",
     "channel_pair",
+    "known_state",
     "read_states",
     "send_state",
 ]
@@ -212,7 +213,7 @@ class WorkerLink:
         if not text:
             return None
         try:
-            return cls(WorkerTask(**json.loads(text)))
+            return cls(known_state(WorkerTask, json.loads(text)))
         except (OSError, ValueError, TypeError) as exc:
             raise UsageError(
                 f"{WORKER_VARIABLE} is set, and this is no worker ({exc})", hint=f"unset {WORKER_VARIABLE}"
@@ -250,7 +251,7 @@ class WorkerLink:
         self._ask(END)
 
     def _heard(self, state: dict[str, Any]) -> None:
-        self.orders = WorkerOrders(**state)
+        self.orders = known_state(WorkerOrders, state)
         if self.orders.ready:
             self.all_ready.set()
         self._ask(self.orders.asked)
@@ -274,6 +275,8 @@ def _kill_orphan(channel: int) -> None:
 
 # The channel, at both ends.
 
+State = TypeVar("State", WorkerTask, WorkerReport, WorkerOrders)
+
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
     """The two ends: the supervisor's, which does not block, and the worker's."""
@@ -286,6 +289,11 @@ def send_state(channel: socket.socket, state: WorkerReport | WorkerOrders) -> No
     """Send a state; a process that is gone hears nothing."""
     with suppress(OSError):
         channel.send(json.dumps(asdict(state)).encode() + b"\n")
+
+
+def known_state(kind: type[State], told: dict[str, Any]) -> State:
+    """What the other end told, without fields that this program does not know: the other one may be newer."""
+    return kind(**{name: value for name, value in {**told}.items() if name in kind.__dataclass_fields__})
 
 
 async def read_states(channel: socket.socket, heard: Callable[[dict[str, Any]], None]) -> None:
@@ -303,6 +311,6 @@ async def read_states(channel: socket.socket, heard: Callable[[dict[str, Any]], 
             return
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
-            # One that found no room was cut, and the worker may run a newer program. The next line replaces this one.
+            # One that found no room was cut. The next line replaces it.
             with suppress(ValueError, TypeError):
                 heard(json.loads(line))
