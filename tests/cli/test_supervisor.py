@@ -273,12 +273,29 @@ async def test_the_process_of_the_stdio_servers_is_replaced_also_if_the_end_begi
     monkeypatch.setattr(module, "program_stamp", lambda: "another")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pool.roll)
+        await came_true(lambda: worker.asked == SUCCEED)
+        worker.kill()
         await came_true(lambda: stdio.asked == LEAVE)
+        new = pool.in_force[1]
         pool.leave(LEAVE)
         stdio.kill()
     await came_true(lambda: pool.in_force[STDIO_NUMBER].accepted)
     assert pool.in_force[STDIO_NUMBER] is not stdio
-    assert pool.in_force[1] is worker
+    assert pool.in_force[1] is new, "no other worker is replaced"
+
+
+async def test_a_program_that_does_not_start_leaves_the_process_of_the_stdio_servers(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = pool.in_force[1] = await pool.start(1)
+    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
+    await came_true(lambda: worker.accepted and stdio.accepted)
+    monkeypatch.setattr(module, "program_stamp", lambda: "another")
+    monkeypatch.setattr(module, "own_command", runs_only("raise SystemExit(1)"))
+    with anyio.fail_after(PATIENCE):
+        await pool.roll()
+    assert pool.all == {worker, stdio}
+    assert not stdio.asked
 
 
 async def test_nothing_is_replaced_while_workers_finish_their_calls(

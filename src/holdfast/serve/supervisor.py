@@ -18,7 +18,7 @@ What can happen, and what is done:
   servers and takes connections; then the old one gets none, finishes what is open, and ends. A new one that does not
   start leaves the old one in its place, and ends the roll. The process of the stdio servers stays: it reads the file
   again, and restarts the servers whose definition changed. Only if another program is installed by then it is replaced
-  too: it finishes its calls and ends, then the next one starts. Two never run at the same time.
+  too, after the first worker: it finishes its calls and ends, then the next one starts. Two never run at the same time.
 - **SIGTERM and Ctrl-C** end all workers after their calls; the second time, at once. The process of the stdio servers
   ends after the last worker, whose calls may need it. A terminal and systemd send the same signal to all processes;
   what the supervisor says on its own socket is what counts.
@@ -379,8 +379,9 @@ class WorkerPool:
         if self.is_ending:
             return
         log.info("the workers are replaced, one at a time")
-        if STDIO_NUMBER in self.in_force:
-            await self._roll_stdio(self.in_force[STDIO_NUMBER])
+        stdio = self.in_force.get(STDIO_NUMBER)
+        if stdio is not None and await self._reloads(stdio):
+            stdio = None
         for number in range(1, self.size + 1):
             if self._ends(number):
                 return
@@ -389,20 +390,20 @@ class WorkerPool:
                 if not self.is_ending:
                     log.error("%s was not replaced, because the new one did not start: the old one goes on", new.name)
                 return
+            # After the first worker: a program that does not start must not cost the stdio servers.
+            if stdio is not None and number == 1 and stdio.stays and not self._ends(number):
+                log.info("another program is installed: %s finishes its calls and is replaced", stdio.name)
+                stdio.ask(LEAVE)
+                await stdio.gone(self._drain)
+                self.in_force[STDIO_NUMBER] = await self.start(STDIO_NUMBER)
 
-    async def _roll_stdio(self, process: WorkerProcess) -> None:
-        await self.until(lambda: process.accepted or process.ended)
-        if self.is_ending:
-            return
-        if program_stamp() == process.program:
-            process.reload()
-        elif process.stays:
-            log.info(
-                "another program is installed: the process of the stdio servers finishes its calls and is replaced"
-            )
-            process.ask(LEAVE)
-            await process.gone(self._drain)
-            self.in_force[STDIO_NUMBER] = await self.start(STDIO_NUMBER)
+    async def _reloads(self, stdio: WorkerProcess) -> bool:
+        """Let the process of the stdio servers read its files again; False if another program is installed by now."""
+        await self.until(lambda: stdio.accepted or stdio.ended)
+        is_same = program_stamp() == stdio.program
+        if is_same and not self.is_ending:
+            stdio.reload()
+        return is_same
 
     async def end_stdio_servers(self) -> None:
         """After the last worker: let the process of the stdio servers finish its calls, and wait for its end."""
