@@ -131,6 +131,26 @@ async def test_a_line_that_is_no_state_is_passed_over() -> None:
     handing.close()
 
 
+async def test_orders_that_found_no_room_are_told_again_after_the_next_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
+    link, ours, handing = link_of_worker()
+    process: Any = SimpleNamespace(pid=7)
+    worker = WorkerProcess(link.task, process, ours, handing, changed=lambda: None)
+    with suppress(BlockingIOError):
+        while ours.send(b"{" * 65536) == 65536:
+            pass
+    worker.asked = LEAVE
+    worker.tell(WorkerOrders())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.follow, anyio.sleep_forever, lambda: 0)
+        tasks.start_soon(read_states, ours, worker._heard)
+        with anyio.fail_after(20):
+            await link.asked_to_leave.wait()
+        tasks.cancel_scope.cancel()
+    for one in (link._channel, link.connections, ours, handing):
+        one.close()
+
+
 def runs_only(script: str) -> Callable[[], list[str]]:
     return lambda: [sys.executable, "-I", "-S", "-c", script]
 

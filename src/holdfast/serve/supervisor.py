@@ -416,7 +416,7 @@ class WorkerPool:
         """Ask all workers to leave; those that do not end in time are killed."""
         self.is_ending = True
         for worker in self.of_clients:
-            worker.ask(asked)
+            worker.asked = asked  # all of them before one is told
             self._tasks.start_soon(worker.gone, self._seconds[asked])
         self.changed()
 
@@ -495,6 +495,8 @@ class WorkerProcess:
         """Looks since its last report."""
         self.asked = ""
         """What it was asked to do. Its end is expected from then on."""
+        self._owed: WorkerOrders | None = None
+        """What it could not be told."""
         self._channel = channel
         self._connections = connections
         self._changed = changed
@@ -549,8 +551,9 @@ class WorkerProcess:
         return True
 
     def tell(self, orders: WorkerOrders) -> None:
-        """Tell it how things are, with what it is asked to do."""
-        send_state(self._channel, replace(orders, asked=self.asked))
+        """Tell it how things are, with what it is asked to do; again after its next report, if it found no room."""
+        told = send_state(self._channel, replace(orders, asked=self.asked))
+        self._owed = None if told else orders
 
     def ask(self, asked: str) -> None:
         """Ask it to ``LEAVE``, ``SUCCEED`` or ``END``."""
@@ -593,6 +596,8 @@ class WorkerProcess:
         before, self.report = self.report, known_state(WorkerReport, state)
         self.missed, self.held = 0, self.report.held
         self.accepted = self.accepted or self.report.takes
+        if self._owed is not None:
+            self.tell(self._owed)
         if (before.takes, before.ready) != (self.report.takes, self.report.ready):
             self._changed()
 

@@ -285,10 +285,14 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def send_state(channel: socket.socket, state: WorkerReport | WorkerOrders) -> None:
-    """Send a state; a process that is gone hears nothing."""
-    with suppress(OSError):
-        channel.send(json.dumps(asdict(state)).encode() + b"\n")
+def send_state(channel: socket.socket, state: WorkerReport | WorkerOrders) -> bool:
+    """Send a state; False if not all of it found room, or the process is gone."""
+    # The first line end is that of a line before that was cut: it must not spoil this one.
+    line = b"\n" + json.dumps(asdict(state)).encode() + b"\n"
+    try:
+        return channel.send(line) == len(line)
+    except OSError:
+        return False
 
 
 def known_state(kind: type[State], told: dict[str, Any]) -> State:
