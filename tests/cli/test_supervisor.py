@@ -318,6 +318,25 @@ async def test_a_program_that_does_not_start_leaves_the_process_of_the_stdio_ser
     assert not stdio.asked
 
 
+async def test_a_process_that_cannot_be_started_is_started_later_and_ends_a_roll(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system has no process left, or the environment of the program is being built again."""
+    caplog.set_level(logging.WARNING, "holdfast.serve")
+    first = pool.in_force[1] = await pool.start(1)
+    await came_true(lambda: first.accepted)
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "own_command", lambda: ["/nonexistent/python"])
+        with anyio.fail_after(PATIENCE):
+            await pool.roll()
+        assert "worker 1 was not replaced (No such file or directory): the old one goes on" in caplog.text
+        assert pool.all == {first}
+        first.kill()
+        again = "worker 1 cannot be started (No such file or directory); the next one starts in 0.02 s"
+        await came_true(lambda: again in caplog.text)
+    await came_true(lambda: pool.in_force[1].accepted and pool.in_force[1] is not first)
+
+
 async def test_nothing_is_replaced_while_workers_finish_their_calls(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

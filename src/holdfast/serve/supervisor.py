@@ -51,7 +51,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -352,27 +352,35 @@ class WorkerPool:
         self.all.discard(worker)
         self.store.died(worker.task.replica_of(worker.process.pid))
         self.changed()
-        number = worker.number
-        if self._is_missed(worker):
-            await anyio.sleep(self._delay_after(worker, code))
-        if self._is_missed(worker):
-            new = await self.start(number, waits=any(one.stays for one in self.of_clients))
-            if self._is_missed(worker):
-                self.in_force[number] = new
-            else:
+        if not worker.asked:
+            if anyio.current_time() - worker.begun > STEADY_SECONDS:  # as soon as the first time
+                self._delays.pop(worker.number, None)
+            await self._start_next(worker, f"ended by signal {-code}" if code < 0 else f"ended with code {code}")
+
+    async def _start_next(self, ended: WorkerProcess, why: str = "") -> None:
+        """Start the one that takes the place of one that ended: at once, or, with a reason ``why``, later each time."""
+        number = ended.number
+        while self._is_missed(ended):
+            if why:
+                delay = self._delays.get(number, FIRST_DELAY)
+                self._delays[number] = min(2 * delay, LONGEST_DELAY)
+                log.error("%s %s; the next one starts in %g s", ended.name, why, delay)
+                await anyio.sleep(delay)
+            if not self._is_missed(ended):
+                return
+            try:
+                waits = not ended.asked and any(one.stays for one in self.of_clients)
+                new = await self.start(number, waits=waits)
+            except OSError as exc:
+                why = f"cannot be started ({exc.strerror})"
+                continue
+            if not self._is_missed(ended):
                 new.kill()  # a roll put another one in its place meanwhile
+                return
+            self.in_force[number] = new
 
     def _is_missed(self, ended: WorkerProcess) -> bool:
-        return not ended.asked and not self._ends(ended.number) and self.in_force.get(ended.number) is ended
-
-    def _delay_after(self, worker: WorkerProcess, code: int) -> float:
-        """Seconds until the next one starts: longer each time, unless it ran for a while."""
-        steady = anyio.current_time() - worker.begun > STEADY_SECONDS
-        delay = FIRST_DELAY if steady else self._delays.get(worker.number, FIRST_DELAY)
-        self._delays[worker.number] = min(2 * delay, LONGEST_DELAY)
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        log.error("%s ended %s; the next one starts in %g s", worker.name, how, delay)
-        return delay
+        return not self._ends(ended.number) and self.in_force.get(ended.number) is ended
 
     async def roll(self) -> None:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
@@ -385,7 +393,11 @@ class WorkerPool:
         for number in range(1, self.size + 1):
             if self._ends(number):
                 return
-            new = await self.start(number, waits=True)
+            try:
+                new = await self.start(number, waits=True)
+            except OSError as exc:
+                log.warning("worker %d was not replaced (%s): the old one goes on", number, exc.strerror)
+                return
             if not await self.put_in_force(new):
                 if not self.is_ending:
                     log.error("%s was not replaced, because the new one did not start: the old one goes on", new.name)
@@ -395,7 +407,7 @@ class WorkerPool:
                 log.info("another program is installed: %s finishes its calls and is replaced", stdio.name)
                 stdio.ask(LEAVE)
                 await stdio.gone(self._drain)
-                self.in_force[STDIO_NUMBER] = await self.start(STDIO_NUMBER)
+                await self._start_next(stdio)
 
     async def _reloads(self, stdio: WorkerProcess) -> bool:
         """Let the process of the stdio servers read its files again; False if another program is installed by now."""
@@ -513,12 +525,10 @@ class WorkerProcess:
 
         With ``listener`` the process accepts there itself, and nothing is handed over.
         """
-        ours, theirs = channel_pair()
-        handing, other = channel_pair()
-        handed = listener or other
-        program = program_stamp()
-        with theirs, other:
-            given = task(theirs.fileno(), handed.fileno())
+        with ExitStack() as opened:
+            ours, theirs, handing, other = map(opened.enter_context, (*channel_pair(), *channel_pair()))
+            program = program_stamp()
+            given = task(theirs.fileno(), (listener or other).fileno())
             # The task has secrets, and goes the way of the other variables.
             with hidden_environment({**os.environ, WORKER_VARIABLE: json.dumps(asdict(given))}) as (shown, hidden):
                 process = await anyio.open_process(
@@ -529,6 +539,9 @@ class WorkerProcess:
                     env=shown,
                     pass_fds=(given.channel, given.connections, hidden),
                 )
+            opened.pop_all()
+        theirs.close()
+        other.close()
         return cls(given, process, ours, handing, changed=changed, program=program)
 
     @property
