@@ -439,6 +439,28 @@ async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> Non
         one.close()
 
 
+@pytest.mark.requirement("FLEET-7")
+async def test_a_connection_behind_one_whose_client_left_is_taken() -> None:
+    ours, theirs = channel_pair()
+    with (
+        ours,
+        bind("127.0.0.1", 0) as listener,
+        HandedConnections(fileno=theirs.detach()) as handed,
+        socket.socket() as left,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        accepted, _ = listener.accept()
+        with accepted:
+            socket.send_fds(ours, [b"."], [left.fileno()])
+            socket.send_fds(ours, [b"."], [accepted.fileno()])
+        taken, peer = handed.accept()
+        taken.close()
+        assert peer == client.getsockname()
+        handed.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            handed.accept()
+
+
 class Starting:
     """A worker that starts with others, as its supervisor sees it."""
 

@@ -169,17 +169,17 @@ class HandedConnections(socket.socket):
     """The worker's end of the socket on which connections come: it accepts like a listener."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection and its peer. One that its client left meanwhile is none."""
-        _, descriptors, _, _ = socket.recv_fds(self, 1, 1)
-        if not descriptors:
-            raise ConnectionAbortedError("the supervisor is gone")
-        connection = socket.socket(-1, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptors[0])
-        connection.set_inheritable(False)
-        try:
-            return connection, connection.getpeername()
-        except OSError as exc:
-            connection.close()
-            raise ConnectionAbortedError from exc
+        """The next connection and its peer. One that its client left meanwhile is passed over: others wait behind."""
+        while True:
+            _, descriptors, _, _ = socket.recv_fds(self, 1, 1)
+            if not descriptors:
+                raise ConnectionAbortedError("the supervisor is gone")
+            connection = socket.socket(-1, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptors[0])
+            connection.set_inheritable(False)
+            try:
+                return connection, connection.getpeername()
+            except OSError:
+                connection.close()
 
 
 class WorkerLink:
