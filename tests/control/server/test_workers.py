@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.control.server.views import History, HubInfo
-from holdfast.control.server.workers import SharedTotals, Worker, WorkerGroup
+from holdfast.control.server.workers import SharedTotals, SpokenApi, Worker, WorkerGroup
 from holdfast.hub import CallOutcome
+from tests.harness.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8", "HUB-5")]
 
@@ -111,3 +115,33 @@ async def test_the_oldest_worker_speaks_and_one_that_leaves_does_not_count() -> 
     assert (leaving.speaker, leaving.is_member) == (OTHER, False)
     assert WorkerGroup(ONE, lambda: ()).speaker is None, "alone, it answers for itself"
     assert repr(leaving) == "<WorkerGroup 1 of [2]>"
+
+
+async def test_a_request_that_is_sent_on_keeps_headers_and_cookies_that_are_repeated(tmp_path: Path) -> None:
+    got, sent = dict[bytes, bytes](), list[Message]()
+
+    async def speaker(scope: Scope, _: Receive, send: Send) -> None:
+        got.update(scope["headers"])
+        headers = [(b"set-cookie", b"a=1; Path=/"), (b"set-cookie", b"b=2; Path=/")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Message:
+        if asked:
+            return asked.pop()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asked: list[Message] = [{"type": "http.request", "body": b""}]
+    headers = [(b"host", b"x"), (b"cookie", b"a=1"), (b"cookie", b"b=2"), (b"x-seen", b"1"), (b"x-seen", b"2")]
+    scope: Scope = {"type": "http", "method": "GET", "raw_path": b"/api", "query_string": b"", "headers": headers}
+    path = tmp_path / "1.sock"
+    group = WorkerGroup(OTHER, lambda: (Worker(1, str(path)), OTHER))
+    async with serving(speaker, unix=path):
+        await SpokenApi(speaker, group, lambda _: False)({**scope, "client": ("127.0.0.1", 1)}, receive, send)
+    assert (got[b"cookie"], got[b"x-seen"]) == (b"a=1; b=2", b"1, 2")
+    cookies = [value for name, value in sent[0]["headers"] if name == b"set-cookie"]
+    assert cookies == [b"a=1; Path=/", b"b=2; Path=/"]

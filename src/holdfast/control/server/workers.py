@@ -38,7 +38,7 @@ from holdfast.control.server.operations import LARGEST_BODY, look_up
 from holdfast.control.server.views import History, HubInfo
 from holdfast.errors import HoldfastError
 from holdfast.hub import Hub
-from holdfast.wire import HttpOrigin, Pool
+from holdfast.wire import HttpOrigin, Pool, joined
 
 __all__ = [
     "SharedTotals",
@@ -237,7 +237,8 @@ async def _send_on(worker: Worker, scope: Scope, body: bytes, receive: Receive, 
 
 async def _relay(worker: Worker, scope: Scope, body: bytes, send: Send) -> None:
     target = (scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")).decode("latin-1")
-    sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    written = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+    sent = joined(written, {"cookie": "; "})
     pool = _pool(worker)
     try:
         with anyio.fail_after(ANSWER_SECONDS):
@@ -248,9 +249,10 @@ async def _relay(worker: Worker, scope: Scope, body: bytes, send: Send) -> None:
                 body or None,
             )
         headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
+            (name.encode("latin-1"), one.encode("latin-1"))
             for name, value in answer.headers.items()
             if name not in _PER_CONNECTION
+            for one in value.split("\n")  # cookies that are set, one in a line
         ]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         async for piece in answer.chunks():
