@@ -225,6 +225,16 @@ async def test_a_uri_is_of_the_server_that_lists_it_or_has_a_template_or_a_prefi
         assert View(hub, EndpointAddress("b")).shown_uri("b", "mem://same") == "mem://same"
 
 
+@pytest.mark.requirement("SEC-7")
+async def test_a_template_with_many_variables_and_a_long_uri_are_not_compared() -> None:
+    async with opened("a", "b") as hub:
+        few, many = "few://{a,b}/{c}/{d}/{e}/{f}/{g}/{h}", "many://{a,b}/{c}/{d}/{e}/{f}/{g}/{h}/{i}"
+        uris = ("few://1,2/3/4/5/6/7/8", "many://1,2/3/4/5/6/7/8/9", f"few://1,2/3/4/5/6/7/{'8' * 1024}")
+        publish(hub, "a", templates=(Item(few), Item(many)))
+        found = [View(hub).find(Kind.RESOURCE, uri) for uri in uris]
+        assert [isinstance(one, NameKey) for one in found] == [True, False, False]
+
+
 async def test_an_unlisted_uri_is_of_the_only_server_with_resources() -> None:
     async with opened("a", "b") as hub:
         publish(hub, "b", resources=())

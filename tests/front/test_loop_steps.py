@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -142,6 +143,21 @@ async def test_no_number_of_templates_and_links_holds_up_the_event_loop(template
         took = {}
         for what, body in {"links": call_message(b"{}"), "prompt": prompt, "read": read}.items():
             took[what] = await hub.longest(partial(anyio.to_thread.run_sync, hub.target.post, body))
+    assert too_long(took) == {}
+
+
+async def test_no_templates_with_many_variables_hold_up_the_event_loop(tmp_path: Path) -> None:
+    letters = string.ascii_letters + string.digits
+    made = [{"uriTemplate": f"x:{'x'.join(f'{{{one}}}' for one in letters[at:])}", "name": "t"} for at in range(50)]
+    read = b'{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"x:%s"}}'
+    async with _hub(tmp_path) as hub:
+        (tmp_path / "resources.templates.list").write_text(json.dumps({"resourceTemplates": made}))
+        await hub.served.hub.reconnect("heavy")
+        await came_true(lambda: len(hub.served.hub.catalog.templates) == len(made))
+        took = {}
+        for length in (1_000, 8_000):
+            body = read % (b"x" * length)
+            took[f"{length} characters"] = await hub.longest(partial(anyio.to_thread.run_sync, hub.target.post, body))
     assert too_long(took) == {}
 
 

@@ -11,6 +11,7 @@ two servers list belongs to the one that comes first in the configuration.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -66,6 +67,11 @@ MOST_LIKE = 50
 MOST_TEMPLATES = 1_000
 LONGEST_TEMPLATE = 256
 """How many templates of a server URIs are compared with at all, and their characters."""
+
+MOST_VARIABLES = 8
+"""How many variables such a template has: a comparison takes longer with each of them."""
+
+_VARIABLE = re.compile(r"[{,](?=[^{}]*})")
 
 REMEMBERED = 1_000
 """How many names of unlisted items stay with their server: a server that lists other names
@@ -432,7 +438,7 @@ class ResourceIndex:
         known: dict[str, int] = {}
         for at, entry in enumerate(catalog.templates):
             known[entry.server] = known.get(entry.server, 0) + 1
-            if known[entry.server] <= MOST_TEMPLATES and len(entry.name) <= LONGEST_TEMPLATE:
+            if known[entry.server] <= MOST_TEMPLATES and _is_compared(entry.name):
                 self._beginnings.setdefault(entry.name.partition("{")[0], []).append(at)
         self._lengths = frozenset(map(len, self._beginnings))
 
@@ -448,6 +454,11 @@ class ResourceIndex:
 
     def __repr__(self) -> str:
         return f"<ResourceIndex of {self.catalog!r}>"
+
+
+def _is_compared(template: str) -> bool:
+    """Whether URIs are compared with a template: that is short for every URI."""
+    return len(template) <= LONGEST_TEMPLATE and len(_VARIABLE.findall(template)) <= MOST_VARIABLES
 
 
 def _kept(catalog: CatalogNames, names: Mapping[NameKey, str]) -> dict[NameKey, str]:

@@ -415,8 +415,8 @@ def _names_server(patterns: Iterable[str], server: str) -> bool:
     return any(fnmatchcase(server, lead) for lead in leads)
 
 
-LONGEST_MATCHED: Final = 8 * 1024
-"""Characters of a URI that is compared with templates: a comparison of a longer one takes milliseconds."""
+LONGEST_MATCHED: Final = 1024
+"""Characters of a URI that is compared with templates: a comparison of a longer one takes a millisecond."""
 
 
 class ResourceUris:
@@ -460,16 +460,17 @@ class ResourceUris:
         listed = catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed
-        fitting = [entry for entry in self._index.templates_like(uri) if _fits(entry.name, uri)]
-        renamed = next((entry for entry in fitting if entry.name != entry.original), None)
+        like = [*self._index.templates_like(uri)]
+        renamed = next((entry for entry in like if entry.name != entry.original and _fits(entry.name, uri)), None)
         if renamed is not None:
             lead = renamed.name.removesuffix(renamed.original)
             return NameKey(Kind.RESOURCE, renamed.server, uri.removeprefix(lead))
         for server, lead in self._prefixes().items():  # before other templates: none takes what names another server
             if uri.startswith(lead):
                 return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
-        if fitting:
-            return NameKey(Kind.RESOURCE, fitting[0].server, uri)
+        fitting = next((entry for entry in like if entry.name == entry.original and _fits(entry.name, uri)), None)
+        if fitting is not None:
+            return NameKey(Kind.RESOURCE, fitting.server, uri)
         having = self._index.servers
         return NameKey(Kind.RESOURCE, next(iter(having)), uri) if len(having) == 1 else None
 
