@@ -45,9 +45,9 @@ class Hub:
 
 
 @asynccontextmanager
-async def _hub(folder: Path) -> AsyncIterator[Hub]:
+async def _hub(folder: Path, **more: Any) -> AsyncIterator[Hub]:
     server = {"command": sys.executable, "args": ["-m", "tests.peers.heavy_server", str(folder)]}
-    settings: dict[str, Any] = {"call": {"timeout": "3s"}, "breaker": {"threshold": 1000}}
+    settings: dict[str, Any] = {"call": {"timeout": "3s"}, "breaker": {"threshold": 1000}, **more}
     with measured_loop() as steps:
         async with front({"heavy": server}, **settings) as served:
             target = Target(served.base, folder)
@@ -159,6 +159,26 @@ async def test_no_templates_with_many_variables_hold_up_the_event_loop(tmp_path:
             body = read % (b"x" * length)
             took[f"{length} characters"] = await hub.longest(partial(anyio.to_thread.run_sync, hub.target.post, body))
     assert too_long(took) == {}
+
+
+async def test_no_number_of_suggested_values_holds_up_the_event_loop(tmp_path: Path) -> None:
+    access = {"default": "allow", "rules": [{"effect": "deny", "resources": ["x:hidden"]}]}
+    listed = {"resourceTemplates": [{"uriTemplate": "x:{a}", "name": "t"}]}
+    (tmp_path / "resources.templates.list").write_text(json.dumps(listed))
+    params = b'{"ref":{"type":"ref/resource","uri":"x:{a}"},"argument":{"name":"a","value":""}}'
+    body = b'{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":' + params + b"}"
+    took, answers = {}, []
+    async with _hub(tmp_path, access=access) as hub:
+
+        async def act() -> None:
+            answers.append(await anyio.to_thread.run_sync(hub.target.post, body))
+
+        for values in (b'"\\ud800","seen"', b",".join([b"0"] * 800_000)):
+            (tmp_path / "completion.complete").write_bytes(b'{"completion":{"values":[' + values + b"]}}")
+            took[f"{len(values)} bytes"] = await hub.longest(act)
+    assert too_long(took) == {}
+    assert b'"values":["seen"]' in answers[0]
+    assert b'"values":[]' in answers[-1]
 
 
 def _no_bound_on_lists(patch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ from holdfast.errors import CallFailed, HoldfastError
 from holdfast.hub import RESULTS_URI, Slot, read_result, suggested
 from holdfast.turns import Turns
 from holdfast.wire import (
+    SMALL_BYTES,
     TASK_METHODS,
     TASKS_EXTENSION,
     Bytes,
@@ -453,7 +454,7 @@ async def _linked(view: View, server: str, result: RawObject) -> RawObject:
 
 
 async def _suggested(view: View, call: Call, result: RawObject) -> RawObject:
-    """A completion without the resources that the rules hide; without their number too."""
+    """A completion without the resources that the rules hide; without their number too. One that is large has none."""
     if view.seen_by(call.identity) is view:
         return result
     names: tuple[str, ...] = ("ref", "argument", "context")
@@ -461,10 +462,12 @@ async def _suggested(view: View, call: Call, result: RawObject) -> RawObject:
     if "uri" not in asked["ref"]:
         return result
     given = result.get("completion")
-    values = fields(given).get("values") if given is not None and is_object(given) else None
+    if given is not None and (len(given) > SMALL_BYTES or not is_object(given)):
+        given = None
+    values = fields(given).get("values") if given is not None else None
     texts = map(text_of, items(values) if values is not None and is_array(values) else ())
     key = NameKey(Kind.TEMPLATE, call.server, asked["ref"]["uri"])
-    listed = await suggested(view.hub.registry, call.identity, key, asked, [one for one in texts if one is not None])
+    listed = await suggested(view.hub.registry, call.identity, key, asked, texts)
     return result.changed({"completion": dumps({"values": listed})})
 
 

@@ -208,8 +208,8 @@ class HubCalls:
             return result
         given = result.get("completion")
         values = given.get("values") if isinstance(given, Mapping) else None
-        texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
-        return {**result, "completion": {"values": await suggested(self.registry, LOCAL, key, params, texts)}}
+        said = values if isinstance(values, list) else []
+        return {**result, "completion": {"values": await suggested(self.registry, LOCAL, key, params, said)}}
 
     def _tool(self, name: str) -> _CalledTool:
         """Look a tool up; a listed one once for each version of the catalog."""

@@ -14,8 +14,9 @@ late event would start is refused by the slots, which are stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ from holdfast.wire import (
     Relay,
     SignAssertion,
     Warden,
+    is_text,
     keep_reaping,
     read_template,
     until_cancelled,
@@ -392,7 +394,7 @@ def access_item(registry: SlotRegistry, key: NameKey) -> AccessItem:
 
 
 async def suggested(
-    registry: SlotRegistry, principal: Principal, key: NameKey, asked: Mapping[str, Any], values: Sequence[str]
+    registry: SlotRegistry, principal: Principal, key: NameKey, asked: Mapping[str, Any], values: Iterable[object]
 ) -> list[str]:
     """The values for an argument of a template, without those that name a resource which the rules hide (SEC-14).
 
@@ -407,9 +409,11 @@ async def suggested(
     unknown = {name: f"{{{name}}}" for name in template.variable_names}
     listed: list[str] = []
     turns = Turns()
-    for value in values[:MOST_SUGGESTED]:
+    for value in islice(values, MOST_SUGGESTED):
+        if not isinstance(value, str):
+            continue
         filled = {**unknown, **(context.get("arguments") or {}), argument: value}
-        if sum(map(len, filled.values())) <= LONGEST_URI:
+        if sum(map(len, filled.values())) <= LONGEST_URI and all(map(is_text, filled.values())):
             uri = NameKey(Kind.RESOURCE, key.server, template.expand(filled))
             listed += [value] if grants.may_list(access_item(registry, uri)) else []
         await turns.offer()
