@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.endpoint.message import params_for_server, result_for_client
-from holdfast.wire import RawObject
+from holdfast.wire import LOADED_BYTES, RawObject
 
 STAMP = b'{"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}%s}'
 
@@ -36,6 +36,13 @@ def test_a_structured_result_that_is_no_object_reaches_a_legacy_client_as_text(
     said = RawObject.read(b'{"content": ' + content + b', "structuredContent": ' + structured + b"}")
     shown = json.loads(result_for_client("tools/call", said, modern=False, stamp=b"{}").written())
     assert shown == {"content": left}
+
+
+@pytest.mark.requirement("HUB-7", "SEC-7")
+def test_a_large_structured_result_that_is_no_object_is_left_out_for_a_legacy_client_and_that_is_said() -> None:
+    said = RawObject.read(b'{"content": [], "structuredContent": "%b"}' % (b"x" * LOADED_BYTES))
+    (block,) = json.loads(result_for_client("tools/call", said, modern=False, stamp=b"{}").written())["content"]
+    assert block["text"] == "(Holdfast left out a structured result of 524,290 bytes: it is no object)"
 
 
 @pytest.mark.requirement("LIFE-28", "SEC-21")

@@ -47,6 +47,7 @@ from holdfast.config import each_key_once
 from holdfast.core import is_own_key
 from holdfast.turns import Turns
 from holdfast.wire import (
+    LOADED_BYTES,
     RELATED_TASK,
     SMALL_BYTES,
     BadJson,
@@ -378,11 +379,18 @@ def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: by
     structured = result.get("structuredContent")
     if structured is not None and not is_object(structured):
         changes["structuredContent"] = None  # the legacy era allows only objects; the text content says the same
-        content = bytes(result.get("content") or b"[]")
-        if not content.strip(b"[] \t\r\n") and bytes(structured) != b"null":
-            block = dumps({"type": "text", "text": bytes(structured).decode()})
-            changes["content"] = join_items([block])  # where there is none
+        content = result.get("content") or b"[]"
+        is_empty = len(content) <= SMALL_BYTES and not bytes(content).strip(b"[] \t\r\n")
+        if is_empty and (text := _as_text(structured)) != "null":
+            changes["content"] = join_items([dumps({"type": "text", "text": text})])  # where there is none
     return result.changed(changes) if changes else result
+
+
+def _as_text(value: Bytes) -> str:
+    """A value of a result as text. Each character of it is written again, so a large one is left out."""
+    if len(value) > LOADED_BYTES:
+        return f"(Holdfast left out a structured result of {len(value):,} bytes: it is no object)"
+    return bytes(value).decode()
 
 
 @lru_cache(maxsize=4)

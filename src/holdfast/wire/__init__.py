@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         keep_reaping as keep_reaping,
     )
     from holdfast.wire.raw_json import (
+        LOADED_BYTES as LOADED_BYTES,
         SMALL_BYTES as SMALL_BYTES,
         BadJson as BadJson,
         Bytes as Bytes,
