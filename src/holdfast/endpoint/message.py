@@ -452,7 +452,13 @@ async def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
         raw = result.get(key)
         if raw is None or not is_array(raw) or (key != "contents" and not may_begin(raw, b"resource")):
             continue
-        new = await (_messages(raw, shown, turns) if change is None else _changed(raw, partial(change, shown), turns))
+        await turns.offer()
+        blocks = _blocks(raw)
+        await turns.offer()
+        if change is None:
+            new = await _messages(blocks, shown, turns)
+        else:
+            new = await _changed(blocks, partial(change, shown), turns)
         if new is not None:
             changes[key] = new
     return result.changed(changes) if changes else result
@@ -470,29 +476,31 @@ def _blocks(raw: Bytes) -> list[Bytes]:
     return blocks if len(blocks) <= MOST_BLOCKS else []
 
 
-async def _changed(raw: Bytes, change: Callable[[Bytes], bytes | None], turns: Turns) -> bytes | None:
+async def _changed(blocks: list[Bytes], change: Callable[[Bytes], bytes | None], turns: Turns) -> bytes | None:
     """A list with its blocks changed; None if none changes."""
-    blocks, changed = _blocks(raw), list[bytes | None]()
+    changed = list[bytes | None]()
     for one in blocks:
-        changed.append(change(one))
         await turns.offer()
+        changed.append(change(one))
     return _joined(blocks, changed)
 
 
-async def _messages(raw: Bytes, shown: Callable[[str], str], turns: Turns) -> bytes | None:
+async def _messages(messages: list[Bytes], shown: Callable[[str], str], turns: Turns) -> bytes | None:
     """The messages of a prompt with their blocks changed; None if none changes."""
-    messages, changed = _blocks(raw), list[bytes | None]()
+    changed = list[bytes | None]()
     left = MOST_BLOCKS
     for one in messages:
+        await turns.offer()
         message = RawObject.read(one) if is_object(one) else RawObject({})
         content, new = message.get("content"), None
         if content is not None and is_array(content):
-            left -= len(_blocks(content))
-            new = await _changed(content, partial(_block, shown), turns) if left >= 0 else None
+            blocks = _blocks(content)
+            await turns.offer()
+            left -= len(blocks)
+            new = await _changed(blocks, partial(_block, shown), turns) if left >= 0 else None
         elif content is not None:
             new = _block(shown, content)
         changed.append(message.changed({"content": new}).written() if new is not None else None)
-        await turns.offer()
     return _joined(messages, changed)
 
 
