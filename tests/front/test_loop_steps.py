@@ -181,6 +181,47 @@ async def test_no_number_of_suggested_values_holds_up_the_event_loop(tmp_path: P
     assert b'"values":[]' in answers[-1]
 
 
+_PROMPT = b'{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"heavy__ask"}}'
+_READ = b'{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"from-heavy+file:///a"}}'
+_MANY = b",{}" * 500_000
+_MEMBERS = b"{" + b",".join(b'"%d":0' % number for number in range(90_000)) + b"}"
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (call_message(b"{}"), b'{"content":[],"structuredContent":%b}' % SHAPES["other letters"](SIZE)),
+        (call_message(b"{}"), b'{"content":[%b],"structuredContent":1}' % (b" " * SIZE)),
+        (_PROMPT, b'{"messages":[{"role":"user","content":["resource"%b]}]}' % _MANY),
+        (call_message(b"{}"), b'{"content":[{"_meta":{}}%b]}' % _MANY),
+        (call_message(b"{}"), b'{"content":[%b]}' % b",".join([b'{"_meta":%b}' % _MEMBERS] * 8)),
+        (_PROMPT, b'{"messages":[%b]}' % b",".join([b'{"content":[{"_meta":{}}%b]}' % (b",{}" * 190)] * 4_000)),
+        (
+            call_message(b"{}"),
+            b'{"inputRequests":{"_meta":{},%b}}' % b",".join(b'"%d":{}' % at for at in range(99_000)),
+        ),
+        (_READ, b'{"contents":[{}%b]}' % _MANY),
+    ],
+    ids=[
+        "values for text",
+        "spaces for content",
+        "blocks of a prompt",
+        "blocks that may have own keys",
+        "members that may be own keys",
+        "blocks of many messages",
+        "questions",
+        "contents",
+    ],
+)
+async def test_no_parts_of_a_result_hold_up_the_event_loop(body: bytes, answer: bytes, tmp_path: Path) -> None:
+    method = json.loads(body)["method"]
+    async with _hub(tmp_path) as hub:
+        (tmp_path / method.replace("/", ".")).write_bytes(answer)
+        took = {method: await hub.longest(partial(anyio.to_thread.run_sync, hub.target.post, body))}
+        seen = hub.steps.what
+    assert too_long(took) == {}, seen
+
+
 def _no_bound_on_lists(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("holdfast.turns.STEP_SECONDS", 1e9)
 

@@ -10,7 +10,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from holdfast.wire.raw_json import SMALL_BYTES, BadJson, LoadedObject, RawObject, dump_object
-from holdfast.wire.results import CHECKED_BYTES, check_result, clean_data, clean_result, load_params
+from holdfast.wire.results import CHECKED_BYTES, MOST_PARTS, check_result, clean_data, clean_result, load_params
 
 OWN = {"holdfast/held": True}
 BLOCK = {"type": "text", "text": "x"}
@@ -45,6 +45,23 @@ def test_the_hubs_keys_are_taken_out_wherever_the_protocol_has_a_meta(wrap: Any)
     for said in ({"_meta": {"own": 1}}, {}, {"_meta": "odd"}):
         untouched = read(wrap(said))
         assert clean_result(untouched) is untouched
+
+
+@pytest.mark.requirement("SEC-7", "SEC-21")
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda many: {"content": [{"_meta": {}}, *[{}] * many]},
+        lambda many: {"messages": [{"content": [{"_meta": {}}, *[{}] * (many // 2)]}] * 2},
+        lambda many: {"inputRequests": {"_meta": {}, **{str(number): {} for number in range(many)}}},
+        lambda many: {"content": [{"_meta": {str(number): 0 for number in range(many)}}]},
+    ],
+)
+def test_a_result_with_more_parts_than_are_looked_at_is_refused(wrap: Any) -> None:
+    few, many = wrap(MOST_PARTS - 10), wrap(MOST_PARTS + 10)
+    assert cleaned(few) == few
+    with pytest.raises(BadJson, match="more than 5000 parts"):
+        cleaned(many)
 
 
 @pytest.mark.requirement("SEC-21")

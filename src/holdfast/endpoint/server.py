@@ -78,7 +78,6 @@ from holdfast.wire import (
     is_array,
     is_object,
     items,
-    join_items,
     loads,
     text_of,
 )
@@ -241,7 +240,10 @@ class McpServer:
             result = await _linked(self.view, server, result)
         if call.method == "resources/read":
             own, asked = text_of(call.sent["uri"]) or "", text_of(call.params["uri"]) or ""
-            return result if own == asked else _with_uri(result, self.view.shown_uri(server, own), asked)
+            if own == asked:
+                return result
+            shown = self.view.shown_uri(server, own)
+            return await relinked(result, lambda uri: asked if uri == shown else uri)
         if call.task is None or text_of(call.sent.get("taskId")) == call.task:
             return result
         inner = result.get("result")
@@ -501,16 +503,3 @@ def _takes_task(client: Client, slot: Slot) -> bool:
         return False
     other = lease.other.connection if lease.other is not None else None
     return (other or lease.connection).runs_tasks
-
-
-def _with_uri(result: RawObject, own: str, shown: str) -> RawObject:
-    """A resource's contents under the URI that the client asked for."""
-    contents = result.get("contents")
-    if contents is None or not is_array(contents):
-        return result
-    new = []
-    for one in items(contents):
-        members: Fields = fields(one) if is_object(one) else {}
-        same = text_of(members.get("uri")) == own if members else False
-        new.append(RawObject(members).changed({"uri": dumps(shown)}).written() if same else one)
-    return result.changed({"contents": join_items(new)})

@@ -62,12 +62,30 @@ _META: Final = b"_meta"
 _DEEPEST: Final = 4
 """A message of a prompt has a block, which has a resource."""
 
+MOST_PARTS: Final = 5_000
+"""In how many objects and members of a result the hub's keys are looked for: each takes a few microseconds."""
+
+
+class _PartCount:
+    """Counts what is looked at in one result."""
+
+    def __init__(self) -> None:
+        self._left = MOST_PARTS
+
+    def take(self, number: int) -> None:
+        self._left -= number
+        if self._left < 0:
+            raise BadJson(f"it has a `_meta`, and more than {MOST_PARTS} parts that may have one")
+
+    def __repr__(self) -> str:
+        return f"<_PartCount {self._left} left>"
+
 
 def clean_result(result: RawObject) -> RawObject:
-    """A result without the hub's keys; the same object if it has none."""
+    """A result without the hub's keys; the same object if it has none. Raises ``BadJson`` for too many parts."""
     if result.source is not None and not may_begin(result.source, _META):
         return result  # almost every one
-    return _cleaned(result, _DEEPEST) or result
+    return _cleaned(result, _DEEPEST, _PartCount()) or result
 
 
 def load_params(data: Bytes) -> dict[str, Any] | None:
@@ -75,7 +93,7 @@ def load_params(data: Bytes) -> dict[str, Any] | None:
     found = load_object(data)
     if not isinstance(found, LoadedObject):
         return dict(without_own_keys(found)) if found is not None else None
-    cleaned = _cleaned(RawObject.read(data), 0)
+    cleaned = _cleaned(RawObject.read(data), 0, _PartCount())
     return load_object(cleaned.written()) if cleaned is not None else found
 
 
@@ -84,52 +102,55 @@ def clean_data(data: object) -> object:
     return without_own_keys(data) if isinstance(data, dict) else data
 
 
-def _cleaned(one: RawObject, deeper: int) -> RawObject | None:
+def _cleaned(one: RawObject, deeper: int, parts: _PartCount) -> RawObject | None:
     """The object without the hub's keys; None if it has none."""
     changes: dict[str, Bytes | None] = {}
     meta = one.get("_meta")
     if meta is not None and is_object(meta):
-        changes |= _changes_of(meta)
+        changes |= _changes_of(meta, parts)
     for key in _CONTAINERS if deeper else ():
         raw = one.get(key)
-        if raw is not None and may_begin(raw, _META) and (new := _container(raw, deeper - 1)) is not None:
+        if raw is not None and may_begin(raw, _META) and (new := _container(raw, deeper - 1, parts)) is not None:
             changes[key] = new
     return one.changed(changes) if changes else None
 
 
-def _changes_of(meta: Bytes) -> dict[str, Bytes | None]:
+def _changes_of(meta: Bytes, parts: _PartCount) -> dict[str, Bytes | None]:
     try:
         members = fields(meta)
     except BadJson:  # too large to be read: then it cannot be known what it says
         return {"_meta": None}
+    parts.take(len(members))
     if not any(map(is_own_key, members)):
         return {}
     kept = {key: value for key, value in members.items() if not is_own_key(key)}
     return {"_meta": join_fields(kept) if kept else None}
 
 
-def _container(raw: Bytes, deeper: int) -> bytes | None:
-    """An object or a list of objects; None if nothing changes. Raises ``BadJson`` for more parts than are read."""
+def _container(raw: Bytes, deeper: int, parts: _PartCount) -> bytes | None:
+    """An object or a list of objects; None if nothing changes."""
     if is_object(raw):
-        return _written(_cleaned_members(raw, deeper) if deeper else None)
+        return _written(_cleaned_members(raw, deeper, parts) if deeper else None)
     if not is_array(raw):
         return None
-    parts = items(raw)
-    new = [_written(_cleaned(RawObject.read(one), deeper)) if is_object(one) else None for one in parts]
+    listed = items(raw)
+    parts.take(len(listed))
+    new = [_written(_cleaned(RawObject.read(one), deeper, parts)) if is_object(one) else None for one in listed]
     if not any(one is not None for one in new):
         return None
-    return join_items([cleaned or old for cleaned, old in zip(new, parts, strict=True)])
+    return join_items([cleaned or old for cleaned, old in zip(new, listed, strict=True)])
 
 
-def _cleaned_members(raw: Bytes, deeper: int) -> RawObject | None:
+def _cleaned_members(raw: Bytes, deeper: int, parts: _PartCount) -> RawObject | None:
     """One object; its members may be the objects themselves, as in the questions of an ``input_required`` result."""
     one = RawObject.read(raw)
-    own = _cleaned(one, deeper)
+    parts.take(len(one.members))
+    own = _cleaned(one, deeper, parts)
     asked: dict[str, Bytes | None] = {
         key: new
         for key, value in one.members.items()
         if key not in ("_meta", *_CONTAINERS) and is_object(value) and "method" in fields(value)
-        if (new := _written(_cleaned(RawObject.read(value), deeper))) is not None
+        if (new := _written(_cleaned(RawObject.read(value), deeper, parts))) is not None
     }
     return (own or one).changed(asked) if asked else own
 
