@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import httpx2
@@ -75,6 +76,7 @@ class Doors:
     servers: dict[str, RecordingServer]
     sessions: dict[str, str] = field(default_factory=dict)
     """A legacy session of each principal: it begins with a token without groups and scopes."""
+    ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     async def rule(self, access: AccessSettings) -> None:
         """Let these rules be in force."""
@@ -117,7 +119,7 @@ class Doors:
             begun = await self.http.post(f"{self.base}/mcp", json=initialize(), headers=headers)
             session = self.sessions[caller.name] = begun.headers["mcp-session-id"]
         headers |= {"authorization": f"Bearer {token_of(caller)}", "mcp-session-id": session}
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        body = {"jsonrpc": "2.0", "id": next(self.ids), "method": method, "params": params}
         return _message(await self.http.post(f"{self.base}/mcp", content=json.dumps(body), headers=headers))
 
 

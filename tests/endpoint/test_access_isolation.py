@@ -235,11 +235,42 @@ async def test_the_subscriptions_of_a_client_are_few_and_short(monkeypatch: pyte
         listening = {"resourceSubscriptions": ["note://one", "note://of/a", "note://of/b"]}
         over = await doors.ask(WIDE, "/mcp", "subscriptions/listen", notifications=listening)
         assert "2 subscriptions at most" in over["error"]["message"]
+        unknown = {"resourceSubscriptions": ["holdfast://a", "holdfast://b", "holdfast://c"]}
+        over = await doors.ask(WIDE, "/mcp", "subscriptions/listen", notifications=unknown)
+        assert "2 subscriptions at most" in over["error"]["message"]
         await doors.ask_in_session(WIDE, "resources/unsubscribe", uri="note://one")
         long = await doors.ask_in_session(WIDE, "resources/subscribe", uri=f"note://of/{'a' * 3_000}")
         assert "characters at most" in long["error"]["message"]
         assert "result" in await doors.ask_in_session(WIDE, "resources/subscribe", uri="note://of/b")
         assert sorted(map(str, origin.subscribed)) == ["note://of/a", "note://of/b"]
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_subscriptions_at_the_same_time_are_counted_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.endpoint.broker.MOST_SUBSCRIBED", 1)
+    uris, both = ["note://of/a", "note://of/b"], anyio.Event()
+    arrived: list[str] = []
+
+    async def check_home(_servers: ClientServers, _client: Any, server: str) -> None:
+        arrived.append(server)
+        if len(arrived) == len(uris):
+            both.set()
+        await both.wait()
+
+    answers: list[dict[str, Any]] = []
+    async with with_origin() as (doors, origin):
+        await doors.ask_in_session(WIDE, "ping")
+        monkeypatch.setattr(ClientServers, "check_home", check_home)
+
+        async def subscribe(uri: str) -> None:
+            answers.append(await doors.ask_in_session(WIDE, "resources/subscribe", uri=uri))
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for uri in uris:
+                    tasks.start_soon(subscribe, uri)
+        assert len(origin.subscribed) == 1
+    assert sorted("error" in answer for answer in answers) == [False, True]
 
 
 async def test_a_stream_of_notices_is_judged_by_the_token_that_opened_it() -> None:

@@ -47,7 +47,15 @@ from holdfast.hub import Hub, OwnedSlots, Slot
 from holdfast.keys import KeyRing
 from holdfast.wire import Connection, RawObject, Relay, forget_client
 
-__all__ = ["LONGEST_WAIT", "PATIENCE", "Broker", "ClientServers", "era_of", "first_list_seconds"]
+__all__ = [
+    "LONGEST_WAIT",
+    "PATIENCE",
+    "Broker",
+    "ClientServers",
+    "check_subscriptions",
+    "era_of",
+    "first_list_seconds",
+]
 
 
 class Broker:
@@ -326,14 +334,12 @@ class ClientServers:
 
     async def subscribe(self, client: Client, server: str, uri: str) -> None:
         """Notify a client when a resource changes; raise if the server refuses."""
-        if (server, uri) in client.subscribed:
-            return
         if len(uri) > LONGEST_SUBSCRIBED:
             raise MCPError(INVALID_PARAMS, f"the URI of a subscription has {LONGEST_SUBSCRIBED} characters at most")
-        if len(client.subscribed) >= MOST_SUBSCRIBED:
-            words = f"a client has {MOST_SUBSCRIBED} subscriptions at most; end one of them first"
-            raise MCPError(INVALID_PARAMS, words)
-        await self.check_home(client, server)
+        await self.check_home(client, server)  # first: another request of the client may subscribe meanwhile
+        if (server, uri) in client.subscribed:
+            return
+        check_subscriptions(len(client.subscribed) + 1)
         slot = self.slot(client, server)
         self._attribution.served_by(server).principals.add(client.principal)
         first = slot.desired_state.watch(uri)
@@ -448,6 +454,13 @@ MOST_SUBSCRIBED: Final = 500
 LONGEST_SUBSCRIBED: Final = 2_048
 """How many resources a client may subscribe to, and the characters of each URI. They stay in memory, in the store of
 sessions and in the desired state of the server for as long as the session lasts (SEC-11)."""
+
+
+def check_subscriptions(number: int) -> None:
+    """Refuse more subscriptions than a client may have."""
+    if number > MOST_SUBSCRIBED:
+        words = f"a client has {MOST_SUBSCRIBED} subscriptions at most; end one of them first"
+        raise MCPError(INVALID_PARAMS, words)
 
 
 class Patience(NamedTuple):

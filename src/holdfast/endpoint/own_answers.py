@@ -53,7 +53,7 @@ from holdfast.core import (
     unmarked,
 )
 from holdfast.endpoint.attribution import Listeners
-from holdfast.endpoint.broker import Broker
+from holdfast.endpoint.broker import Broker, check_subscriptions
 from holdfast.endpoint.clients import Call, Client, Handler, LivesElsewhere, RequestHomes
 from holdfast.endpoint.find_tools import DESCRIBE, FIND, FindTools, find_definitions, listed_for_find, own_arguments
 from holdfast.endpoint.instructions import (
@@ -189,7 +189,10 @@ class OwnMethods:
         if call.sent_before:
             # Its stream ended with the hub before: the result says so, and the client listens again.
             return RawObject.of({"_meta": {SUBSCRIPTION_ID_META_KEY: call.message.key}})
-        for uri in params.notifications.resource_subscriptions or ():
+        uris, turns = params.notifications.resource_subscriptions or (), Turns()
+        check_subscriptions(len(uris))
+        for uri in uris:
+            await turns.offer()
             found = call.view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):
                 await self._broker.servers.subscribe(call.client, found.server, found.original)
