@@ -222,6 +222,7 @@ async def test_a_uri_is_of_the_server_that_lists_it_or_has_a_template_or_a_prefi
         assert view.shown_uri("a", "file:///y") == "file:///y"
         assert view.shown_uri("b", "mem://late") == "from-b+mem://late"
         assert view.shown_uri("", "holdfast://status") == "holdfast://status"
+        assert view.shown_uri("removed", "mem://late") == "mem://late"
         assert View(hub, EndpointAddress("b")).shown_uri("b", "mem://same") == "mem://same"
 
 

@@ -444,14 +444,17 @@ class ResourceUris:
         return Unknown(uri, ()) if own else found
 
     def shown(self, server: str, uri: str) -> str:
-        """The URI of a server's resource at this endpoint. The hub's own resource is of no server."""
+        """The URI of a server's resource at this endpoint. The hub's own resource is of no server.
+
+        A server may be removed while the URIs of its result are read: then each stays as it is.
+        """
         if self._server is not None or not server:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
         known = self._view.user.catalog.names.get(key)
         if known is not None:
             return known
-        return uri if self._owner_of(uri) == key else self._prefixes()[server] + uri
+        return uri if self._owner_of(uri) == key else self._prefixes().get(server, "") + uri
 
     def _owner_of(self, uri: str) -> NameKey | None:
         if is_own_uri(uri):
