@@ -22,6 +22,8 @@ from holdfast.core.names import (
     cutting_clients,
     is_own_name,
     is_own_uri,
+    named_server,
+    uri_leads,
 )
 
 WORDS = st.text("abcXYZ019_-./ é日", max_size=70)
@@ -179,3 +181,11 @@ def test_the_clients_that_would_cut_a_name_are_told() -> None:
     assert one.client not in cutting_clients("s", "x" * room)
     assert one.client in cutting_clients("s", "x" * (room + 1))
     assert len(cutting_clients("s", "x" * 500)) == len(CLIENT_NAMINGS)
+
+
+def test_a_uri_names_another_server_also_where_two_servers_have_the_same_lead() -> None:
+    leads = uri_leads(["a b", "a-b", "c"])
+    assert named_server("from-a-b+x:y", leads, but="a b") == "a-b"
+    assert named_server("from-a-b.1+x:y", leads, but="a-b") == "a b"
+    assert named_server("from-c+x:y", leads, but="c") == ""
+    assert named_server("x:y", leads, but="c") == ""

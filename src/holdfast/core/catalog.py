@@ -36,6 +36,7 @@ from holdfast.core.names import (
     named_server,
     nearest,
     shortened_tails,
+    uri_leads,
     without_own_keys,
 )
 
@@ -629,7 +630,7 @@ class _Namer:
         wanted = base_name(key.kind, key.server, key.original, None)
         holder = self.owners.get((key.kind, wanted))
         given = wanted
-        if other := named_server(wanted, self.servers, but=key.server):
+        if other := named_server(wanted, self._uri_leads, but=key.server):
             given = self._free(key, wanted)
             self._new.append(Collision(key, wanted, given, NameKey(key.kind, other, wanted)))
         elif holder is not None and holder.server != key.server:
@@ -641,6 +642,10 @@ class _Namer:
                 self._rename(holder, wanted, key)
         self._give(key, given)
         return given
+
+    @cached_property
+    def _uri_leads(self) -> Mapping[str, tuple[str, str]]:
+        return uri_leads(self.servers)
 
     @cached_property
     def _known(self) -> Mapping[str, list[NameKey]]:

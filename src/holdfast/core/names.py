@@ -54,6 +54,7 @@ __all__ = [
     "nearest",
     "shortened_tails",
     "uri_lead",
+    "uri_leads",
     "without_own_keys",
 ]
 
@@ -229,13 +230,17 @@ def uri_lead(server: str, turn: int = 0) -> str:
     return f"from-{_NOT_SCHEME.sub('-', server)}{f'.{turn}' if turn else ''}+"
 
 
-def named_server(uri: str, servers: Iterable[str], *, but: str) -> str:
-    """The server whose prefix a URI begins with; empty if it is that of none, or of ``but``."""
+def uri_leads(servers: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """What the URIs of each server begin with where they name it, without and with a number."""
+    bare = {one: uri_lead(one).removesuffix("+") for one in servers}
+    return {one: (f"{lead}+", f"{lead}.") for one, lead in bare.items()}
+
+
+def named_server(uri: str, leads: Mapping[str, tuple[str, str]], *, but: str) -> str:
+    """The server whose prefix a URI begins with, by ``uri_leads``; empty if it is that of none, or of ``but`` alone."""
     if not uri.startswith("from-"):
         return ""
-    leads = {uri_lead(one).removesuffix("+"): one for one in servers}
-    leads.pop(uri_lead(but).removesuffix("+"), None)
-    return next((one for lead, one in leads.items() if uri.startswith((f"{lead}+", f"{lead}."))), "")
+    return next((one for one, lead in leads.items() if one != but and uri.startswith(lead)), "")
 
 
 LONGEST_COMPARED = 128
