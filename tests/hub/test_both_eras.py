@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,6 +173,23 @@ async def test_the_second_connection_is_opened_again_after_it_was_lost() -> None
         assert await call(hub, "echo", Client("legacy"), {"text": "two"}) == "two"
         assert peer.methods.count("initialize") == 2
         assert hub.server_health("dual").generation == 1
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_a_call_is_judged_again_if_it_waited_for_a_connection_of_its_era() -> None:
+    judged: list[str] = []
+    async with McpPeer(era="both") as peer, running({"dual": peer}) as hub:
+        await reaches(hub, "dual")
+        eras: tuple[Literal["modern", "legacy"], ...] = ("modern", "legacy", "legacy")
+        for era in eras:
+            with anyio.fail_after(30):
+                await hub.registry.slots["dual"].call(
+                    "tools/call",
+                    {"name": b'"echo"', "arguments": b'{"text":"x"}'},
+                    caller=Client(era),
+                    check=partial(judged.append, era),
+                )
+    assert judged == ["legacy"], "only the first legacy call waits: the others find their connections open"
 
 
 @pytest.mark.parametrize(("era", "spoken"), [("legacy", "legacy"), ("modern", "modern"), ("auto", "modern")])
