@@ -93,6 +93,15 @@ def test_each_requirement_has_a_verdict_and_the_worst_gives_the_exit_code(
     assert {asked for asked, _ in hub.asked} <= {"GET /api/servers", "GET /api/catalog", "GET /api/events"}
 
 
+@pytest.mark.requirement("MSG-9")
+def test_the_next_try_of_a_failed_server_has_a_line_of_its_own(hub: HubPeer, inside: Inside) -> None:
+    ran = inside("check", "--require", "broken", "--wait", "0s", environment=hub.environment)
+    verdict, later, *_ = ran.out.splitlines()
+    assert "failed" in verdict
+    assert "try" not in verdict
+    assert later == "  next try in 1 min"
+
+
 def test_a_server_that_is_starting_is_waited_for(hub: HubPeer, inside: Inside) -> None:
     def come_up() -> None:
         hub.watched()

@@ -96,14 +96,16 @@ def test_a_login_is_offered_only_where_it_helps() -> None:
     assert "starting up" not in words.summary
 
 
-@pytest.mark.requirement("HUB-5", "MSG-2")
+@pytest.mark.requirement("HUB-5", "MSG-2", "MSG-9")
 def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
+    """The permanent sentence stands alone: when the hub looks again is ``retry_in``, which views show in its place."""
     failed = health(
         State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0, evidence="permanent"
     )
     words = text_for(failed, Facts(hint="install it"))
-    assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
-    assert words.summary.endswith("The hub tries it again by itself.")
+    assert words.summary == (
+        "MCP server 'x' is unavailable: the command `y` was not found. Tools from this server will not work."
+    )
     assert (words.action, words.command) == ("Install it.", "holdfast doctor x")
 
 
@@ -131,7 +133,7 @@ def test_a_command_can_be_pasted_for_any_server_name() -> None:
     assert words.command == "holdfast enable 'two words; rm -rf /'"
 
 
-@pytest.mark.requirement("MSG-2", "MSG-1", "MSG-4")
+@pytest.mark.requirement("MSG-2", "MSG-1", "MSG-4", "MSG-9")
 @given(
     state=some.sampled_from(State),
     breaker=some.sampled_from(BreakerState),
@@ -158,6 +160,7 @@ def test_every_state_has_words_that_are_true_of_it(
     starting = one.status == "transient" and trying and not one.lost
     assert ("starting up" in words.summary) == starting
     assert ("will not work" in words.summary) == (one.status == "permanent")
+    assert words.summary.endswith("will not work.") == (one.status == "permanent")
     assert not words.command or words.command.startswith("holdfast ")
     if one.status == "transient":
         assert words.command == "holdfast reconnect x"

@@ -359,7 +359,7 @@ def _show(rows: Sequence[Row], hub: str) -> None:
 
 
 def print_row(row: Row, width: int = 0) -> None:
-    """Print one verdict: a line, and for one that is not ready the reason, the next try and what to do."""
+    """Print one verdict with its reason; for one that is not ready also the next try and what to do."""
     word, colour = _WORDS[row.verdict]
     line = Text.assemble((f"{plain(row.require):<{width}}", "bold"), "  ", (word, colour))
     if row.verdict == "ready":
@@ -367,8 +367,9 @@ def print_row(row: Row, width: int = 0) -> None:
             line.append(f"  {counted(row.tools, 'tool')}", style="dim")
         print_line(line)
         return
-    when = next_try(row.retry_in)
-    line.append(f"  {plain(row.reason).rstrip('.')}" + (f"; next try {when}" if when else ""))
+    line.append(f"  {plain(row.reason).rstrip('.')}")
     print_line(line)
+    if when := next_try(row.retry_in):  # never in one sentence with the reason: that of a failed server is permanent
+        print_line(f"  next try {when}")
     if row.hint:
         print_line(("  hint: ", "cyan"), plain(row.hint))

@@ -1,7 +1,9 @@
 """What to tell a person about a server: one function from health and evidence to words, remedy and command.
 
 Status, page, calls, logs and doctor ask here and in ``messages``, so that they never contradict each other.
-No text holds a countdown, because views show ``retry_in`` beside it. Pure: the time is an argument.
+No text holds a countdown, because views show ``retry_in`` beside it. For a parked server whose evidence is permanent
+that is the only place of it: the permanent sentence stands alone (MSG-9), though the hub does look again (LIFE-19,
+LIFE-22). Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -129,8 +131,6 @@ def _denied(summary: str, health: Health, facts: Facts) -> ServerText:
 
 
 def _permanent(summary: str, health: Health, facts: Facts) -> ServerText:
-    if health.retry_in:
-        summary += " The hub tries it again by itself."
     hint = facts.hint or "find out what is wrong with it"
     return ServerText(summary, sentence(hint), _run("doctor", health))
 
