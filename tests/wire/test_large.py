@@ -9,6 +9,7 @@ import pytest
 from holdfast.wire.raw_json import (
     LOADED_BYTES,
     MOST_ITEMS,
+    MOST_LISTS,
     MOST_MEMBERS,
     MOST_ODD_PARTS,
     SMALL_BYTES,
@@ -140,6 +141,16 @@ def test_a_list_has_as_many_items_as_the_bound_and_no_more() -> None:
     assert len(items(b"[" + b"1," * MOST_ITEMS + b"1]")) == MOST_ITEMS + 1
     with pytest.raises(BadJson, match="too many parts"):
         items(b"[" + b"1," * (MOST_ITEMS + 1) + b"1]")
+
+
+async def test_a_message_of_lists_in_lists_is_read_up_to_a_bound() -> None:
+    deep = 500
+    nested = b",".join([b"[" * deep + b"]" * deep] * (MOST_LISTS // deep - 1))
+    for method in (b'"result":{"content":', b'"params":{"x":'):
+        members, _ = await split_answer(b'{"id":7,%b[%b]}}' % (method, nested))
+        assert _id_in(members) == 7
+        with pytest.raises(BadJson, match="too many parts"):
+            await split_answer(b'{"id":7,%b[%b,%b]}}' % (method, nested, b"[" * deep + b"]" * deep))
 
 
 def test_half_of_a_surrogate_pair_is_read_up_to_a_bound() -> None:
