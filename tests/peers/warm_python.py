@@ -98,7 +98,7 @@ def warm_python() -> Iterator[None]:
         finally:
             subprocess.Popen._execute_child = original  # type: ignore[attr-defined]
             ours.close()
-            process.wait(30)
+            process.kill()  # a short run ends before its imports are done: to wait for them takes longer than the tests
 
 
 def _warm(original: Any, ours: socket.socket) -> Any:
