@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from holdfast.front import session_store
 from holdfast.front.session_id import SessionIds, SessionKeys, SessionTicket
 from holdfast.front.session_store import (
     KEPT_SECONDS,
@@ -22,6 +24,7 @@ from holdfast.front.session_store import (
     SqliteSessions,
 )
 from holdfast.keys import KeyRing
+from tests.harness.waiting import came_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
 
@@ -31,6 +34,10 @@ FAR = 4e9
 
 def _record(**changes: object) -> SessionRecord:
     return SessionRecord(**({"until": FAR, "seen": 10.0} | changes))  # type: ignore[arg-type]  # the test's own
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [one.name for one in folder.iterdir()]
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -72,7 +79,7 @@ async def test_two_hubs_on_one_file_lose_nothing_and_see_each_others_ends_at_onc
         heard.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(other.run, ended)
+        tasks.start_soon(other.run, ended, lambda *_: None)
         await one.save(ONE, _record(ended=True))
         assert (await other.load(ONE)) == _record(ended=True)
         with anyio.fail_after(10):
@@ -116,6 +123,112 @@ async def test_a_folder_that_cannot_be_written_leaves_the_records_in_memory(
     assert "could not be written" in caplog.text
 
 
+async def test_a_hub_without_a_file_keeps_what_was_saved_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_store, "MOST_IN_MEMORY", 2)
+    store, third = MemorySessions(), b"3" * 16
+    for session in (ONE, OTHER, ONE, third):
+        await store.save(session, _record())
+        await store.save_listed(session, {"tools/list": "0:aa"}, until=FAR)
+    for session, kept in ((ONE, True), (OTHER, False), (third, True)):
+        assert (await store.load(session) is not None) is kept
+        assert (await store.load_listed(session) is not None) is kept
+
+
+async def test_a_file_that_is_only_read_is_not_made(tmp_path: Path) -> None:
+    store = SqliteSessions(tmp_path / "s.sqlite")
+    assert await store.load(ONE) is None
+    assert await store.load_listed(ONE) is None
+    assert not _names_in(tmp_path)
+
+
+async def test_what_is_written_leaves_the_memory_and_another_hub_may_change_it(tmp_path: Path) -> None:
+    one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
+    await one.save(ONE, _record(log_level="error"))
+    await one.save_listed(ONE, {"tools/list": "0:aa"}, until=FAR)
+    await other.save(ONE, _record(log_level="debug"))
+    await other.save_listed(ONE, {"tools/list": "0:bb"}, until=FAR)
+    assert await one.load(ONE) == _record(log_level="debug")
+    assert await one.load_listed(ONE) == {"tools/list": "0:bb"}
+
+
+async def test_a_change_that_comes_while_an_earlier_one_is_written_is_written_too(tmp_path: Path) -> None:
+    store = SqliteSessions(tmp_path / "s.sqlite")
+    async with anyio.create_task_group() as tasks:
+        for level in ("error", "info", "debug"):
+            tasks.start_soon(store.save, ONE, _record(log_level=level))
+            tasks.start_soon(partial(store.save_listed, ONE, {level: "0:aa"}, until=FAR))
+    again = SqliteSessions(tmp_path / "s.sqlite")
+    assert await again.load(ONE) == _record(log_level="debug")
+    assert set(await again.load_listed(ONE) or ()) == {"error", "info", "debug"}
+
+
+async def test_rows_that_no_hub_wrote_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "s.sqlite"
+    store = SqliteSessions(file)
+    await store.save(ONE, _record())
+    await store.save_listed(ONE, {}, until=FAR)
+    for subscribed, lists in (("7", "7"), ("no json", "no json"), ("[1]", "[1]")):
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("UPDATE sessions SET subscribed = ?", (subscribed,))
+            database.execute("UPDATE listed SET lists = ?", (lists,))
+        assert await store.load(ONE) is None
+        assert await store.load_listed(ONE) is None
+    assert caplog.text.count("could not be read") == 6
+    assert _names_in(tmp_path) == ["s.sqlite"], "the file itself is sound"
+
+
+async def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "s.sqlite"
+    await SqliteSessions(file).save(ONE, _record())
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("DROP TABLE listed")
+    assert await SqliteSessions(file).load_listed(ONE) is None
+    await SqliteSessions(file).save_listed(ONE, {"tools/list": "0:aa"}, until=FAR)
+    assert await SqliteSessions(file).load_listed(ONE) == {"tools/list": "0:aa"}
+    assert await SqliteSessions(file).load(ONE) == _record()
+
+
+async def test_rows_are_looked_through_once_an_hour(tmp_path: Path) -> None:
+    now = 10_000.0
+    store = SqliteSessions(tmp_path / "s.sqlite", wall=lambda: now)
+    await store.save(ONE, _record(until=11_000.0))
+    await store.save_listed(ONE, {}, until=11_000.0)
+    now = 12_000.0
+    await store.save(OTHER, _record())
+    assert await store.load(ONE) is not None, "that it expired is seen by its ticket"
+    now = 14_000.0
+    await store.save(OTHER, _record())
+    assert (await store.load(ONE), await store.load_listed(ONE)) == (None, None)
+
+
+async def test_the_next_end_is_reported_and_no_end_twice(tmp_path: Path) -> None:
+    one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
+    reported: list[bytes] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.run, reported.append, lambda *_: None)
+        for session in (ONE, OTHER):
+            await one.save(session, _record(ended=True))
+            await came_true(lambda session=session: session in reported)  # type: ignore[misc]
+        tasks.cancel_scope.cancel()
+    assert reported == [ONE, OTHER]
+
+
+@pytest.mark.requirement("LIFE-18")
+async def test_lists_that_could_not_be_written_are_known_beside_those_that_were(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    store = SqliteSessions(folder / "s.sqlite")
+    await store.save_listed(ONE, {"tools/list": "0:aa", "prompts/list": "0:bb"}, until=FAR)
+    folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    await store.save_listed(ONE, {"tools/list": "0:cc"}, until=FAR)
+    assert await store.load_listed(ONE) == {"tools/list": "0:cc"}
+    folder.unlink()
+    (tmp_path / "away").rename(folder)
+    assert await store.load_listed(ONE) == {"tools/list": "0:cc", "prompts/list": "0:bb"}
+
+
 @pytest.mark.requirement("LIFE-18")
 async def test_the_lists_of_a_client_are_kept_together_whichever_worker_gave_them_out(tmp_path: Path) -> None:
     one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
@@ -152,7 +265,7 @@ class SharedState:
 
 def fleet_sessions(shared: SharedState, beside: SessionStore | None = None, key: bytes = b"k" * 32) -> FleetSessions:
     keys = SimpleNamespace(ring=KeyRing([key]))
-    return FleetSessions(cast("Any", shared), cast("Any", keys), beside, wall=lambda: 100.0)
+    return FleetSessions(cast("Any", shared), cast("Any", keys), beside or MemorySessions(), wall=lambda: 100.0)
 
 
 @pytest.mark.requirement("FLEET-2")

@@ -76,7 +76,7 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
     monkeypatch.setattr(anyio, "sleep", noted)
     hub = Hub.from_config({"mcpServers": {}}, state_file=tmp_path / "state.sqlite")
     async with hub, anyio.create_task_group() as tasks:
-        tasks.start_soon(SqliteSessions(tmp_path / "sessions.sqlite").run, lambda _: None)
+        tasks.start_soon(SqliteSessions(tmp_path / "sessions.sqlite").run, lambda _: None, lambda *_: None)
         tasks.start_soon(LoopLag().run)
         with anyio.fail_after(5):
             await came.wait()

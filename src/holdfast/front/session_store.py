@@ -27,7 +27,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -107,9 +107,7 @@ class SessionStore(Protocol):
     async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
         """Keep the lists that a client has, until a time; other lists that are kept for it stay."""
 
-    async def run(
-        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
-    ) -> None:
+    async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
         """Report sessions that another hub ended or, where the store can tell, changed, until cancelled."""
 
 
@@ -145,9 +143,7 @@ class MemorySessions:
         while len(self.lists) > MOST_IN_MEMORY:
             del self.lists[next(iter(self.lists))]
 
-    async def run(
-        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
-    ) -> None:
+    async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
         """Return: there is no other hub."""
 
 
@@ -157,12 +153,10 @@ CREATE TABLE IF NOT EXISTS sessions (
     subscribed TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS sessions_until ON sessions (until);
-"""
-_LISTED_SCHEMA = """
 CREATE TABLE IF NOT EXISTS listed (id BLOB PRIMARY KEY, until REAL NOT NULL, lists TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS listed_until ON listed (until);
 """
-"""A table of its own: an earlier version that shares the file writes rows of the other one."""
+"""The lists have a table of their own: an earlier version that shares the file writes rows of the other one."""
 _WRITE_LISTED = """
 INSERT INTO listed VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET
     until = max(until, excluded.until), lists = json_patch(lists, excluded.lists)
@@ -229,9 +223,7 @@ class SqliteSessions:
                 for key in [key for key, two in lists.items() if self._unwritten.lists.get(key) is two]:
                     del self._unwritten.lists[key]
 
-    async def run(
-        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
-    ) -> None:
+    async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
         """Report sessions that another hub ended, until cancelled."""
         stamp: FileStamp = None
         while True:
@@ -293,8 +285,7 @@ class SqliteSessions:
         try:
             if new:
                 self._file.chmod(0o600)
-            if new or not _has_tables(database):
-                database.executescript(_SCHEMA + _LISTED_SCHEMA)
+            database.executescript(_SCHEMA)  # where all of it is there, this takes no lock
         except BaseException:
             database.close()
             raise
@@ -309,11 +300,6 @@ class SqliteSessions:
                     log.warning("it is set aside as %s", aside.name)
             except OSError as refusal:
                 log.warning("it cannot be set aside: %s", refusal)
-
-
-def _has_tables(database: sqlite3.Connection) -> bool:
-    found = database.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('sessions', 'listed')")
-    return bool(found.fetchone() == (2,))
 
 
 def _lists(written: str) -> Mapping[str, str]:
@@ -334,6 +320,10 @@ KEPT_SECONDS: Final = IDLE_SECONDS + 2 * NOTE_SECONDS
 """How long a state is kept after the last use: by then every replica takes the session for expired."""
 
 
+_ENDED: Final = SessionRecord(until=0.0, seen=0.0, ended=True)
+"""Of an ended session nothing else is asked."""
+
+
 class FleetSessions:
     """A ``SessionStore`` that the replicas of a fleet share."""
 
@@ -341,13 +331,13 @@ class FleetSessions:
         self,
         fleet: Fleet,
         keys: SessionKeys,
-        beside: SessionStore | None = None,
+        beside: SessionStore,
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
         self._keys = keys
-        self._beside = beside or MemorySessions()
+        self._beside = beside
         self._wall = wall
 
     @property
@@ -357,12 +347,11 @@ class FleetSessions:
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session: the later one of the fleet's and of this machine's. An ended session is ended."""
-        own, fleets = await self._beside.load(session), self._shared_record(session)
-        found = max(filter(None, (own, fleets)), key=lambda one: one.seen, default=None)
+        own = await self._beside.load(session)
         if self._fleet.state.kept(_ended(session)) is not None or (own is not None and own.ended):
-            found = found or SessionRecord(until=0.0, seen=0.0)
-            return replace(found, ended=True)
-        return found
+            return _ENDED
+        fleets = self._opened(session, self._fleet.state.kept(_state(session)) or {})
+        return max(filter(None, (own, fleets)), key=lambda one: one.seen, default=None)
 
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record: for the fleet with the next exchange, and on this machine when this returns."""
@@ -381,29 +370,20 @@ class FleetSessions:
         """Keep the lists that a client has, on this machine: a row for each session is too much for the fleet."""
         await self._beside.save_listed(session, listed, until=until)
 
-    async def run(
-        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
-    ) -> None:
-        """Report what other replicas, and other hubs of this machine, ended and changed, until cancelled."""
+    async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
+        """Report what other replicas, and other hubs of this machine, ended and changed."""
 
         def ended(name: str, _: Mapping[str, Any]) -> None:
             if (session := _session(name)) is not None:
                 on_ended(session)
 
         def changed(name: str, value: Mapping[str, Any]) -> None:
-            if on_changed is None or (session := _session(name)) is None:
-                return
-            if (record := self._opened(session, value)) is not None:
+            if (session := _session(name)) is not None and (record := self._opened(session, value)) is not None:
                 on_changed(session, record)
 
         self._fleet.listen("ended", ended)
         self._fleet.listen("session", changed)
         await self._beside.run(on_ended, on_changed)
-        await anyio.sleep_forever()
-
-    def _shared_record(self, session: bytes) -> SessionRecord | None:
-        value = self._fleet.state.kept(_state(session))
-        return self._opened(session, value) if value is not None else None
 
     def _sealed(self, session: bytes, record: SessionRecord) -> str:
         content = [record.until, record.seen, record.log_level, sorted(record.subscribed)]
