@@ -61,16 +61,16 @@ def test_every_command_looks_as_it_did_in_any_width_and_colour(name: str, inside
 
 @pytest.mark.parametrize("in_full", [False, True])
 def test_the_watch_looks_as_it_did_in_any_width_and_colour(in_full: bool, inside: Inside) -> None:
-    watched = WatchedFleet(HubPeer().hub, Servers(now=NOW, servers=fleet()), 0.0)
-    watched.take("retry", {"server": "ticker", "attempt": 3, "delay": 4, "at": NOW}, 1.0)
+    only = ["ticker"] if in_full else []
+    watched = WatchedFleet(HubPeer().hub, Servers(now=NOW, servers=fleet()), 0.0, only=only)
+    watched.take("retry", {"server": "ticker", "text": "reconnect attempt 3 in at most 4.0 s", "at": NOW}, 1.0)
     shown = []
     for columns in COLUMNS:
         for plain in (True, False):
             console = Console(
                 file=io.StringIO(), width=int(columns), force_terminal=True, color_system="standard", no_color=plain
             )
-            state = WatchState(selected="ticker", in_full=in_full)
-            for one in frame(watched, state, Page(width=int(columns)), 24, 2.0):
+            for one in frame(watched, WatchState(), Page(width=int(columns), full_screen=True), 24, 2.0):
                 console.print(one, soft_wrap=True)
             assert isinstance(console.file, io.StringIO)
             shown.append(f"=== {columns} columns{'' if plain else ', colour'}\n{console.file.getvalue()}")

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from holdfast.cli.output import Page
 from holdfast.cli.status_view import folded, grouped, matches, table, worst_first, worst_last, wrapped_command
-from holdfast.cli.status_watch import KeyAction, WatchedFleet, WatchState, frame
+from holdfast.cli.status_watch import WatchedFleet, WatchState, frame
 from holdfast.control import HubView, Server, Servers
 from tests.cli.command import Cli
 from tests.cli.hub_peer import NOW, HubPeer, hub_peer, server
@@ -133,41 +133,52 @@ def watched() -> WatchedFleet:
 
 
 def drawn(state: WatchState, *, width: int = 80, height: int = 24) -> list[str]:
-    return [line.plain for line in frame(watched(), state, Page(width=width), height, 101.0)]
+    page = Page(width=width, full_screen=True)
+    return [line.plain for line in frame(watched(), state, page, height, 101.0)]
 
 
 def test_the_first_screen_answers_what_needs_me() -> None:
     screen = drawn(WatchState())
     assert screen[1] == "62 of 100 servers available, 15 coming back, 23 need attention"
-    assert screen[2:5] == [
-        "18 servers: connection refused at gateway.internal",
-        "5 servers: it answered 401",
-        "15 servers: not ready for 0 min",
-    ]
-    assert any(line.startswith("> gw-00") for line in screen)
+    assert "18 servers: connection refused at gateway.internal  parked" in screen
+    rows = [line.split("  ")[0] for line in screen[4:8]]
+    assert rows == ["18 servers", "5 servers", "waits", "15 servers"]
 
 
-def test_the_command_of_the_selected_server_is_whole_on_a_narrow_screen() -> None:
-    for in_full in (False, True):
-        screen = drawn(WatchState(selected="gw-07", in_full=in_full), width=20, height=30)
-        (at,) = [number for number, line in enumerate(screen) if line.startswith("  $ ")]
-        assert "".join(screen[at : at + 2]).removeprefix("  $ ").replace("\\", "") == "holdfast reconnect gw-07"
+def test_a_command_is_whole_on_a_narrow_screen() -> None:
+    screen = drawn(WatchState(words="gw-07"), width=20, height=30)
+    (at,) = [number for number, line in enumerate(screen) if line.startswith("  $ ")]
+    assert "".join(screen[at : at + 2]).removeprefix("  $ ").replace("\\", "") == "holdfast reconnect gw-07"
 
 
 def test_a_filter_is_typed_kept_and_cleared() -> None:
-    state = WatchState()
-    names = [one.id for one in worst_first(hundred())]
+    state = WatchState(top=7)
     for key in ("/", "d", "e", "n", "x", "backspace", "y"):
-        assert state.press(key, names) is None
-    assert (state.words, state.prompt) == ("deny", "filter: deny_  enter keep  esc clear")
-    screen = drawn(state)
-    assert "filter: deny  (5 of 100 servers)" in screen
-    assert state.selected == "deny-0"
-    state.press("enter", [f"deny-{number}" for number in range(5)])
-    assert state.press("r", names) == KeyAction("reconnect", "deny-0")
-    state.press("escape", names)
-    assert (state.words, state.is_typing) == ("", False)
-    assert state.press("q", names) == KeyAction("quit")
+        assert state.press(key) is None
+    assert (state.words, state.prompt, state.top) == ("deny", "filter: deny_  enter keep  esc clear", 0)
+    assert "filter: deny  (5 of 100 servers)" in drawn(state)
+    assert state.press("q") is None, "it is a letter of the filter"
+    state.press("enter")
+    assert (state.words, state.is_typing) == ("denyq", False)
+    state.press("escape")
+    assert state.words == ""
+    assert state.press("q") == "quit"
+
+
+def test_a_picture_is_scrolled_to_its_last_line_and_no_further() -> None:
+    state = WatchState()
+    first = drawn(state)
+    state.press("down")
+    assert drawn(state)[2] == first[3]
+    state.press("end")
+    last = drawn(state)
+    state.press("page_down")
+    assert drawn(state) == last
+    state.press("up")
+    assert drawn(state)[3] == last[2]
+    state.press("page_up")
+    state.press("home")
+    assert drawn(state) == first
 
 
 def test_words_of_a_filter_are_looked_for_everywhere() -> None:
@@ -179,11 +190,11 @@ def test_words_of_a_filter_are_looked_for_everywhere() -> None:
 
 def test_on_a_terminal_a_filter_narrows_the_list_live(cli: Cli, hub: HubPeer) -> None:
     with cli.on_terminal("status", "--watch", **hub.environment) as terminal:
-        terminal.until_on_screen("/ find")
+        terminal.until_on_screen("/ filter")
         terminal.press("/deny")
         terminal.until_on_screen("filter: deny  (5 of 100 servers)")
-        terminal.until_on_screen("> deny-0")
+        terminal.until_on_screen("holdfast login deny-0")
         terminal.press("\r")
-        terminal.until_on_screen("/ find")
+        terminal.until_on_screen("/ filter")
         terminal.press("q")
         assert terminal.code() == 0

@@ -261,6 +261,8 @@ class Page:
     cut: bool = True
     """Whether lines that are too wide are cut or wrapped."""
     ascii_only: bool = False
+    full_screen: bool = False
+    """Whether each line has one row of the screen, so that a long line is not wrapped by the terminal."""
 
     @property
     def ellipsis(self) -> str:

@@ -12,7 +12,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 import holdfast.control
 from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url
@@ -30,18 +29,15 @@ from holdfast.cli.output import (
 from holdfast.cli.running_hub import ask, chosen, for_each, found_hub
 from holdfast.cli.status_view import (
     STYLES,
-    card,
     clock,
-    folded,
     heading,
     is_well,
     mark,
     matches,
-    needs_attention,
     one_line,
+    overview,
     span,
     state_words,
-    table,
     tally,
     worst_last,
 )
@@ -71,10 +67,9 @@ def status(
 ) -> None:
     """Show the state of every server of a running hub, the worst last, and what to do about it.
 
-    With --watch on a terminal, the arrow keys select a server and enter shows its
-    details; r reconnects it, d disables it, e enables it, / finds, q quits.
-    Without a terminal it prints one line for each change, or with --json one object for
-    each event.
+    With --watch on a terminal, the worst is on top; the arrow keys scroll, / types a
+    filter, q quits. Without a terminal it prints one line for each change, or with
+    --json one object for each event.
 
     Exit code 0: every server shown is available, idle or disabled. 1: at least
     one is not, or no hub is running. 2: wrong usage.
@@ -109,15 +104,8 @@ async def _look(control: ControlClient) -> tuple[HubView, Servers]:
 
 
 def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool, every: bool) -> None:
-    console = data_console()
-    page, ordered = page_of(console), worst_last(servers)
-    lines = heading(hub, now, page)
-    if in_full:
-        for server in ordered:
-            lines += [Text(), *card(server, now, page)]
-    elif servers:
-        lines += [Text(), *table(ordered if every else folded(ordered), now, page), *needs_attention(ordered, page)]
-    for line in lines:
+    page = page_of(data_console())
+    for line in (*heading(hub, now, page), *overview(worst_last(servers), now, page, in_full=in_full, every=every)):
         print_line(line)
     print_note((f"\n{tally(servers)}", "bold"))
 

@@ -42,7 +42,7 @@ __all__ = [
     "need",
     "needs_attention",
     "one_line",
-    "rank",
+    "overview",
     "span",
     "state_words",
     "step",
@@ -81,11 +81,6 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 def is_well(server: Server) -> bool:
     """Whether it has no problem: it is available, idle or disabled."""
     return server.status in ("available", "idle", "disabled")
-
-
-def rank(server: Server) -> int:
-    """How bad the status is; higher is worse."""
-    return RANKS[server.status]
 
 
 def state_words(server: Server) -> str:
@@ -134,15 +129,17 @@ def breaker_words(breaker: BreakerView) -> str:
     return breaker.state.replace("_", " ")
 
 
-def advice(server: Server, page: Page, *, wrap_command: bool = False) -> list[Text]:
+def advice(server: Server, page: Page) -> list[Text]:
     """The summary, the action, and the command for it."""
     lines = page.block("  ", one_line(server.summary))
     if server.action:
         lines += page.block(f"  {page.pointer} ", one_line(server.action), style="cyan")
-    if server.command:
-        command = one_line(server.command)
-        lines += wrapped_command(command, page.width) if wrap_command else [_command_line(command)]
-    return lines
+    return lines + (_command_lines(one_line(server.command), page) if server.command else [])
+
+
+def _command_lines(command: str, page: Page) -> list[Text]:
+    """A command to copy: on one line, which a terminal wraps itself. A full screen has no such lines."""
+    return wrapped_command(command, page.width) if page.full_screen else [_command_line(command)]
 
 
 def wrapped_command(command: str, width: int) -> list[Text]:
@@ -164,7 +161,6 @@ def wrapped_command(command: str, width: int) -> list[Text]:
 
 
 def _command_line(command: str) -> Text:
-    """On one line, neither wrapped nor cut, so that it can be copied."""
     return Text.assemble(PROMPT, (command, "bold cyan"))
 
 
@@ -201,12 +197,12 @@ FOLD_WELL_AT = 12
 
 def worst_last(servers: Iterable[Server]) -> list[Server]:
     """The servers by need, the most urgent last, because the end of the output is next to the prompt."""
-    return sorted(servers, key=lambda server: (need(server), rank(server), server.id))
+    return sorted(servers, key=lambda server: (need(server), RANKS[server.status], server.id))
 
 
 def worst_first(servers: Iterable[Server]) -> list[Server]:
     """The servers by need, the most urgent first, because the top of a screen is always visible."""
-    return sorted(servers, key=lambda server: (-need(server), -rank(server), server.id))
+    return sorted(servers, key=lambda server: (-need(server), -RANKS[server.status], server.id))
 
 
 def need(server: Server) -> int:
@@ -407,6 +403,20 @@ def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
     return lines
 
 
+def overview(
+    servers: Sequence[Server], now: float, page: Page, *, in_full: bool = False, every: bool = False
+) -> list[Text]:
+    """What is shown below the heading, in the given order: all details, or a table and what to do.
+
+    ``every``: equal causes are not folded into one row.
+    """
+    if in_full:
+        return [line for server in servers for line in (Text(), *card(server, now, page))]
+    if not servers:
+        return []
+    return [Text(), *table(servers if every else folded(servers), now, page), *needs_attention(servers, page)]
+
+
 def table(rows: Sequence[Row], now: float, page: Page) -> list[Text]:
     """A title and a line for each row, in the given order, with the columns that fit the width."""
     columns = [column for column in _COLUMNS if page.width >= column.at_width]
@@ -436,7 +446,7 @@ def _group_advice(group: CauseGroup, page: Page) -> list[Text]:
     lines = [page.fit(title), *page.block("  ", group.names, style="dim")]
     if first.action:
         lines += page.block(f"  {page.pointer} ", one_line(first.action), style="cyan")
-    return [*lines, *(_command_line(command) for command in group.commands())]
+    return [*lines, *(line for command in group.commands() for line in _command_lines(command, page))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -511,9 +521,9 @@ LABEL = 13
 """The width of the labels."""
 
 
-def card(server: Server, now: float, page: Page, *, wrap_command: bool = False) -> list[Text]:
+def card(server: Server, now: float, page: Page) -> list[Text]:
     """All details of a server. Its timeline comes last, the latest step at the end."""
-    lines = [page.fit(_title(server, now, page)), *advice(server, page, wrap_command=wrap_command)]
+    lines = [page.fit(_title(server, now, page)), *advice(server, page)]
     facts = [*_facts(server), *(("", step(change)) for change in server.timeline)]
     labels = _labelled_timeline(facts, len(server.timeline))
     for label, value in labels:

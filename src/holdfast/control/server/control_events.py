@@ -28,6 +28,7 @@ import anyio
 import anyio.lowlevel
 from starlette.types import Receive
 
+from holdfast.control.server.log_buffer import log_text
 from holdfast.control.server.views import AT_ONCE, Views, change_of
 from holdfast.core import Tripped, to_milliseconds
 from holdfast.errors import UnknownServer
@@ -52,18 +53,18 @@ EVENTS: Mapping[str, str] = {
     "hub": "The hub itself after a change, a HubView: it drains, or its notice, the problem with its file or its "
     "joined clients changed",
     "activity": "Recent calls, every few seconds, of servers that had any: an Activity by server",
-    "transition": "A server went from one state to another: {server} and a Change",
-    "retry": "A reconnect is planned, after this delay at the latest: {server, attempt, delay, at}",
-    "breaker": "A server's breaker opened or closed: {server, state, at, retry_in, failures, refused}",
-    "access": "A server denies calls and its listing, or no longer does: {server, denied, reason, at}",
-    "published": "The catalog changed: {server, version, kinds, at}",
-    "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
+    "transition": "A server went from one state to another: {server, text} and a Change",
+    "retry": "A reconnect is planned, after this delay at the latest: {server, attempt, delay, at, text}",
+    "breaker": "A server's breaker opened or closed: {server, state, retry_in, failures, refused, at, text}",
+    "access": "A server denies calls and its listing, or no longer does: {server, denied, reason, at, text}",
+    "published": "The catalog changed: {server, version, kinds, at, text}",
+    "close_failed": "An old connection did not close cleanly: {server, generation, error, at, text}",
     "tool_changed": "A tool, a prompt or the instructions changed since first seen: {server, tool, kind, new, "
-    "held, at}",
-    "tool_approved": "The change of one of these was approved: {server, tool, kind, at}",
+    "held, at, text}",
+    "tool_approved": "The change of one of these was approved: {server, tool, kind, at, text}",
     "missed": "The reader was too slow and missed events: {count}. Read everything again",
 }
-"""The events by name."""
+"""The events by name. ``text`` says in words what happened, as the log does; it is empty where the log has no line."""
 
 KEEP_ALIVE = b": \n\n"
 """A comment that keeps the stream alive."""
@@ -246,22 +247,25 @@ def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] |
     """Return the server, name and data of a record's event; None if it has no event."""
     match record:
         case Transition():
-            return record.server, "transition", {"server": record.server, **change_of(record, at).model_dump()}
+            name, data = "transition", change_of(record, at).model_dump()
         case BreakerChanged():
-            return record.server, "breaker", _breaker(record, at)
+            name, data = "breaker", _breaker(record)
         case RetryPlanned() | AccessChanged() | Published() | CloseFailed() | ToolChanged() | ToolApproved():
             name, sent = _FIELDS[type(record)]
             data = {field: getattr(record, field) for field in sent}
-            return record.server, name, {"server": record.server, **data, "at": at}
-    return None
+        case _:
+            return None
+    line = log_text(record)  # a reader tells it in the words of the log
+    return record.server, name, {"server": record.server, **data, "at": at, "text": line[2] if line else ""}
 
 
-def _breaker(record: BreakerChanged, at: float) -> dict[str, Any]:
+def _breaker(record: BreakerChanged) -> dict[str, Any]:
     change = record.change
-    data = {"server": record.server, "at": at, "refused": change.refused}
     if isinstance(change, Tripped):
-        return {**data, "state": "open", "retry_in": change.retry_in, "failures": change.failures}
-    return {**data, "state": "closed", "retry_in": None, "failures": 0}
+        state = {"state": "open", "retry_in": change.retry_in, "failures": change.failures}
+    else:
+        state = {"state": "closed", "retry_in": None, "failures": 0}
+    return {**state, "refused": change.refused}
 
 
 async def end_with_reader(receive: Receive, stream: anyio.CancelScope) -> None:
