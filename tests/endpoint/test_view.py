@@ -249,3 +249,18 @@ async def test_servers_whose_prefixes_would_be_equal_get_a_number() -> None:
             "from-a-b+mem://late",
             "from-a-b.1+mem://late",
         }
+
+
+@pytest.mark.requirement("HUB-3")
+@pytest.mark.parametrize("order", [("a_b", "a-b"), ("a-b", "a_b")])
+async def test_a_uri_leads_to_its_server_whichever_of_two_with_equal_prefixes_was_listed_first(
+    order: tuple[str, str],
+) -> None:
+    async with opened("first", "a_b", "a-b") as hub:
+        for server in ("first", *order):
+            publish(hub, server, templates=(Item("note://of/{name}"),), resources=(Item("note://one"),))
+        view = View(hub)
+        for server in ("first", "a_b", "a-b"):
+            for uri in ("note://one", "note://of/ann", "hidden://x"):
+                shown = view.shown_uri(server, uri)
+                assert view.find(Kind.RESOURCE, shown) == NameKey(Kind.RESOURCE, server, uri)

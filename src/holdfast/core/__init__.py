@@ -144,6 +144,7 @@ if TYPE_CHECKING:
         near as near,
         nearest as nearest,
         uri_lead as uri_lead,
+        uri_leads as uri_leads,
         without_own_keys as without_own_keys,
     )
     from holdfast.core.process_output import (

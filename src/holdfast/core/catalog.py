@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.names import (
@@ -644,7 +644,7 @@ class _Namer:
         return given
 
     @cached_property
-    def _uri_leads(self) -> Mapping[str, tuple[str, str]]:
+    def _uri_leads(self) -> Mapping[str, tuple[str, ...]]:
         return uri_leads(self.servers)
 
     @cached_property
@@ -665,11 +665,9 @@ class _Namer:
         self._new.append(Collision(holder, wanted, given, winner))
 
     def _free(self, key: NameKey, wanted: str) -> str:
-        for turn in count():
-            name = distinct_name(key.kind, key.server, key.original, wanted, turn, self._longest)
-            if self.owners.get((key.kind, name), key) == key:
-                return name
-        raise AssertionError("unreachable")
+        own = (f"{self._uri_leads[key.server][0]}{key.original}",) if key.kind in BY_URI else ()
+        others = (distinct_name(key.kind, key.server, key.original, wanted, turn, self._longest) for turn in count())
+        return next(name for name in chain(own, others) if self.owners.get((key.kind, name), key) == key)
 
 
 def _changed_kinds(before: CatalogSource | None, after: CatalogSource | None) -> ChangedKinds:

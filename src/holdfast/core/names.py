@@ -27,6 +27,7 @@ from enum import Enum
 from functools import partial
 from hashlib import blake2s
 from heapq import nsmallest
+from itertools import count
 from typing import Any, Final
 
 __all__ = [
@@ -230,13 +231,20 @@ def uri_lead(server: str, turn: int = 0) -> str:
     return f"from-{_NOT_SCHEME.sub('-', server)}{f'.{turn}' if turn else ''}+"
 
 
-def uri_leads(servers: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """What the URIs of each server begin with where they name it, without and with a number."""
-    bare = {one: uri_lead(one).removesuffix("+") for one in servers}
-    return {one: (f"{lead}+", f"{lead}.") for one, lead in bare.items()}
+def uri_leads(servers: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """What the URIs of each server begin with where they name it: its own prefix first, then all that may name it.
+
+    Names that differ only in what no scheme may have would have equal prefixes: they get a number. It depends on the
+    names alone: the order of the listings must not decide which server a URI leads to.
+    """
+    own: dict[str, str] = {}
+    for server in sorted(servers):
+        taken = own.values()
+        own[server] = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
+    return {one: (lead, uri_lead(one), f"{uri_lead(one)[:-1]}.") for one, lead in own.items()}
 
 
-def named_server(uri: str, leads: Mapping[str, tuple[str, str]], *, but: str) -> str:
+def named_server(uri: str, leads: Mapping[str, tuple[str, ...]], *, but: str) -> str:
     """The server whose prefix a URI begins with, by ``uri_leads``; empty if it is that of none, or of ``but`` alone."""
     if not uri.startswith("from-"):
         return ""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import count
 from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
@@ -36,7 +35,7 @@ from holdfast.core import (
     is_own_uri,
     is_repeatable,
     nearest,
-    uri_lead,
+    uri_leads,
 )
 from holdfast.hub import Hub, Slot, SlotKey, access_item, is_or_may_be, is_shown
 from holdfast.turns import Turns
@@ -489,10 +488,7 @@ class ResourceUris:
         """The URI prefix of each server; equal prefixes get a number."""
         servers = sorted(self._registry.slots)
         if servers != list(self._leads):
-            self._leads = {}
-            for server in servers:
-                taken = self._leads.values()
-                self._leads[server] = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
+            self._leads = {server: lead[0] for server, lead in uri_leads(servers).items()}
         return self._leads
 
 
