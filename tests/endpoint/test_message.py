@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mcp import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 
 from holdfast.endpoint.exchange import is_batch, read_batch
 from holdfast.endpoint.message import (
@@ -16,16 +16,19 @@ from holdfast.endpoint.message import (
     LONGEST_ID,
     Message,
     canonical,
+    error_message,
     error_of,
     notice_message,
     read_message,
     read_strictly,
     relinked,
     request_message,
+    result_message,
+    result_pieces,
     settle,
     with_related_task,
 )
-from holdfast.wire import SMALL_BYTES, BadJson, RawObject
+from holdfast.wire import SMALL_BYTES, BadJson, RawObject, RawValue
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 
@@ -65,6 +68,18 @@ async def test_what_is_no_message_is_refused_with_the_reason(body: bytes, code: 
 async def test_the_longest_id_and_method_are_taken() -> None:
     assert (await read(id="i" * (LONGEST_ID - 2))).key == "i" * (LONGEST_ID - 2)
     assert (await read(method="m" * LONGEST_ID)).method == "m" * LONGEST_ID
+
+
+@pytest.mark.parametrize(
+    ("body", "is_request"),
+    [
+        (written(), True),
+        (b'{"jsonrpc": "2.0", "method": "x/any"}', False),
+        (b'{"jsonrpc": "2.0", "id": 1, "result": {}}', False),
+    ],
+)
+async def test_a_message_with_a_method_and_an_id_is_a_request(body: bytes, is_request: bool) -> None:
+    assert (await read_message(body)).is_request is is_request
 
 
 async def test_a_message_knows_whether_it_has_characters_by_their_number() -> None:
@@ -109,7 +124,8 @@ async def test_a_cancellation_whose_parameters_are_no_object_names_none() -> Non
 def test_equal_arguments_have_the_same_form_unless_they_are_large_or_ambiguous() -> None:
     assert canonical(b'{"b": 1, "a": 2}') == b'{"a":2,"b":1}'
     assert canonical(b'{"a": 1, "a": 2}') == b'{"a": 1, "a": 2}'
-    large = b'{"b": 1, "a": "' + b"x" * SMALL_BYTES + b'"}'
+    small, large = (b'{"b": 1, "a": "' + b"x" * (SMALL_BYTES - 17 + more) + b'"}' for more in (0, 1))
+    assert canonical(small).startswith(b'{"a":')
     assert canonical(large) == large
     deep = b"[" * 100_000 + b"]" * 100_000
     with pytest.raises(ValueError, match="nested too deep"):
@@ -122,6 +138,24 @@ def test_a_client_is_told_of_an_exception_by_its_kind(caplog: pytest.LogCaptureF
     assert caplog.records == []
     assert error_of(OSError("secret")).code == INTERNAL_ERROR
     assert [record.levelname for record in caplog.records] == ["ERROR"], "what was not foreseen is in the log"
+
+
+@pytest.mark.parametrize("result", [b'{"a":1}', RawObject.read(b'{"a":1}'), RawObject.of({"a": 1})])
+def test_a_result_is_written_whole_and_in_pieces(result: RawObject | bytes) -> None:
+    expected = b'{"jsonrpc":"2.0","id":7,"result":{"a":1}}'
+    assert (result_message(b"7", result), b"".join(result_pieces(b"7", result))) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "written_data"), [(None, {}), ({"a": 1}, {"data": {"a": 1}}), (RawValue(b"[1]"), {"data": [1]})]
+)
+def test_an_error_is_written_with_its_data_and_without_an_id_that_is_not_known(
+    data: Any, written_data: dict[str, Any]
+) -> None:
+    error = ErrorData(code=-1, message="no", data=data)
+    told = json.loads(error_message(None, error))
+    assert told == {"jsonrpc": "2.0", "id": None, "error": {"code": -1, "message": "no", **written_data}}
+    assert json.loads(error_message(b"7", error))["id"] == 7
 
 
 def test_parameters_are_written_only_where_there_are_some() -> None:
