@@ -236,6 +236,9 @@ def main(how: str, name: str, file: str) -> None:
     """Run until it is ended."""
     behaviour = Behaviour(name, file)
     if how == "http":
+        # A group of its own: Ctrl-C in the terminal goes to the hub, which ends its servers in order. Not a session of
+        # its own: a hub takes a child in another session for an adopted orphan, and ends it with the last stdio server.
+        os.setpgid(0, 0)
         asyncio.run(Web(name, behaviour).run())
     else:
         run_stdio(name, behaviour)

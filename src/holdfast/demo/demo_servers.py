@@ -235,15 +235,13 @@ async def _web(control: DemoControl, name: str) -> AsyncIterator[int]:
 
 
 async def _start(command: list[str]) -> anyio.abc.Process:
-    # A process group of its own: Ctrl-C in the terminal goes to the hub, which ends its servers in order. They need no
-    # secret, and every program of this user can read their variables.
+    # They need no secret, and every program of this user can read their variables.
     environment = {name: value for name, value in os.environ.items() if name.startswith(_NEEDED)}
     return await anyio.open_process(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None,
-        start_new_session=True,
         env=environment,
     )
 
