@@ -64,22 +64,30 @@ def test_a_program_that_is_not_on_the_path_is_typed_as_it_was(cli: Cli) -> None:
     ("arguments", "variable", "named"),
     [
         ((), "", ""),
-        (("--config", "mcp.json"), "", ""),
-        (("--config", "./mcp.json"), "", ""),
+        (("--config", "mcp.json"), "", "mcp.json"),  # a found project's file would need trust
+        (("--config", "own/holdfast/mcp.json"), "", "own/holdfast/mcp.json"),  # the project's file is found first
         (("--config=other.json",), "", "other.json"),
         (("--config", "other.json"), "mcp.json", "other.json"),
         ((), "other.json", "other.json"),
         (("--", "--config", "other.json"), "", ""),
     ],
 )
-def test_the_file_is_named_unless_the_command_finds_it_anyway(
+def test_the_file_is_named_where_a_command_without_it_would_use_another_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], variable: str, named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("mcp.json", "other.json"):
         (tmp_path / name).write_text("{}")
-    environ = {"HOME": str(tmp_path), **({"HOLDFAST_CONFIG": variable} if variable else {})}
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "own"), **({"HOLDFAST_CONFIG": variable} if variable else {})}
     assert here(arguments, environ).config == named
+
+
+def test_the_users_own_file_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "holdfast").mkdir()
+    (tmp_path / "holdfast" / "mcp.json").write_text("{}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert here(("--config", "../holdfast/mcp.json"), {"XDG_CONFIG_HOME": str(tmp_path)}).config == ""
 
 
 @pytest.mark.requirement("DOC-4")

@@ -115,10 +115,14 @@ def anywhere(config: Path | None, environ: Mapping[str, str]) -> Invocation:
 
 
 def _finds(file: str, environ: Mapping[str, str]) -> bool:
-    """Whether a command without ``--config`` finds this file, also in a shell without our variable."""
+    """Whether a command without ``--config`` uses this file, also in a shell without our variable.
+
+    A project's file is found too, but it is used only if it is trusted: a named file needs no trust, so it stays named.
+    """
     unset = {name: value for name, value in environ.items() if name != "HOLDFAST_CONFIG"}
     try:
-        return _is_same(str(holdfast.config.find_config(None, environ=unset, cwd=Path.cwd())), file)
+        found = holdfast.config.find_config(None, environ=unset, cwd=Path.cwd())
+        return _is_same(str(found), file) and found.parent in holdfast.config.user_folders(environ)
     except (ConfigNotFound, OSError):  # or there is no working folder any more
         return False
 
