@@ -169,6 +169,7 @@ async def test_tools_call_find_and_check_use_the_running_hub(cli: Cli, stdio_pee
         cli.environment["XDG_STATE_HOME"] = str(hub.home / "state")
         checked = await _run(cli, "check", "--require", "a/add")
         tools = await _run(cli, "tools", "--json")
+        shown = await _run(cli, "tools")
         called = await _run(cli, "call", "a", "add", "a=1", "b=2")
         gone = await _run(cli, "call", "gone", "x")
         found = await _run(cli, "find", "add", "--limit", "1", "--json")
@@ -177,6 +178,8 @@ async def test_tools_call_find_and_check_use_the_running_hub(cli: Cli, stdio_pee
     up, down = json.loads(tools.stdout)["servers"]
     assert (tools.returncode, up["status"], [tool["name"] for tool in up["tools"]]) == (1, "available", ["echo", "add"])
     assert (down["status"], down["error"]) == ("permanent", "the command `holdfast-no-such-program` was not found")
+    doctor = f"`holdfast doctor --config {cli.folder / 'mcp.json'}` checks the others"
+    assert shown.stderr == f"1 of 2 servers available, 2 tools; {doctor}\n", "the hub needs no trust in it, doctor does"
     assert (called.returncode, called.stdout, called.stderr) == (0, "3\n", "")
     failed = "error: the call to `gone` failed: the command `holdfast-no-such-program` was not found"
     assert (gone.returncode, gone.stderr.splitlines()[0]) == (1, failed)

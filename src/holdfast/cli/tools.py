@@ -40,7 +40,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.running_hub import chosen, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.core import classify_evidence, command_line, plain, quoted_line
+from holdfast.core import classify_evidence, command_line, invocation, plain, quoted_line, typed_as
 from holdfast.errors import CallFailed, HoldfastError, UnknownServer, UnknownTool, UsageError
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
 
@@ -71,14 +71,16 @@ def tools(
         with working(f"asking the hub at {hub.url}"):
             result = anyio.run(_load_from_hub, hub, servers or [])
         source = hub.config or "the hub"
+        now = holdfast.serve.anywhere(Path(hub.config) if hub.config else None, os.environ)
     else:
         found = load_servers(config)
         result = anyio.run(_load, found, servers or [])
-        source = str(found.source)
+        source, now = str(found.source), invocation()
     if as_json:
         print_json({"servers": [_outcome_data(outcome) for outcome in result.outcomes]})
     else:
-        _show(result, source)
+        with typed_as(now):  # `doctor` asks for the hub's file where it would not find it
+            _show(result, source)
     raise typer.Exit(0 if len(result.available) == len(result.outcomes) else 1)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         endpoint_url as endpoint_url,
     )
     from holdfast.serve.program import (
+        anywhere as anywhere,
         config_in as config_in,
         here as here,
         own_command as own_command,
