@@ -29,6 +29,17 @@ def planned(slot: SlotHarness) -> list[tuple[int, float]]:
     return [(record.attempt, record.delay) for record in slot.records if isinstance(record, RetryPlanned)]
 
 
+def test_an_attempt_is_announced_once_although_a_server_that_answers_is_asked_in_between() -> None:
+    slot = connected()
+    slot.send(TransportLost(slot.lease))
+    while slot.state() is not State.PERMANENTLY_FAILED:
+        if slot.dial is not None:
+            slot.fail(reason="HTTP 503", answers=True)
+        slot.sleep()
+    assert len(slot.dials) > 10
+    assert [attempt for attempt, _ in planned(slot)] == [2, 3, 4, 5], "the first is at once"
+
+
 @pytest.mark.requirement("LIFE-5")
 def test_three_failures_in_a_row_of_a_connection_that_stands_start_a_reconnect() -> None:
     slot = connected()

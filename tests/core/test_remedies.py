@@ -90,6 +90,9 @@ def test_a_denial_says_when_it_is_asked_again() -> None:
 def test_a_login_is_offered_only_where_it_helps() -> None:
     denied = health(State.DENIED, reason="its credentials were rejected (HTTP 401)")
     assert text_for(denied, Facts(login="holdfast login x --scope s")).command == "holdfast login x --scope s"
+    asked = remedy_of(HttpStatus(status=401, login=Login(state=LoginState.NONE, command="holdfast login x")))
+    offered = text_for(denied, Facts(login=asked.login, hint=asked.hint))
+    assert offered.action.startswith("Log in; the hub then reconnects it. If it takes a key and no login, add it to")
     words = text_for(denied, Facts(hint="replace the credentials in its `headers`"))
     assert words.command == ""
     assert words.action == "Replace the credentials in its `headers`."

@@ -447,13 +447,13 @@ def _short(text: str) -> str:
 _LOGIN = {
     LoginState.NONE: (
         "it asks for a login",
-        'log in, or add a key to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
+        'if it takes a key and no login, add it to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
     ),
     LoginState.EXPIRED: (
         "the login has expired and cannot be renewed",
         "its authorization server gave no refresh token",
     ),
-    LoginState.REFUSED: ("the login was revoked, or has ended", "a running hub uses a new login at once"),
+    LoginState.REFUSED: ("the login was revoked, or has ended", "a new login is used at once"),
     LoginState.GOOD: (
         "it rejected the login",
         "if it rejects a new login too, it and its authorization server disagree: tell their operators",

@@ -125,7 +125,8 @@ def _transient(summary: str, health: Health, failure: Failure, facts: Facts) -> 
 
 def _denied(summary: str, health: Health, facts: Facts) -> ServerText:
     if facts.login:
-        return ServerText(summary, "Log in; the hub then reconnects it.", facts.login)
+        besides = f" {sentence(facts.hint)}" if facts.hint else ""
+        return ServerText(summary, f"Log in; the hub then reconnects it.{besides}", facts.login)
     hint = facts.hint or "give it credentials that have access, in its definition"
     return ServerText(summary, sentence(hint), _run("reconnect", health) if health.unconfirmed else "")
 

@@ -226,12 +226,12 @@ class LifecycleState:
         answers: bool = False,
     ) -> None:
         """Plan a reconnect: after the backoff (or a share of it), or at the time planned before if that is ahead."""
-        delay = shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
-        if planned is not None and planned > step.now:
-            delay = planned - step.now
+        left = 0.0 if planned is None else max(0.0, planned - step.now)
+        delay = left or shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
         delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP), self.policy.not_ready_every if answers else 0.0)
         self.timers.set(RetryDue, step.now + delay)
-        step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
+        if not left:  # else it is announced already: a server that answers 503 is asked every 2 s in between
+            step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
 
     def plan_self_probe(self, step: Step) -> None:
         """Plan the hub's own try of a parked or denied server: soon on transient evidence, else slowly.
