@@ -571,9 +571,8 @@ async def test_a_call_that_waited_for_its_server_is_judged_by_the_rules_of_now(
     async with Hub.from_config({"mcpServers": servers}) as hub:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {}}}
         client = HubClient(View(hub), Recorded(), {}, modern=False, owner="one")
-        call = Call(
-            await read_message(json.dumps(asked).encode()), client, Recorded(), version="", headers={}, task=None
-        )
+        message = await read_message(json.dumps(asked).encode())
+        call = Call(message, client, Recorded(), client.view, "", {}, None, client.identity)
         call.to("o", call.params, repeatable=False)
         gate = Broker(hub).gate
         gate.check_again(call)

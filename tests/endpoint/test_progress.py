@@ -40,9 +40,10 @@ async def test_a_notice_says_the_same_as_one_that_an_encoder_wrote(
     token: str | int, progress: float, total: float | None, message: str | None
 ) -> None:
     reply: Any = Notices()
-    nobody: Any = SimpleNamespace(modern=False, identity=LOCAL, view=None)
+    nobody: Any = SimpleNamespace(modern=False)
     raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"_meta": {"progressToken": token}}})
-    call = Call(await read_message(raw.encode()), nobody, reply, version="2025-11-25", headers={}, task=None)
+    view: Any = None
+    call = Call(await read_message(raw.encode()), nobody, reply, view, "2025-11-25", {}, None, LOCAL)
     call.progress(progress, total, message)
     ((method, params),) = reply.told
     assert params is not None

@@ -690,7 +690,7 @@ async def test_replicas_that_name_each_other_pass_a_request_on_in_no_circle(monk
 
     def counted(sessions: HttpEndpoint, request: Request, *rest: Any) -> Any:
         if request.forwarded:
-            forwarded.append(request.method)
+            forwarded.append(request.head.method)
         return real(sessions, request, *rest)
 
     monkeypatch.setattr(HttpEndpoint, "serve", counted)

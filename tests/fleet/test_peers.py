@@ -151,7 +151,7 @@ async def test_a_request_is_sent_on_as_it_is_with_its_principal_and_goes_no_furt
     await fleet.add("b")
     assert await send(a, "b", path="/servers/x/mcp") == b"echo hello"
     ((request, principal),) = fleet.hubs["b"].came
-    assert (request.method, request.path, request.forwarded) == ("POST", "/servers/x/mcp", True)
+    assert (request.head.method, request.head.path, request.forwarded) == ("POST", "/servers/x/mcp", True)
     assert principal == Principal(name="ada", groups=frozenset("g"), scopes=frozenset("s"), source="token")
     assert not {name for name in request.headers if name.startswith("holdfast-")}
     assert await send(a, "b", b"again") == b"echo again"

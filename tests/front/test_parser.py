@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as some
 
-from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
+from holdfast.front.request_parser import BadRequest, RequestHead, RequestParser
 
 HEADS = (
     b"POST /mcp HTTP/1.1\r\nHost: a\r\ncontent-length: %d\r\naccept: x\r\n",
@@ -27,17 +27,17 @@ class Taken:
 
     def __init__(self) -> None:
         self.requests: list[tuple[object, ...]] = []
-        self.head = RequestHead("", b"", "")
+        self.head = RequestHead("", b"", b"", "", "", (), {})
         self._body = b""
 
     def pull(self, parser: RequestParser) -> None:
         while (event := parser.next_event()) is not None:
             if isinstance(event, RequestHead):
                 self.head, self._body = event, b""
-            elif isinstance(event, RequestEnd):
-                self._end()
             else:
                 self._body += event
+            if not parser.in_body:
+                self._end()
 
     def _end(self) -> None:
         head = self.head

@@ -12,7 +12,7 @@ import h11
 import pytest
 from hypothesis import given, settings
 
-from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
+from holdfast.front.request_parser import BadRequest, RequestHead, RequestParser
 from tests.harness.http_mutants import cut_messages, explained
 
 pytestmark = [pytest.mark.requirement("SEC-11")]
@@ -67,10 +67,10 @@ def ours(pieces: list[bytes]) -> Read | None:
             while (event := parser.next_event()) is not None:
                 if isinstance(event, RequestHead):
                     method = event.method
-                elif isinstance(event, RequestEnd):
-                    return Read(method, body, complete=True)
                 else:
                     body += event
+                if not parser.in_body:
+                    return Read(method, body, complete=True)
     except BadRequest:
         return REFUSED
     return Read(method, body, complete=False)

@@ -22,7 +22,7 @@ STREAM = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\n
 
 def answer(pieces: Sequence[bytes], *, ends: bool = True) -> Response:
     """A response whose body came in these pieces; then it ends, or stays silent."""
-    response = Response(PooledConnection(Pool(HttpOrigin("127.0.0.1", 1, tls=False))), HEAD)
+    response = Response.begin(PooledConnection(Pool(HttpOrigin("127.0.0.1", 1, tls=False))), HEAD)
     for piece in pieces:
         response.feed(piece)
     if ends:

@@ -368,7 +368,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
             await wire._rpc.take(json.dumps(notice).encode())
             head = AnswerHead(200, {"content-type": kind}, keep_alive=True, length=None, chunked=True)
-            response = Response(None, head)
+            response = Response.begin(None, head)
             response.feed((form % json.dumps(answer(number))).encode())
             response.end()
             return response

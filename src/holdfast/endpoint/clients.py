@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+import msgspec
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 
@@ -236,74 +237,70 @@ def require_capability(client: Client, method: str, params: Mapping[str, Any] | 
         raise MCPError(INVALID_REQUEST, f"the client does not support elicitation by {mode}")
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One request of a client, from its message to its answer; at the server it is the ``Caller`` of the wire.
 
     It runs in the task of its request. ``cancel`` ends what that task does for it, and no more: the task goes on with
     the next message of its connection.
     """
 
-    __slots__ = (
-        "_task", "cancelled", "client", "done", "failed", "headers", "hidden_by", "identity", "inner", "judged",
-        "message", "meta", "method", "open", "params", "principal", "progress_token", "repeatable", "reply", "sent",
-        "sent_before", "server", "task", "tool", "trace_id", "version", "view",
-    )  # fmt: skip
+    message: Message
+    client: Client
+    reply: MessageReply
+    view: View
+    """What its sender may see of the endpoint (``McpServer.answer``)."""
+    version: str
+    headers: Mapping[str, str]
+    _task: asyncio.Task[Any] | None
+    """The task that serves it."""
+    identity: Principal
+    """Who sends it: another request of its client may have had other groups and scopes."""
+    method: str = ""
+    params: Fields = {}
+    """Its parameters, as the bytes that they came in."""
+    meta: Mapping[str, Any] = {}
+    progress_token: str | int | None = None
+    """What its progress is reported under, if that is wanted."""
+    principal: str = ""
+    """The name of the principal that calls."""
+    hidden_by: str = ""
+    """The access rule for which the name that it asks for is not there for its sender."""
+    sent_before: bool = False
+    """Whether another hub got it before and gave no answer: a server may have acted on it."""
+    server: str = ""
+    """The server that it goes to, once that is known."""
+    sent: Fields = {}
+    """Its parameters for that server."""
+    repeatable: bool = False
+    """Whether it may be made a second time: its tool is declared read-only or idempotent, or it only reads."""
+    tool: NameKey | None = None
+    """The tool that it calls, by its name at the server."""
+    inner: InnerCall | None = None
+    """In find mode, the call that a model asks for through ``call_tool``."""
+    failed: HoldfastError | None = None
+    """Why it failed, where its result says that to a model."""
+    judged: Judgement | None = None
+    """What was decided about it, where there is something to decide."""
+    trace_id: str = ""
+    """The id of its trace, where the hub makes one."""
+    open: OpenCall | None = None
+    """Takes the questions of a legacy server to a modern client, over several requests of that client."""
+    task: str | None = None
+    """The id under which the client knows the task that it asks about."""
+    cancelled: bool = False
+    done: bool = False
 
-    def __init__(
-        self,
-        message: Message,
-        client: Client,
-        reply: MessageReply,
-        *,
-        version: str,
-        headers: Mapping[str, str],
-        task: asyncio.Task[Any] | None,
-        identity: Principal | None = None,
-    ) -> None:
-        """``task`` serves it. ``identity`` is who sends it: another request may have had other groups and scopes."""
-        self.message = message
+    def __post_init__(self) -> None:
+        message = self.message
         self.method = message.method or ""
-        self.params: Fields = message.params
-        """Its parameters, as the bytes that they came in."""
-        self.client = client
-        self.identity = identity or client.identity
-        self.principal = self.identity.name
-        """The name of the principal that calls."""
-        self.view = client.view
-        """What its sender may see of the endpoint (``McpServer.answer``)."""
-        self.hidden_by = ""
-        """The access rule for which the name that it asks for is not there for its sender."""
-        self.reply = reply
-        self.version = version
-        self.headers = headers
-        self.sent_before = False
-        """Whether another hub got it before and gave no answer: a server may have acted on it."""
-        self.server = ""
-        """The server that it goes to, once that is known."""
-        self.sent: Fields = self.params
-        """Its parameters for that server."""
-        self.repeatable = False
-        """Whether it may be made a second time: its tool is declared read-only or idempotent, or it only reads."""
-        self.tool: NameKey | None = None
-        """The tool that it calls, by its name at the server."""
-        self.inner: InnerCall | None = None
-        """In find mode, the call that a model asks for through ``call_tool``."""
-        self.failed: HoldfastError | None = None
-        """Why it failed, where its result says that to a model."""
-        self.judged: Judgement | None = None
-        """What was decided about it, where there is something to decide."""
-        self.trace_id = ""
-        """The id of its trace, where the hub makes one."""
-        self.open: OpenCall | None = None
-        """Takes the questions of a legacy server to a modern client, over several requests of that client."""
-        self.task = text_of(self.params.get("taskId")) if self.method in TASK_METHODS else None
-        """The id under which the client knows the task that it asks about."""
+        self.params = self.sent = message.params
         self.meta = message.meta
+        self.principal = self.identity.name
+        if self.method in TASK_METHODS:
+            self.task = text_of(self.params.get("taskId"))
         token = self.meta.get("progressToken")
-        self.progress_token: str | int | None = token if type(token) in (str, int) else None
-        """What its progress is reported under, if that is wanted."""
-        self._task = task
-        self.cancelled = self.done = False
+        if type(token) in (str, int):
+            self.progress_token = token
 
     def to(self, server: str, params: Fields, *, repeatable: bool) -> None:
         """It goes to this server, with these parameters."""

@@ -325,7 +325,7 @@ class Exchange:
         else:
             client, version = self.client or self._new_client(self._outlet, {}), self.version
         task = asyncio.current_task(self._loop)  # without the loop it is searched, by a call of the system
-        return Call(message, client, reply, version=version, headers=headers, task=task, identity=identity)
+        return Call(message, client, reply, client.view, version, headers, task, identity)
 
     def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
         if self._by_message and message.method == "initialize":

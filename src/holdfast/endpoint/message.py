@@ -117,41 +117,22 @@ _VERSION: Final = msgspec.Raw(b'"2.0"')
 _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 
 
-class Message:
+class Message(msgspec.Struct, eq=False):
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("_meta", "_params", "_raw_params", "error", "escapes", "id", "is_request", "key", "method", "result")
-
-    def __init__(self, members: Fields) -> None:
-        self.id: Bytes | None = members.get("id")
-        self.key: str | int | None = None
-        """The id as a value: two ids that are written differently may be equal."""
-        method = members.get("method")
-        usual = _USUAL.get(bytes(method)) if method is not None and len(method) <= LONGEST_ID else None
-        self.method: str | None = usual or text_of(method)
-        self.is_request = self.method is not None and self.id is not None
-        """Whether it wants an answer."""
-        self._raw_params: Bytes | None = members.get("params")
-        self._params: Fields | None = None
-        self._meta: Mapping[str, Any] | None = None
-        self.escapes = True
-        """Whether it may have characters that are written by their number."""
-        self.result: Bytes | None = None
-        self.error: Bytes | None = None
-        version = members.get("jsonrpc")
-        if version != _VERSION and text_of(version) != "2.0":
-            raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
-        if self.id is not None:
-            self.key = _key(self.id)
-        if method is None:
-            self.result, self.error = members.get("result"), members.get("error")
-            if self.id is None or (self.result is None) == (self.error is None):
-                raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
-        elif usual is None:
-            if self.method is None or not is_text(self.method):
-                raise MCPError(INVALID_REQUEST, "the method is not a text")
-            if len(self.method) > LONGEST_ID:
-                raise MCPError(INVALID_REQUEST, "the method is too long")
+    id: Bytes | None
+    key: str | int | None
+    """The id as a value: two ids that are written differently may be equal."""
+    method: str | None
+    _raw_params: Bytes | None
+    is_request: bool
+    """Whether it wants an answer."""
+    escapes: bool
+    """Whether it may have characters that are written by their number."""
+    result: Bytes | None = None
+    error: Bytes | None = None
+    _params: Fields | None = None
+    _meta: Mapping[str, Any] | None = None
 
     @property
     def params(self) -> Fields:
@@ -201,12 +182,33 @@ async def read_message(body: bytes) -> Message:
     """One message; raises ``MCPError`` with the code that its sender is told. Only a large one takes a wait."""
     is_large = len(body) > SMALL_BYTES
     try:
-        message = Message(await split(body) if is_large else fields(read_bytes(body)))
+        members = await split(body) if is_large else fields(read_bytes(body))
     except BadJson as exc:
         code = INVALID_REQUEST if isinstance(exc, NotAnObject) else PARSE_ERROR
         raise MCPError(code, f"the message cannot be read: {exc}") from None
-    message.escapes = is_large or b"\\u" in body
-    return message
+    return _message_of(members, escapes=is_large or b"\\u" in body)
+
+
+def _message_of(members: Fields, *, escapes: bool) -> Message:
+    version = members.get("jsonrpc")
+    if version != _VERSION and text_of(version) != "2.0":
+        raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
+    raw_id, written = members.get("id"), members.get("method")
+    key = _key(raw_id) if raw_id is not None else None
+    params = members.get("params")
+    if written is None:
+        result, error = members.get("result"), members.get("error")
+        if raw_id is None or (result is None) == (error is None):
+            raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
+        return Message(raw_id, key, None, params, False, escapes, result, error)
+    method = _USUAL.get(bytes(written)) if len(written) <= LONGEST_ID else None
+    if method is None:
+        method = text_of(written)
+        if method is None or not is_text(method):
+            raise MCPError(INVALID_REQUEST, "the method is not a text")
+        if len(method) > LONGEST_ID:
+            raise MCPError(INVALID_REQUEST, "the method is too long")
+    return Message(raw_id, key, method, params, raw_id is not None, escapes)
 
 
 def _read_meta(raw: Bytes) -> Mapping[str, Any]:

@@ -154,7 +154,7 @@ class McpPaths:
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
             return None
         request.principal = found
-        server = None if request.path == "/mcp" else _server_named(request.head.raw_path)
+        server = None if request.head.path == "/mcp" else _server_named(request.head.raw_path)
         address = _address(server, request.head.query, self._front.hub.registry.config.settings)
         if isinstance(address, EndpointAddress) and address.folder is not None:
             address = await _in_folder(address, found, self._folders)
@@ -244,7 +244,8 @@ class RequestsInFlight:
         if counted:
             self._quotas.end_call(principal.name)
         self._number -= 1
-        self._idle.set()
+        if not self._number:
+            self._idle.set()
 
     def __repr__(self) -> str:
         return f"<RequestsInFlight {self._number}>"
@@ -297,12 +298,12 @@ class HttpEndpoint:
         else:
             session.serving += 1
             try:
-                if request.method != "POST":
+                if request.head.method != "POST":
                     await self._serve_session(request, reply, session)
                 elif (message := await self._read_post(request, reply, session)) is not None:
                     # By the credential of this request: another token of the principal may see less of its stream.
                     rights = self.server.view.seen_by(principal).rights
-                    stream = MessageStream(session, reply, self.sessions.backlog, message.id, rights=rights)
+                    stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
                     reply.wait_for_result(session.header, stream.prime)
                     try:
                         await session.exchange.handle(message, stream, headers, identity=principal)
@@ -318,11 +319,11 @@ class HttpEndpoint:
 
     async def _serve_without_session(self, request: Request, reply: Reply) -> None:
         """Only a handshake needs no session."""
-        if request.method == "DELETE" and self._forget(request):
+        if request.head.method == "DELETE" and self._forget(request):
             reply.plain(204, b"", b"")
-        elif request.method in ("GET", "DELETE"):
+        elif request.head.method in ("GET", "DELETE"):
             _refuse(reply, 400, "Bad Request: Missing session ID")
-        elif request.method != "POST":
+        elif request.head.method != "POST":
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         elif _takes_post(request, reply):
             try:
@@ -356,12 +357,12 @@ class HttpEndpoint:
 
     async def _serve_session(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """All but messages: the stream of notices, and the end."""
-        if request.method == "GET":
+        if request.head.method == "GET":
             if not _accepted(request.headers.get("accept"))[1]:
                 _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", session.header)
             elif not await self._streams.open(request, reply, session):
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session")
-        elif request.method == "DELETE":
+        elif request.head.method == "DELETE":
             await self.sessions.end(session)
             reply.plain(200, b"", session.header)
         else:
@@ -475,8 +476,8 @@ class HttpEndpoint:
     async def _read_modern(self, request: Request, reply: Reply, version: str) -> Message | None:
         """The request in a POST, which is in flight from now on; None if it is refused, and for a notification."""
         takes_json, reply.streams = _accepted(request.headers.get("accept"))
-        if request.method != "POST":
-            if request.method == "DELETE" and self._forget(request):
+        if request.head.method != "POST":
+            if request.head.method == "DELETE" and self._forget(request):
                 reply.plain(204, b"", b"")
             else:
                 reply.plain(405, b"", b"allow: POST\r\n")

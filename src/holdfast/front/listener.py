@@ -34,7 +34,7 @@ import anyio
 
 from holdfast.access import Admission
 from holdfast.core import fault_line
-from holdfast.front.request_parser import BadRequest, RequestEnd, RequestHead, RequestParser
+from holdfast.front.request_parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import (
     BODY_SECONDS,
     BUFFERED_BYTES,
@@ -253,10 +253,9 @@ class InboundRequests:
                     break
                 if isinstance(event, RequestHead):
                     queue.append(self._connection.begin(event))
-                elif isinstance(event, RequestEnd):
-                    queue[-1].complete = True
-                else:
+                elif event:
                     queue[-1].feed(event)
+                queue[-1].complete = not parser.in_body
                 if until and time.perf_counter() > until and parser.unread:
                     self.pause()
                     self._loop.call_soon(self._go_on)
@@ -319,7 +318,7 @@ class InboundRequests:
     def continue_body(self, request: Request) -> None:
         """Tell a client that asks first that its body is wanted, also if it did not wait for that."""
         asks = request.headers.get("expect", "").lower() == "100-continue"
-        if asks and request.http_version != "1.0" and not self._connection.out.lost:
+        if asks and request.head.http_version != "1.0" and not self._connection.out.lost:
             self._connection.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def await_next(self) -> None:
@@ -435,7 +434,7 @@ class HttpConnection(asyncio.Protocol):
         """A request whose head is complete."""
         self.server.total_requests += 1
         known = self._certificate
-        return Request(self._inbound, head, admission=self._admission, verified=known.verified, names=known.names)
+        return Request(self._inbound, head, self._admission, known.verified, known.names, head.headers, head.keep_alive)
 
     def refuse(self, status: int) -> None:
         """Refuse and close, unless the client has its answer and is still sending."""
@@ -452,10 +451,10 @@ class HttpConnection(asyncio.Protocol):
                     await inbound.wait()
                     continue
                 request = inbound.queue[0]
-                reply = Reply(self, request)
+                reply = Reply(self, request, self.out, self.timer)
                 self.timer.disarm()
                 try:
-                    if not endpoint.claims(request.path):
+                    if not endpoint.claims(request.head.path):
                         await AppExchange(request, reply).serve(self.server.app, self._transport)
                     elif (handler := await endpoint.admit(request, reply)) is not None:
                         await handler.serve(request, reply)
@@ -596,13 +595,13 @@ def _scope(request: Request, transport: asyncio.BaseTransport) -> dict[str, Any]
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": request.http_version,
+        "http_version": request.head.http_version,
         "server": tuple(server[:2]) if isinstance(server, tuple) else None,
         "client": tuple(client[:2]) if isinstance(client, tuple) else None,
         "scheme": "https" if info("sslcontext") else "http",
-        "method": request.method,
+        "method": request.head.method,
         "root_path": "",
-        "path": request.path,
+        "path": request.head.path,
         "raw_path": request.head.raw_path,
         "query_string": request.head.query,
         "headers": [*request.head.raw_headers],

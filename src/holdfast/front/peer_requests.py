@@ -222,7 +222,7 @@ class PeerRequests:
             }
         )
         headers[ABOUT_HEADER] = written({"endpoint": self._endpoint, "leaving": sorted(self._peers.leaving)})
-        return self._peers.request(replica, request.method, request.path, headers, request.whole)
+        return self._peers.request(replica, request.head.method, request.head.path, headers, request.whole)
 
     # What a client says and hears beside its requests.
 
@@ -355,7 +355,7 @@ class PeerListener:
     async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
         """The endpoint that answers a request of another replica; None if it has its answer."""
         headers = request.headers
-        if TARGET_HEADER not in headers and is_endpoint(request.path):
+        if TARGET_HEADER not in headers and is_endpoint(request.head.path):
             # The slot of a user whose home this is; else two replicas would wait for each other.
             if self._is_home(principal_in(headers)):
                 return await self._users.admit(request, reply)
@@ -365,8 +365,8 @@ class PeerListener:
         if unquote(headers.get(TARGET_HEADER, "")) != self._peers.replica:
             refuse_forwarded(reply, 409, "another replica has this address now")
             return None
-        if request.path.startswith(OPERATIONS):
-            await self._operate(request.path.removeprefix(OPERATIONS), about, request, reply)
+        if request.head.path.startswith(OPERATIONS):
+            await self._operate(request.head.path.removeprefix(OPERATIONS), about, request, reply)
             return None
         self._peers.note_leaving(map(str, about.get("leaving") or ()))
         if self._front.refusing:

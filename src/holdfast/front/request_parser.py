@@ -1,7 +1,8 @@
 """The requests in the bytes of one client's connection: HTTP/1.1 without a socket. Bytes in, events out.
 
-A request is one ``RequestHead``, then pieces of its body (``bytes``), then one ``RequestEnd``. The shell pulls events:
-what it does not pull stays here, so a client that sends many requests ahead fills no queue.
+A request is one ``RequestHead``, then pieces of its body (``bytes``). It is complete when ``in_body`` is false after
+one of these. The shell pulls events: what it does not pull stays here, so a client that sends many requests ahead fills
+no queue.
 
 Where a body ends is decided here, by the first rule that fits: after the last chunk; after the length that the head
 states; at once.
@@ -24,13 +25,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
+import msgspec
+
 from holdfast.wire import BadChunk, ChunkReader, header_fields, joined
 
-__all__ = ["BadRequest", "RequestEnd", "RequestEvent", "RequestHead", "RequestParser"]
+__all__ = ["BadRequest", "RequestEvent", "RequestHead", "RequestParser"]
 
 HEAD_BYTES: Final = 64 * 1024
 MOST_HEADERS: Final = 500
@@ -61,24 +63,21 @@ class BadRequest(Exception):
         self.status = status
 
 
-class RequestHead:
+class RequestHead(msgspec.Struct, eq=False):
     """The request line and the headers."""
 
-    __slots__ = ("headers", "http_version", "keep_alive", "method", "path", "query", "raw_path", "repeated", "written")
-
-    def __init__(self, method: str, raw_path: bytes, http_version: str) -> None:
-        self.method = method
-        self.http_version = http_version
-        self.keep_alive = True
-        self.raw_path, _, self.query = raw_path.partition(b"?")
-        path = self.raw_path.decode("ascii")
-        self.path = _unquoted(path) if "%" in path else path
-        self.written: Sequence[tuple[str, str]] = ()
-        """Each header as it was written, in their order: its name in lower case, and its value."""
-        self.headers: dict[str, str] = {}
-        """By lower-case name. Values of a repeated header are joined by a comma."""
-        self.repeated: tuple[str, ...] = ()
-        """The names that occur more than once."""
+    method: str
+    raw_path: bytes
+    query: bytes
+    path: str
+    http_version: str
+    written: Sequence[tuple[str, str]]
+    """Each header as it was written, in their order: its name in lower case, and its value."""
+    headers: dict[str, str]
+    """By lower-case name. Values of a repeated header are joined by a comma."""
+    repeated: tuple[str, ...] = ()
+    """The names that occur more than once."""
+    keep_alive: bool = True
 
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
@@ -89,13 +88,7 @@ class RequestHead:
         return f"<RequestHead {self.method} {self.path!r} HTTP/{self.http_version}>"
 
 
-class RequestEnd(Enum):
-    """A request is complete."""
-
-    END = "end"
-
-
-RequestEvent: TypeAlias = RequestHead | bytes | RequestEnd
+RequestEvent: TypeAlias = RequestHead | bytes
 
 
 class RequestParser:
@@ -109,7 +102,8 @@ class RequestParser:
         """How many of them are the beginning of a head whose end is not here."""
         self._blank = 0
         """Bytes of the empty lines before a head (RFC 9112, 2.2)."""
-        self._in_body = False
+        self.in_body = False
+        """Whether more of the present request is to come."""
         self._left = 0
         """How much is left of the body, where its head states a length."""
         self._chunks: ChunkReader | None = None
@@ -131,22 +125,23 @@ class RequestParser:
         self._at = 0
 
     def next_event(self) -> RequestEvent | None:
-        """The next event in the bytes that came; None if it needs more of them. Raises ``BadRequest``."""
-        if not self._in_body:
+        """The next event in the bytes that came; None if it needs more of them. Raises ``BadRequest``.
+
+        The last piece of a body in chunks is empty: it says that the body is complete.
+        """
+        if not self.in_body:
             return self._read_head() if self._at < len(self._data) else None
         if self._chunks is not None:
-            piece, done = self._read_chunks(self._chunks)
+            piece = self._read_chunks(self._chunks)
+            done = self._chunks.done
         else:
             end = min(len(self._data), self._at + self._left)
             piece, self._at = self._data[self._at : end], end
             self._left -= len(piece)
             done = not self._left
-        if piece:
-            return piece
         if done:
-            self._in_body, self._chunks = False, None
-            return RequestEnd.END
-        return None
+            self.in_body, self._chunks = False, None
+        return piece if piece or done else None
 
     def close(self) -> None:
         """No more bytes come, or none is wanted."""
@@ -176,22 +171,22 @@ class RequestParser:
             return None
         head = _read(data, start, end)
         self._at, self._seen, self._blank = start + size, 0, 0
-        self._in_body = True
         if "transfer-encoding" in head.headers:
             self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
         else:
             self._left = int(head.headers.get("content-length", "0"))
+        self.in_body = self._chunks is not None or self._left > 0
         return head
 
-    def _read_chunks(self, chunks: ChunkReader) -> tuple[bytes, bool]:
+    def _read_chunks(self, chunks: ChunkReader) -> bytes:
         try:
             piece, self._at = chunks.take(self._data, self._at)
         except BadChunk as exc:
             raise BadRequest(431 if exc.too_large else 400) from None
-        return piece, chunks.done
+        return piece
 
     def __repr__(self) -> str:
-        state = "in a body" if self._in_body else "in a head" if self.in_head else "between requests"
+        state = "in a body" if self.in_body else "in a head" if self.in_head else "between requests"
         return f"<RequestParser {state} unread={self.unread}>"
 
 
@@ -213,15 +208,15 @@ def _read(data: bytes, start: int, end: int) -> RequestHead:
             raise BadRequest(400)
         host, target = address["host"].decode("ascii"), address["path"] or b"/"
         target = target if target.startswith(b"/") else b"/" + target
-    head = RequestHead(method, target.partition(b"#")[0], version)
     if len(written) > MOST_HEADERS:
         raise BadRequest(431)
-    head.written, headers = written, dict(written)
+    raw_path, _, query = target.partition(b"#")[0].partition(b"?")
+    path, headers = raw_path.decode("ascii"), dict(written)
+    head = RequestHead(method, raw_path, query, _unquoted(path) if "%" in path else path, version, written, headers)
     if len(headers) < len(written):
         counts = Counter(name for name, _ in written)
         head.repeated = tuple(name for name, count in counts.items() if count > 1)
-        headers = joined(written)
-    head.headers = headers
+        headers = head.headers = joined(written)
     _check(head)
     if host:  # the host of an absolute target counts, not the header's: for each reader of them (RFC 9112, 3.2.2)
         headers["host"] = host

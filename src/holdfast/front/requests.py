@@ -26,13 +26,15 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.access import LOCAL
+import msgspec
+
+from holdfast.access import LOCAL, Principal
 from holdfast.front.request_parser import BadRequest, RequestHead
 from holdfast.wire import Bytes, append_piece
 
 if TYPE_CHECKING:
     from holdfast.access import Admission
-    from holdfast.front.listener import HttpConnection, InboundRequests
+    from holdfast.front.listener import ConnectionTimer, HttpConnection, InboundRequests
 
 __all__ = [
     "ALL_BODY_BYTES",
@@ -84,69 +86,35 @@ class Gone(Exception):
     """The client closed the connection before its request was complete."""
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request; its head is complete, its body may still be coming."""
 
-    __slots__ = (
-        "_parts",
-        "_refused",
-        "_source",
-        "_when_gone",
-        "admission",
-        "client_names",
-        "client_verified",
-        "complete",
-        "forwarded",
-        "head",
-        "headers",
-        "http_version",
-        "keep_alive",
-        "lease",
-        "method",
-        "path",
-        "principal",
-        "waiting",
-        "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        source: InboundRequests,
-        head: RequestHead,
-        *,
-        admission: Admission,
-        verified: bool,
-        names: frozenset[str],
-    ) -> None:
-        self._source = source
-        self.admission = admission
-        """The place of its connection."""
-        self.principal = LOCAL
-        """Who sends it, by its own credential, once that is known. Its session may have begun with another one."""
-        self.client_verified = verified
-        """Whether TLS verified a certificate of the client."""
-        self.client_names = names
-        """The names in that certificate."""
-        self._parts: list[bytes] = []
-        self.waiting = 0
-        """How many bytes of the body wait for their reader."""
-        self._refused = 0
-        self.complete = False
-        """Whether all of its body has come."""
-        self.head = head
-        self.method = head.method
-        self.path = head.path
-        self.http_version = head.http_version
-        self.keep_alive = head.keep_alive
-        self.lease: BodyLease | None = None
-        """The room for its body."""
-        self.forwarded = False
-        """Whether another replica sent it here: then it goes no further."""
-        self.whole = b""
-        """The body, where it may have to go to another replica."""
-        self.headers: Mapping[str, str] = head.headers
-        """By lower-case name. Values of a repeated header are joined by a comma."""
-        self._when_gone: Callable[[], object] | None = None
+    _source: InboundRequests
+    head: RequestHead
+    admission: Admission
+    """The place of its connection."""
+    client_verified: bool
+    """Whether TLS verified a certificate of the client."""
+    client_names: frozenset[str]
+    """The names in that certificate."""
+    headers: Mapping[str, str]
+    """By lower-case name. Values of a repeated header are joined by a comma."""
+    keep_alive: bool
+    principal: Principal = LOCAL
+    """Who sends it, by its own credential, once that is known. Its session may have begun with another one."""
+    _parts: list[bytes] = []
+    waiting: int = 0
+    """How many bytes of the body wait for their reader."""
+    _refused: int = 0
+    complete: bool = False
+    """Whether all of its body has come."""
+    lease: BodyLease | None = None
+    """The room for its body."""
+    forwarded: bool = False
+    """Whether another replica sent it here: then it goes no further."""
+    whole: bytes = b""
+    """The body, where it may have to go to another replica."""
+    _when_gone: Callable[[], object] | None = None
 
     async def body(
         self, most: int, *, within: float = WHOLE_BODY_SECONDS, hold: Callable[[int], None] | None = None
@@ -209,25 +177,22 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False):
     """The answer to one request: plain, or an event stream that begins when something precedes the result."""
 
-    __slots__ = ("_connection", "_ended", "_extra", "_first", "_request", "_timer", "done", "out", "started", "streams")
-
-    def __init__(self, connection: HttpConnection, request: Request) -> None:
-        self._connection = connection
-        """It carries one reply after the other."""
-        self.out = connection.out
-        self._timer = connection.timer
-        self._request = request
-        self._extra = b""
-        self.streams = False
-        """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
-        self._first: Callable[[], bytes] | None = None
-        """Makes the first event of an event stream."""
-        self._ended: asyncio.Event | None = None
-        self.started = False
-        self.done = False
+    _connection: HttpConnection
+    """It carries one reply after the other."""
+    _request: Request
+    out: OutputBuffer
+    _timer: ConnectionTimer
+    _extra: bytes = b""
+    streams: bool = False
+    """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
+    _first: Callable[[], bytes] | None = None
+    """Makes the first event of an event stream."""
+    _ended: asyncio.Event | None = None
+    started: bool = False
+    done: bool = False
 
     def wait_for_result(self, extra: bytes = b"", first: Callable[[], bytes] | None = None) -> None:
         """The result is being made; ``extra`` are the headers that go out with it, ``first`` begins an event stream."""
@@ -256,7 +221,7 @@ class Reply:
         size = sum(map(len, parts))
         bare = status in (204, 304)
         head = self._head(status, headers + self._extra, b"" if bare else b"content-length: %d\r\n" % size)
-        if bare or not size or self._request.method == "HEAD":
+        if bare or not size or self._request.head.method == "HEAD":
             self.out.write(head)
         elif size <= TOGETHER_BYTES:
             self.out.write(b"".join((head, *parts)))
@@ -278,16 +243,16 @@ class Reply:
     def start(self, status: int, headers: bytes) -> None:
         """The head of an answer that comes in pieces."""
         self.started = True
-        if self._request.http_version == "1.0":
+        if self._request.head.http_version == "1.0":
             self._request.keep_alive = False  # it knows no chunks: the end of the connection is the end of the answer
         if not self.out.lost:
-            framing = b"" if self._request.http_version == "1.0" else b"transfer-encoding: chunked\r\n"
+            framing = b"" if self._request.head.http_version == "1.0" else b"transfer-encoding: chunked\r\n"
             self.out.put(self._head(status, headers, framing))
 
     def piece(self, data: bytes) -> None:
         """A piece of the answer."""
         if not self.out.lost and data:
-            self.out.put(data if self._request.http_version == "1.0" else b"%x\r\n%b\r\n" % (len(data), data))
+            self.out.put(data if self._request.head.http_version == "1.0" else b"%x\r\n%b\r\n" % (len(data), data))
 
     def event(self, message: bytes, *, event_id: bytes = b"") -> None:
         """A message on the event stream, which begins now if it has not begun."""
@@ -311,7 +276,7 @@ class Reply:
             self.done = True
             self._first = None
             self._timer.disarm()
-            if not self.out.lost and self._request.http_version != "1.0":
+            if not self.out.lost and self._request.head.http_version != "1.0":
                 self.out.put(b"0\r\n\r\n")
             if self._ended is not None:
                 self._ended.set()
@@ -333,7 +298,7 @@ class Reply:
         if not request.keep_alive or self._connection.is_last:
             request.keep_alive = False
             kept = b"connection: close\r\n"
-        elif request.http_version == "1.0":
+        elif request.head.http_version == "1.0":
             kept = b"connection: keep-alive\r\n"
         return b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], _date(), headers, framing, kept)
 
@@ -414,29 +379,22 @@ class OutputBuffer:
             data = b"".join(self._pieces)
             self._pieces, self._pieces_size = [], 0
             if not self.lost:
-                self._write(data)
+                self.write(data)
 
     def write(self, *parts: Bytes) -> None:
         """Write bytes after those before them; large ones are not copied."""
         if self._pieces:
             self.flush()
-        if len(parts) == 1:
-            self._write(parts[0])
-        elif self._slices is None:
-            self._transport.writelines(parts)
-        else:
+        if self._slices is not None:
             for part in parts:
-                self._write(part)
-
-    def _write(self, data: Any) -> None:
-        slices = self._slices
-        if slices is None or (not slices and len(data) <= SLICE_BYTES):
-            self._transport.write(data)
-            return
-        view = memoryview(data).cast("B")
-        slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(view), SLICE_BYTES))
-        self._sliced += len(view)
-        self._write_slices()
+                view = memoryview(part).cast("B")
+                self._slices.extend(view[at : at + SLICE_BYTES] for at in range(0, len(view), SLICE_BYTES))
+                self._sliced += len(view)
+            self._write_slices()
+        elif len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
 
     def _write_slices(self) -> None:
         """Give the transport what it takes now."""

@@ -211,7 +211,7 @@ class HttpSessions:
     ) -> HttpSession | QuotaExceeded | None:
         """The session of an id, rebuilt if it is not in memory; None if the id is not valid for this principal here."""
         if (known := self._sessions.get(session_id)) is not None:
-            return known if known.principal == principal and known.endpoint is endpoint else None
+            return known if known.principal.name == principal.name and known.endpoint is endpoint else None
         opened = await self.ids.open(session_id, endpoint=endpoint.label, principal=principal.name)
         if opened is None:
             return None

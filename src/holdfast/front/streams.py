@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 from mcp import MCPError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
@@ -239,35 +240,24 @@ class EventId(NamedTuple):
 # A session and its streams.
 
 
-class MessageStream:
+class MessageStream(msgspec.Struct, eq=False):
     """The messages of one request, or a session's notices, on their way to the client.
 
     It is the ``MessageReply`` of the exchange. A request of the modern era has no session, and nothing of its stream
     is kept.
     """
 
-    __slots__ = ("_answered_whole", "backlog", "done", "reply", "request", "rights", "session")
-
-    def __init__(
-        self,
-        session: HttpSession | None,
-        reply: Reply | None,
-        backlog: Backlog,
-        request_id: Bytes | None = None,
-        *,
-        rights: str = "",
-    ) -> None:
-        self.session = session
-        self.reply = reply
-        """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
-        self.request = bytes(request_id) if request_id is not None else None
-        """The id of the request; None for notices."""
-        self.rights = rights
-        """What its reader may see (``View.rights``); one who may see something else does not resume it."""
-        self._answered_whole = False
-        """Whether its client took no event stream, and has its answer."""
-        self.backlog = backlog
-        self.done = False
+    session: HttpSession | None
+    reply: Reply | None
+    """None when it is answered: the log keeps the stream, and a reply holds its request and its connection."""
+    backlog: Backlog
+    request: bytes | None = None
+    """The id of the request; None for notices."""
+    rights: str = ""
+    """What its reader may see (``View.rights``); one who may see something else does not resume it."""
+    _answered_whole: bool = False
+    """Whether its client took no event stream, and has its answer."""
+    done: bool = False
 
     # What precedes an answer, or belongs to none.
 

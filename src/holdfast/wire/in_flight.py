@@ -23,6 +23,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
 
@@ -81,40 +83,28 @@ class Caller(Protocol):
         """Send it the progress of its request, in order with its other messages. Never waits."""
 
 
-class RequestInFlight:
+class RequestInFlight(msgspec.Struct, eq=False):
     """One request, made by the task that waits for it."""
 
-    __slots__ = (
-        "_all", "_callback", "_latest", "_notices", "_since", "_task", "_waiting", "caller", "cut", "delivery", "due",
-        "expired", "idle",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        all_of_them: InFlight,
-        caller: Caller | None,
-        on_progress: ProgressFn | None,
-        *,
-        idle: float,
-        within: float,
-        now: float,
-    ) -> None:
-        self._all = all_of_them
-        self.caller = caller
-        self._callback = on_progress
-        self._notices: deque[tuple[float, float | None, str | None]] | None = None
-        """What waits for the callback."""
-        self.delivery: asyncio.Task[None] | None = None
-        """Gives the callback its notices."""
-        self._task = asyncio.current_task(all_of_them._loop)  # noqa: SLF001 - the same module
-        self.idle = idle
-        self._latest = now + within
-        self._waiting = 0
-        self._since = 0.0
-        self.due = min(now + idle, self._latest)
-        self.expired = False
-        self.cut = False
-        """Whether it ended because its connection was closed, and not for its time."""
+    _all: InFlight
+    caller: Caller | None
+    _callback: ProgressFn | None
+    _task: asyncio.Task[Any] | None
+    idle: float
+    _latest: float
+    """When it ends at the latest."""
+    due: float
+    """When it ends if nothing more comes."""
+    _notices: deque[tuple[float, float | None, str | None]] | None = None
+    """What waits for the callback."""
+    delivery: asyncio.Task[None] | None = None
+    """Gives the callback its notices."""
+    _waiting: int = 0
+    """For how many of our answers the server waits."""
+    _since: float = 0.0
+    expired: bool = False
+    cut: bool = False
+    """Whether it ended because its connection was closed, and not for its time."""
 
     # Its time.
 
@@ -212,10 +202,13 @@ class InFlight:
         self, caller: Caller | None = None, on_progress: ProgressFn | None = None, *, idle: float, within: float
     ) -> RequestInFlight:
         """A request begins; end it with ``end``. ``on_progress`` gets its progress instead of the caller."""
-        request = RequestInFlight(self, caller, on_progress, idle=idle, within=within, now=self._loop.time())
+        now, task = self._loop.time(), asyncio.current_task(self._loop)
+        latest = now + within
+        due = min(now + idle, latest)
+        request = RequestInFlight(self, caller, on_progress, task, idle, latest, due)
         self.requests.add(request)
-        if request.due < self._looks_at:
-            self.look_at(request.due)
+        if due < self._looks_at:
+            self.look_at(due)
         return request
 
     def end(self, request: RequestInFlight) -> None:

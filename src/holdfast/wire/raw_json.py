@@ -234,12 +234,12 @@ async def split_answer(message: bytes | bytearray) -> tuple[Fields, RawObject | 
         members = await _large_fields(data)
     else:
         members = fields(read_bytes(message))  # type: ignore[arg-type]  # see _readable
-    raw = members.get("result")
+    raw = bytes(members.get("result", b""))  # it is searched twice, and a view would be copied for each search
     if not is_object(raw):
         return members, None
     try:
         # What is large here has half of a surrogate pair, and is bounded for that.
-        return members, RawObject(fields(raw), raw)  # type: ignore[arg-type]  # it is an object
+        return members, RawObject(fields(raw), raw)
     except BadJson as exc:
         return members, exc
 
@@ -418,7 +418,8 @@ In text with many line ends, which are escapes too, the pattern is found five ti
 
 def may_begin(data: Bytes, word: bytes) -> bool:
     """Whether a text or a name in some JSON may begin with this word."""
-    text, wide = _searchable(data), SMALL_BYTES + len(word) + 1
+    text = _searchable(data)
+    wide = SMALL_BYTES + len(word) + 1
     for at in range(0, len(text), SMALL_BYTES):
         end = at + wide
         # A long text has few quotes: most steps of it need no further look.

@@ -186,22 +186,19 @@ def _key(request_id: RequestId) -> RequestId:
     return request_id if type(request_id) is int else coerce_request_id(request_id)
 
 
-class PendingRequest:
+class PendingRequest(msgspec.Struct, eq=False):
     """One request under way. The task that waits awaits ``result``, or reads until it is settled."""
 
-    __slots__ = ("_answer", "_waiter", "id", "key", "on_progress", "sent_at", "settled")
-
-    def __init__(self, request_id: RequestId, on_progress: OnProgress | None) -> None:
-        self.id = request_id
-        self.key = _key(request_id)
-        """The id as it is compared."""
-        self.on_progress = on_progress
-        self.sent_at: int | None = None
-        """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
-        self._answer: RawObject | Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self.settled = False
-        """Whether its answer came, or the reason for a missing one."""
+    id: RequestId
+    key: RequestId
+    """The id as it is compared."""
+    on_progress: OnProgress | None
+    sent_at: int | None = None
+    """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
+    _answer: RawObject | Exception | None = None
+    _waiter: asyncio.Future[None] | None = None
+    settled: bool = False
+    """Whether its answer came, or the reason for a missing one."""
 
     def settle(self, answer: RawObject | Exception) -> None:
         """Its result, its error, or the reason for a missing answer; the first one counts."""
@@ -323,10 +320,10 @@ class PendingRequests:
         if request_id is None:
             self._next_id += 1
             request_id = self._next_id
-        pending = PendingRequest(request_id, on_progress)
-        if pending.key in self._waiting:
+        key = _key(request_id)
+        if key in self._waiting:
             raise ValueError(f"request id {request_id!r} is already in flight")
-        self._waiting[pending.key] = pending
+        pending = self._waiting[key] = PendingRequest(request_id, key, on_progress)
         return pending
 
     def close(self, pending: PendingRequest) -> None:

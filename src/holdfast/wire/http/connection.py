@@ -17,10 +17,11 @@ from collections.abc import AsyncIterator, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from holdfast.core import fault_line
 from holdfast.turns import Turns
 from holdfast.wire.http.answer_parser import (
-    AnswerEnd,
     AnswerHead,
     AnswerParser,
     BrokenHttp,
@@ -56,39 +57,42 @@ turns faster than this has told of all others."""
 log = logging.getLogger("holdfast.wire")
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
-    __slots__ = (
-        "_connection", "_inflater", "_left", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error",
-        "head", "headers", "held", "server", "status",
-    )  # fmt: skip
+    _connection: PooledConnection | None
+    head: AnswerHead
+    status: int
+    headers: Mapping[str, str]
+    """By lower-case name; values of a repeated header are joined by a comma."""
+    _inflater: Inflater | None = None
+    _parts: deque[bytes | bytearray] = msgspec.field(default_factory=deque)
+    _size: int = 0
+    _waiter: asyncio.Future[None] | None = None
+    complete: bool = False
+    error: Exception | None = None
+    _read_ahead: int = 0
+    """How much may come before the reader is woken."""
+    _left: bool = False
+    """Whether its reader wants no more of it."""
+    server: Hashable = None
+    """Equal for answers of the same server."""
+    held: int = 0
+    """The room that it has in the ``ReceiveRoom``."""
 
-    def __init__(self, connection: PooledConnection | None, head: AnswerHead) -> None:
-        self._connection = connection
-        self.head = head
-        self.status = head.status
-        self.headers: Mapping[str, str] = head.headers
-        """By lower-case name; values of a repeated header are joined by a comma."""
-        self.server: Hashable = connection.owner if connection is not None else None
-        """Equal for answers of the same server."""
-        self._parts: deque[bytes | bytearray] = deque()
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
+    @classmethod
+    def begin(cls, connection: PooledConnection | None, head: AnswerHead) -> Response:
+        """The answer with this head, whose body is to come."""
         coding = head.headers.get("content-encoding")
-        self._inflater = _inflater(coding) if coding is not None else None
-        self.complete = False
-        self.error: Exception | None = None
-        self._read_ahead = 0
-        """How much may come before the reader is woken."""
-        self._left = False
-        """Whether its reader wants no more of it."""
-        self.held = 0
-        """The room that it has in the ``ReceiveRoom``."""
+        inflater = _inflater(coding) if coding is not None else None
+        owner = connection.owner if connection is not None else None
+        return cls(connection, head, head.status, head.headers, inflater, server=owner)
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
-        connection = self._connection
+        connection, parts = self._connection, self._parts
+        if self.complete and self._inflater is None and len(parts) == 1 and self._size <= most:
+            return parts.popleft()  # it came with its head, as almost every answer does
         try:
             # What is compressed has no known size: it is collected piece by piece, each within the bound.
             if connection is not None and self._inflater is None:
@@ -343,16 +347,15 @@ class PooledConnection(asyncio.Protocol):
         """Bytes of an answer."""
         try:
             for event in self._parser.receive(data):
-                if isinstance(event, bytes):
-                    if self._response is not None:  # else its reader left
-                        self._response.feed(event)
-                elif event is AnswerEnd.END:
-                    self._complete()
-                else:
-                    self._response = Response(self, event)
+                if not isinstance(event, bytes):
+                    self._response = Response.begin(self, event)
                     head, self._head = self._head, None
                     if head is not None and not head.done():
                         head.set_result(self._response)
+                elif self._response is not None and event:  # without one its reader left
+                    self._response.feed(event)
+                if self._parser.head is None:
+                    self._complete()
                 if self.closed:
                     return  # a reader that left, or a bound, ended it: what follows in these bytes has no meaning
         except NotHttp as exc:
