@@ -157,3 +157,80 @@ def test_a_question_of_another_version_is_left_alone(value: Mapping[str, Any]) -
     questions = approvals(Wall())
     questions.follow_question("a-1", value)
     assert questions.waiting() == []
+
+
+def test_a_question_is_told_to_its_caller_and_to_those_who_watch() -> None:
+    questions, woken = approvals(Wall()), list[int]()
+    questions.watch(lambda: woken.append(len(questions.waiting())))
+    question = asked(questions)
+    assert questions.decide(question.id, CallVerdict(approved=False, by="eve", reason="x" * 1_000)) == question
+    verdict = questions.take(ASKED)
+    assert verdict is not None
+    assert (verdict.approved, verdict.by, len(verdict.reason)) == (False, "eve", 300)
+    assert woken == [1, 0, 0], "it was opened, decided and used"
+
+
+async def test_a_call_that_waits_is_woken_by_the_end_of_its_questions_time() -> None:
+    wall = Wall()
+    questions, woken = approvals(wall), list[None]()
+    asked(questions)
+    questions.watch(lambda: woken.append(None))
+    waiting = list[CallVerdict | None]()
+
+    async def wait() -> None:
+        waiting.append(await questions.wait(ASKED, 60))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            wall.now += LIFETIME
+            assert questions.waiting() == []
+    assert (waiting, len(woken)) == ([None], 1)
+
+
+def test_a_question_of_another_replica_is_followed_to_its_end() -> None:
+    wall, of_a = Wall(), Told("a")
+    home, other = approvals(wall, of_a), approvals(wall, Told("b"))
+    question = asked(home)
+    value = of_a.questions[question.id]
+    woken = list[None]()
+    other.watch(lambda: woken.append(None))
+    other.follow_question(question.id, None)
+    assert woken == [], "it was not known"
+    other.follow_question(question.id, value)
+    assert (other.waiting(), len(woken)) == ([question], 1)
+    other.follow_question(question.id, None)
+    assert (other.waiting(), len(woken)) == ([], 2)
+    home.follow_question(question.id, value)
+    assert home.waiting() == [question], "its own question is not another replica's too"
+    assert home.elsewhere(ASKED) == ""
+    other.follow_question(question.id, value)
+    wall.now += LIFETIME
+    assert (other.elsewhere(ASKED), other.waiting()) == ("", [])
+
+
+def test_a_verdict_from_another_replica_is_read_with_care() -> None:
+    wall = Wall()
+    home = approvals(wall, Told("a"))
+    question = asked(home)
+    home.follow_verdict("a-unknown", {"approved": True})
+    home.follow_verdict(question.id, {"approved": "yes", "by": 7, "reason": "y" * 1_000})
+    home.follow_verdict(question.id, {"approved": True, "by": "late"})
+    assert home.take(ASKED) == CallVerdict(approved=False, by="7", reason="y" * 300), "the first one counts"
+    question = asked(home)
+    wall.now += LIFETIME
+    home.follow_verdict(question.id, {"approved": True})
+    assert home.take(ASKED) is None, "its time is over"
+
+
+def test_the_oldest_question_is_the_first() -> None:
+    wall, of_a = Wall(), Told("a")
+    home, other = approvals(wall, of_a), approvals(wall, Told("b"))
+    first = asked(home)
+    assert (first.asked, first.expires, first.home) == (1_000.0, 1_000.0 + LIFETIME, "a")
+    assert first.id.startswith("a-")
+    wall.now += 1
+    second = asked(other)
+    other.follow_question(first.id, of_a.questions[first.id])
+    assert [one.id for one in other.waiting()] == [first.id, second.id]
