@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +12,12 @@ import pytest
 
 from holdfast.config import Settings
 from holdfast.core import events as on
+from holdfast.errors import ServerBusy
+from holdfast.hub.hub import Hub
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, _Own
-from holdfast.hub.slot import SlotKey
+from holdfast.hub.slot import Slot, SlotKey
+from holdfast.testing import FakeClock, HttpServer
+from tests.harness.open_hubs import running, settled
 
 
 class Owner:
@@ -107,3 +113,130 @@ async def test_a_slot_in_use_does_not_expire_however_long_ago_its_last_use_ended
     with pytest.raises(Looked):
         await slots._expire()
     assert {key: len(stub.events) for key, stub in stubs.items()} == {("ada", "a"): 0, ("ada", "b"): 1}
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Hub]:
+    """A hub whose clients have connections of their own, which may be unused for ten seconds."""
+    limits = {"perClient": {"idle": "10s", "connections": 3}, "quotas": {"clientConnections": 2}}
+    async with HttpServer({"hello": "hi"}) as server:
+        servers = {"own": {**server.definition, "sharing": "per-client"}}
+        async with running(servers, clock=FakeClock(), **limits) as hub:
+            await settled(hub)
+            yield hub
+
+
+def start(hub: Hub, owner: str, **more: Any) -> Slot:
+    return hub.registry.clients.of(owner, hub.config.servers["own"], lambda: None, **more)
+
+
+async def passes(hub: Hub, seconds: float) -> None:
+    assert isinstance(hub.registry.clock, FakeClock)
+    await hub.registry.clock.advance(seconds)
+
+
+def is_there(hub: Hub, owner: str) -> bool:
+    return hub.registry.clients.find(owner, "own") is not None
+
+
+@pytest.mark.anyio
+async def test_an_unused_slot_ends_and_its_time_counts_from_the_end_of_its_last_use(hub: Hub) -> None:
+    clients = hub.registry.clients
+    slot, other = start(hub, "ann", expires=True), start(hub, "bob", expires=True)
+    use = clients.use("ann", "own")
+    await passes(hub, 11)
+    assert (is_there(hub, "ann"), is_there(hub, "bob")) == (True, False)
+    clients.unuse(use)
+    await passes(hub, 9)
+    assert is_there(hub, "ann")
+    await passes(hub, 2)
+    assert not is_there(hub, "ann")
+    assert slot.machine.life.stopped
+    assert other.machine.life.stopped
+    clients.unuse(clients.use("ann", "own"))  # it has none any more
+
+
+@pytest.mark.anyio
+async def test_a_slot_with_two_uses_is_in_use_until_both_have_ended(hub: Hub) -> None:
+    clients = hub.registry.clients
+    start(hub, "ann", expires=True)
+    clients.leave("ann", "own")  # a use that was not counted: it takes nothing from the next
+    for _ in range(2):
+        clients.use("ann", "own")
+    clients.leave("ann", "own")
+    await passes(hub, 11)
+    assert is_there(hub, "ann")
+    clients.leave("ann", "own")
+    await passes(hub, 11)
+    assert not is_there(hub, "ann")
+
+
+@pytest.mark.anyio
+async def test_a_client_that_may_come_back_keeps_its_slots_for_a_while(hub: Hub) -> None:
+    clients = hub.registry.clients
+    start(hub, "ann")
+    await passes(hub, 100)
+    assert is_there(hub, "ann"), "it would say goodbye"
+    clients.keep("ann", until_unused=True)
+    await passes(hub, 9)
+    clients.keep("ann")
+    await passes(hub, 100)
+    assert is_there(hub, "ann"), "it came back"
+    clients.keep("ann", until_unused=True)
+    clients.adopt(replace(hub.config.settings, per_client=replace(hub.config.settings.per_client, idle=5.0)))
+    await passes(hub, 6)
+    assert not is_there(hub, "ann"), "by the settings in force now"
+
+
+@pytest.mark.anyio
+async def test_a_use_that_ends_before_the_next_look_is_due_is_looked_at_in_time(hub: Hub) -> None:
+    clients = hub.registry.clients
+    start(hub, "ann", expires=True)
+    start(hub, "bob", expires=True)
+    uses = [clients.use(owner, "own") for owner in ("ann", "bob")]
+    await passes(hub, 5)
+    clients.unuse(uses[0])
+    await passes(hub, 5)
+    clients.unuse(uses[1])
+    await passes(hub, 6)
+    assert (is_there(hub, "ann"), is_there(hub, "bob")) == (False, True)
+    await passes(hub, 5)
+    assert not is_there(hub, "bob")
+
+
+@pytest.mark.anyio
+async def test_a_changed_definition_replaces_the_slot_unless_only_its_limits_changed(hub: Hub) -> None:
+    clients, spec = hub.registry.clients, hub.config.servers["own"]
+    first = start(hub, "ann")
+    limited = replace(spec, timeout=7.0)
+    assert clients.of("ann", limited, lambda: None) is first
+    assert first.spec == limited
+    assert clients.of("ann", limited, lambda: None) is first
+    moved = replace(limited, url=f"{spec.url}/elsewhere")
+    second = clients.of("ann", moved, lambda: None)
+    assert second is not first
+    assert (first.machine.life.stopped, clients.find("ann", "own") is second) == (True, True)
+
+
+@pytest.mark.anyio
+async def test_the_quota_of_a_caller_and_the_limit_of_all_name_their_settings(hub: Hub) -> None:
+    for owner in ("one", "two"):
+        start(hub, owner, principal="ann")
+    with pytest.raises(ServerBusy, match=r"have 2 connections .* `holdfast\.quotas\.clientConnections`") as refused:
+        start(hub, "three", principal="ann")
+    assert (refused.value.server_id, refused.value.state) == ("own", "connected")
+    start(hub, "three", principal="bob")
+    with pytest.raises(ServerBusy, match=r"limit of 3 client connections; .* `holdfast\.perClient\.connections`"):
+        start(hub, "four", principal="eve")
+    start(hub, "one", principal="ann")  # it has one
+
+
+@pytest.mark.anyio
+async def test_the_first_call_of_a_client_waits_for_its_own_connection(hub: Hub) -> None:
+    slot = start(hub, "ann")
+    assert slot.lease is None
+    result = await slot.call("tools/call", {"name": b'"hello"', "arguments": b"{}"})
+    assert b"hi" in bytes(result.members["content"])
+    assert [entry.name for entry in hub.catalog.tools] == ["own__hello"], "its listing is published for no one"
+    hub.registry.clients.end("own")
+    assert [entry.name for entry in hub.catalog.tools] == ["own__hello"]
