@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from holdfast.core import Item, Listing, State, events as on
-from holdfast.hub import CallBinding, CallVerdict
+from holdfast.hub import CallBinding, CallVerdict, ToolChanged
 from holdfast.hub.hub import Hub
 from holdfast.hub.replica_link import ReplicaHost, follow_switch
-from tests.harness.open_hubs import config, reaches, until
+from holdfast.testing import FakeClock, HttpServer
+from tests.harness.open_hubs import config, reaches, records, running, settled, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
 
@@ -116,3 +119,92 @@ async def test_a_call_that_waits_at_a_peer_is_decided_here_and_one_of_here_there
     host.follow_verdict(own.id, {"approved": True, "by": "bob"})
     assert questions.waiting() == []
     assert questions.take(binding) == CallVerdict(True, "bob", "")
+
+
+class Recorded:
+    """The other replicas, as one that notes what it is told. It implements every part of ``Replicas``."""
+
+    home = "here"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.is_settled = False
+        self.not_shared_since: float | None = None
+        self.presence = self.evidence = self.listings = self.decisions = self.questions = self
+
+    def open(self, host: ReplicaHost, clock: object) -> None:
+        self.told.append(("open", type(host)))
+
+    async def run(self) -> None:
+        self.told.append(("run",))
+        await anyio.sleep_forever()
+
+    async def scope(self, server: str) -> str:
+        return f"all replicas of {server}"
+
+    def user_home(self, principal: str) -> str | None:
+        return None
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda *values: self.told.append((what, *values))
+
+    def of(self, what: str) -> list[tuple[Any, ...]]:
+        return [values for name, *values in self.told if name == what]  # type: ignore[misc]
+
+
+async def test_the_other_replicas_are_told_what_happens_here() -> None:
+    fleet: Any = Recorded()
+    async with HttpServer({"hello": "hi"}) as server:
+        servers = {"up": server.definition, "down": {"url": "http://127.0.0.1:9/mcp"}}
+        async with running(servers, hub={"fleet": fleet}) as hub:
+            await settled(hub)
+            assert await hub.registry.scope("up") == "all replicas of up"
+            await until(hub, "up", lambda: fleet.of("published"))
+            ((listed,),) = fleet.of("published")
+            assert (listed.server, [tool.name for tool in listed.tools]) == ("up", ["hello"])
+            assert {values[0] for values in fleet.of("note_pin")} == {"up"}
+            await until(hub, "down", lambda: fleet.of("claim") and "down" in {one[0] for one in fleet.of("share")})
+            assert {values[0] for values in fleet.of("claim")} == {"down"}
+            await hub.toggle("up", False)
+            await hub.toggle("up", True)
+            assert fleet.of("note_switch") == [["up", True], ["up", False]]
+    assert fleet.told[:2] == [("open", ReplicaHost), ("run",)]
+    async with Hub(config({})) as alone:
+        assert await alone.registry.scope("up") == ""
+
+
+async def test_a_probe_that_was_made_is_told_to_the_other_replicas() -> None:
+    fleet: Any = Recorded()
+    clock = FakeClock()
+    async with running({"down": {"url": "http://127.0.0.1:9/mcp"}}, clock=clock, hub={"fleet": fleet}) as hub:
+        host, slot = ReplicaHost(hub.registry), hub.registry.slot("down")
+        await until(hub, "down", lambda: fleet.of("claim"))
+        assert not host.is_trying("down")
+        host.handle("down", on.ClaimGranted(until=math.inf))
+        while not fleet.of("release"):
+            await until(hub, "down", lambda: slot.machine.dialing is None)
+            await clock.advance_to_next()
+        assert fleet.of("release")[0][0] == "down"
+
+
+async def test_what_is_held_is_a_change_once_it_is_known_that_the_fleet_will_not_tell() -> None:
+    fleet: Any = Recorded()
+    async with Hub(config({"a": LAZY}, approvals="hold"), fleet=fleet) as hub:
+        told = records(hub)
+        hub.registry.publisher.publish(listing(1))
+        hub.registry.publisher.publish(listing(2))
+        assert listed(hub) == [], "another replica may have seen another version first"
+        changes = [record for record in told if isinstance(record, ToolChanged)]
+        assert changes == []
+        ReplicaHost(hub.registry).alone()
+        ReplicaHost(hub.registry).alone()
+        (change,) = (record for record in told if isinstance(record, ToolChanged))
+        assert (change.server, change.tool, change.new, change.held) == ("a", "echo", True, True)
+        fleet.is_settled = True
+        ReplicaHost(hub.registry).settled()
+        assert listed(hub) == ["a__echo"], "no replica has seen it: it is the first sight"
+        assert fleet.of("note_pin")
+
+
+async def test_the_servers_that_peers_compare_are_those_of_the_configuration(hub: Hub, host: ReplicaHost) -> None:
+    assert host.servers() is hub.config.servers
