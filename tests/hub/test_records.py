@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
+from holdfast.core import Redactor
 from holdfast.core.breaker import Tripped
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError, UnknownServer
@@ -22,15 +24,20 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.journal import (
     BACKLOG,
     RECORDS,
+    AccessChanged,
+    AccessRefused,
     BreakerChanged,
     CallEnded,
+    CloseFailed,
     ConfigApplied,
     ConfigRefused,
     HubRecord,
     Journal,
+    ListFailed,
     Missed,
     OneClientRecord,
     Published,
+    RetryPlanned,
     ToolApproved,
     ToolChanged,
     Transition,
@@ -344,3 +351,96 @@ def test_a_log_filter_that_fails_costs_no_call_and_no_other_reader() -> None:
     finally:
         log.removeFilter(fails)
     assert told == [ended]
+
+
+REFUSED: Any = partial(AccessRefused, source="10.0.0.7", at=0.0)
+MOVED = Transition(server="a", old=State.IDLE, new=State.DENIED, cause="x", at=1.0, generation=3, reason="not you")
+TRIP = Tripped(at=1.0, failures=3, trips=1, retry_in=60.0, refused=0, late=0)
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "words"),
+    [
+        (REFUSED(kind="left"), logging.DEBUG, ["10.0.0.7"]),
+        (REFUSED(kind="quota", principal="ann", quota="calls"), logging.WARNING, ["ann", "calls"]),
+        (REFUSED(kind="certificate", reason="expired"), logging.WARNING, ["10.0.0.7", "expired"]),
+        (REFUSED(kind="login"), logging.WARNING, ["10.0.0.7", "login failed"]),
+        (MOVED, logging.INFO, ["a: denied: not you"]),
+        (OneClientRecord(server="a", record=MOVED), logging.DEBUG, ["a, connection of one client"]),
+        (RetryPlanned(server="a", attempt=2, delay=4.0, at=0.0), logging.INFO, ["a", "attempt 2", "4.0 s"]),
+        (AccessChanged(server="a", denied=True, reason="not you", at=0.0), logging.WARNING, ["a", "not you"]),
+        (AccessChanged(server="a", denied=False, reason="", at=0.0), logging.INFO, ["a", "no longer denied"]),
+        (BreakerChanged(server="a", change=TRIP), logging.WARNING, ["a", "open for 60 s after 3 failures"]),
+        (CloseFailed(server="a", error="it hung", generation=1, at=0.0), logging.WARNING, ["a", "it hung"]),
+        (Published(server="a", version=7, kinds=(), at=0.0), logging.DEBUG, ["version 7: nothing of a"]),
+        (
+            ListFailed(server="a", kind="prompts", reason="on fire", at=0.0),
+            logging.WARNING,
+            ["a: its prompts", "on fire"],
+        ),
+        (
+            ToolChanged(server="a", tool="t", held=True, at=0.0),
+            logging.WARNING,
+            ["a: the tool t changed", "held until"],
+        ),
+        (ToolChanged(server="a", tool="t", new=True, held=False, at=0.0), logging.WARNING, ["the tool t appeared"]),
+        (
+            ToolChanged(server="a", tool="", kind="instructions", held=False, at=0.0),
+            logging.WARNING,
+            ["its instructions changed since they were first seen"],
+        ),
+        (ToolApproved(server="a", tool="p", kind="prompt", at=0.0), logging.INFO, ["a: the prompt p", "approved"]),
+        (Missed(count=2), logging.WARNING, ["missed 2 records"]),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+async def test_each_record_is_one_line_with_its_level_and_whom_it_is_about(
+    caplog: pytest.LogCaptureFixture, record: HubRecord, level: int, words: list[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="holdfast.hub")
+    Journal(FakeClock()).write(record)
+    (line,) = caplog.records
+    assert (line.levelno, line.record) == (level, record)  # type: ignore[attr-defined]
+    assert [one for one in words if one not in line.getMessage()] == []
+    assert ("held until" in line.getMessage()) is getattr(record, "held", False)
+
+
+async def test_refusals_reach_the_sinks_and_push_nothing_out_of_the_stream_of_events() -> None:
+    journal, told = Journal(FakeClock()), list[HubRecord]()
+    journal.add_sink(told.append, calls=None)
+    listener = journal.records()
+    refused, published = REFUSED(kind="login"), Published(server="a", version=1, kinds=(), at=0.0)
+    journal.write(refused)
+    journal.write(published)
+    journal.close()
+    assert told == [refused, published]
+    assert [record async for record in listener] == [published]
+
+
+@pytest.mark.requirement("OBS-1")
+def test_a_reader_of_calls_that_fails_costs_no_call_and_no_other_reader(caplog: pytest.LogCaptureFixture) -> None:
+    journal, told = Journal(FakeClock()), list[CallEnded]()
+
+    def fails(_: object) -> None:
+        raise RuntimeError("a sink of the program that embeds the hub")
+
+    ends = [journal.add_sink(fails, calls=fails), journal.add_sink(lambda _: None, calls=told.append)]
+    ended = CallEnded(server="a", method="tools/call", outcome="completed", waited=0.0, seconds=0.1, at=0.0)
+    assert journal.reads_calls("completed")
+    journal.write(ended)
+    journal.write(Published(server="a", version=1, kinds=(), at=0.0))
+    assert (told, caplog.text.count("RuntimeError")) == ([ended], 2)
+    for end in ends:
+        end()
+    journal.write(ended)
+    assert (told, caplog.text.count("RuntimeError")) == ([ended], 2)
+    assert (journal.reads_calls("completed"), journal.reads_calls("denied")) == (False, True)
+
+
+def test_what_a_process_writes_to_stderr_reaches_every_reader_of_it() -> None:
+    journal, told = Journal(FakeClock()), list[tuple[object, ...]]()
+    for _ in range(2):
+        journal.add_stderr_reader(lambda *line: told.append(line))
+    redactor = Redactor()
+    journal.stderr_line("a", b"on fire", redactor)
+    assert told == [("a", b"on fire", redactor)] * 2
