@@ -76,7 +76,7 @@ def see(hub: Hub, *evidence: Evidence, hub_behind: HubPeer | None = None) -> lis
             raise ServerFailure(coming.pop(0))
         return RawObject.of({"content": []})
 
-    connection.request = request  # type: ignore[method-assign,assignment]
+    connection.request = request  # type: ignore[method-assign]
     return asked
 
 
@@ -214,7 +214,7 @@ async def test_calls_in_flight_together_that_fail_are_one_failure(hub: Hub) -> N
         lease.faults += 1  # another call failed while this one was with the server
         raise ServerFailure(RESET)
 
-    connection.request = request  # type: ignore[method-assign,assignment]
+    connection.request = request  # type: ignore[method-assign]
     await error_of(hub)
     assert slot.machine.breaker.failures == 2
 

@@ -40,10 +40,8 @@ async def hub() -> AsyncIterator[Hub]:
 
 def show(hub: Hub, **kinds: list[str]) -> None:
     """Let the server list this, beside what it has."""
-    listing = Listing(
-        server="a", generation=9, **{kind: tuple(Item(name, {}) for name in names) for kind, names in kinds.items()}
-    )
-    hub.registry.publisher.publish(listing)
+    items: Any = {kind: tuple(Item(name, {}) for name in names) for kind, names in kinds.items()}
+    hub.registry.publisher.publish(Listing(server="a", generation=9, **items))
 
 
 async def test_what_the_rules_hide_is_unknown_and_what_they_refuse_is_refused(hub: Hub) -> None:

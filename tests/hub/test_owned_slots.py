@@ -118,7 +118,7 @@ async def test_a_slot_in_use_does_not_expire_however_long_ago_its_last_use_ended
 @pytest.fixture
 async def hub() -> AsyncIterator[Hub]:
     """A hub whose clients have connections of their own, which may be unused for ten seconds."""
-    limits = {"perClient": {"idle": "10s", "connections": 3}, "quotas": {"clientConnections": 2}}
+    limits: dict[str, Any] = {"perClient": {"idle": "10s", "connections": 3}, "quotas": {"clientConnections": 2}}
     async with HttpServer({"hello": "hi"}) as server:
         servers = {"own": {**server.definition, "sharing": "per-client"}}
         async with running(servers, clock=FakeClock(), **limits) as hub:
