@@ -35,8 +35,8 @@ def leave(environ: dict[str, str], found: RunningHub, name: str = "") -> Path:
     """As a hub does that another process runs."""
     folder(environ).mkdir(parents=True, exist_ok=True)
     file = folder(environ) / (name or f"{found.pid}-{found.url[-4:]}.json")
-    keys = ("url", "token", "pid", "started", "config", "version")
-    file.write_text(json.dumps({key: getattr(found, key) for key in keys}))
+    keys = ("url", "token", "pid", "started", "config", "version", "demo")
+    file.write_text(json.dumps({"of-another-version": 1, **{key: getattr(found, key) for key in keys}}))
     return file
 
 
@@ -110,7 +110,7 @@ def test_a_hub_is_chosen_by_its_process_port_address_file_or_folder(
     monkeypatch.chdir(tmp_path)
     leave(environ, hub(port=4001, config=str(tmp_path / "work" / "mcp.json")))
     leave(environ, hub(pid=os.getppid(), port=4002, config=str(tmp_path / "home" / "mcp.json")))
-    leave(environ, hub(port=4003))
+    leave(environ, hub(port=4003, config=str(tmp_path / "demo-x" / "mcp.json"), demo=True))
     for name, port in {
         "4001": 4001,
         str(os.getppid()): 4002,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
 from holdfast.config.read import load_config
+from holdfast.control.hub_finder import RunningHub, registered
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, forget_running, note_running, running_demo
+from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, running_demo
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -122,43 +123,24 @@ async def test_every_server_of_the_table_is_in_the_file_and_the_folder_is_gone_a
     assert not control.folder.exists()
 
 
-def test_a_second_terminal_finds_the_demo_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def demo_hub(folder: Path, pid: int, port: int) -> RunningHub:
+    """As the hub of a demo tells of itself."""
+    config = str(folder / "mcp.json")
+    return RunningHub(url=f"http://127.0.0.1:{port}", token="t", pid=pid, started=port, config=config, demo=True)
+
+
+@pytest.mark.requirement("DX-13")
+def test_a_second_terminal_finds_the_demo_that_was_started_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(HoldfastError) as none:
         running_demo()
     assert "holdfast serve --demo" in none.value.hint
-    note_running(DemoControl(tmp_path / "demo"), "http://127.0.0.1:1/mcp")
-    control, url = running_demo()
-    assert (control.folder, url) == (tmp_path / "demo", "http://127.0.0.1:1/mcp")
-    forget_running()
-    with pytest.raises(HoldfastError, match="no demo is running"):
-        running_demo()
-
-
-@contextmanager
-def as_process(pid: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the demo believe that its process has this id."""
-    with monkeypatch.context() as inside:
-        inside.setattr(os, "getpid", lambda: pid)
-        yield
-
-
-@pytest.mark.requirement("DX-13")
-def test_a_second_demo_leaves_the_control_of_the_first_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    note_running(DemoControl(tmp_path / "first"), "http://127.0.0.1:1/mcp")
-    with as_process(os.getppid(), monkeypatch):
-        note_running(DemoControl(tmp_path / "second"), "http://127.0.0.1:2/mcp")
-    assert running_demo()[1] == "http://127.0.0.1:1/mcp"
-    forget_running()
-    assert running_demo()[1] == "http://127.0.0.1:2/mcp", "the second one is controlled when the first has ended"
-
-
-def test_word_left_by_a_demo_that_was_killed_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with subprocess.Popen(["true"]) as gone:
-        pass
-    with as_process(gone.pid, monkeypatch):
-        note_running(DemoControl(tmp_path), "http://127.0.0.1:1/mcp")
-    with pytest.raises(HoldfastError, match="no demo is running"):
+    with registered(demo_hub(tmp_path / "second", os.getppid(), 2)):
+        with registered(demo_hub(tmp_path / "first", os.getpid(), 1)):
+            control, url = running_demo()
+            assert (control.folder, url) == (tmp_path / "first", "http://127.0.0.1:1/mcp")
+        assert running_demo()[1] == "http://127.0.0.1:2/mcp", "the second one is controlled when the first has ended"
+    with registered(replace(demo_hub(tmp_path, os.getpid(), 1), demo=False)), pytest.raises(HoldfastError):
         running_demo()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from holdfast.config.file_edit import Backups
 from holdfast.config.jsonc import parse
 from holdfast.doctor.repair import plan_edits, undo_edits
 from holdfast.doctor.report import Edit, Report, read_or_report
@@ -94,7 +96,7 @@ async def test_fix_writes_what_was_shown_with_a_backup_and_undo_restores_it(clin
     report = await clinic.all()
     plan, _ = plan_edits(report)
     assert plan is not None
-    kept = plan.perform()
+    kept = plan.perform(Backups(os.environ))
     assert clinic.file.read_text() == text.replace("<YOUR_API_KEY>", "${env:API_KEY}")
     assert kept.stat().st_mode & 0o077 == 0
     undo_edits(clinic.file)
@@ -110,7 +112,7 @@ async def test_a_file_that_changed_after_the_diff_is_not_written(clinic: Examina
     assert plan is not None
     clinic.file.write_text("{}")
     with pytest.raises(HoldfastError, match="changed in the meantime"):
-        plan.perform()
+        plan.perform(Backups(os.environ))
     assert clinic.file.read_text() == "{}"
 
 
@@ -119,7 +121,7 @@ async def test_undo_does_not_overwrite_a_later_change(clinic: Examination) -> No
     clinic.configure({"server": {"command": "x", "env": {"API_KEY": "<YOUR_API_KEY>"}}})
     plan, _ = plan_edits(await clinic.all())
     assert plan is not None
-    plan.perform()
+    plan.perform(Backups(os.environ))
     later = clinic.file.read_text().replace('"x"', '"y"')
     clinic.file.write_text(later)
     with pytest.raises(HoldfastError, match="changed since"):
@@ -147,12 +149,3 @@ def test_a_misspelt_key_at_the_top_is_an_edit_of_the_report_too(tmp_path: Path) 
     plan, _ = plan_edits(report)
     assert plan is not None
     assert plan.after == '{"mcpServers": {"a": {"command": "x"}}}'
-
-
-@pytest.mark.requirement("FLEET-6")
-async def test_a_placement_without_effect_is_reported(clinic: Examination) -> None:
-    clinic.configure({"server": {"command": "x", "placement": "each", "enabled": False}})
-    report = await clinic.all(names=["server"])
-    (found,) = [one for one in report.servers[0].findings if one.code == "HF-PLACEMENT"]
-    assert found.code == "HF-PLACEMENT"
-    clinic.matches("placement", found)

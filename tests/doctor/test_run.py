@@ -11,11 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from holdfast.doctor.case import Case, Check, GlobalCheck, GlobalContext, Observation, Starts, places_here
+from holdfast.doctor.case import Case, Check, GlobalCheck, GlobalContext, Observation, places_here
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS, Doctor
 from holdfast.doctor.report import Report, ServerReport, read_or_report
-from holdfast.hub.limits import DialLimit
 from tests.doctor.examination import SNAPSHOTS, Examination
 from tests.peers.http_fault import Behaviour, Exchange, Request
 from tests.peers.mcp_http import McpPeer
@@ -228,18 +227,3 @@ async def test_a_server_that_doctor_itself_slowed_down_is_not_blamed(clinic: Exa
     clinic.matches("crowded", found)
     alone = await clinic.all(within=1.0, names=["s0"])
     assert [one.code for one in alone.servers[0].findings] == ["HF-SILENT"]
-
-
-async def test_the_time_of_a_crowd_is_counted() -> None:
-    async with anyio.create_task_group() as timers:
-        starts = Starts(DialLimit(3, timers, hold=60.0, wait=60.0), at_ease=1)
-        async with starts.place():
-            before = starts.crowded_seconds
-            await anyio.lowlevel.checkpoint()
-            assert starts.crowded_seconds == before == 0.0, "one alone is no crowd"
-            async with starts.place():
-                now = anyio.current_time()
-                while anyio.current_time() == now:
-                    await anyio.lowlevel.checkpoint()
-                assert starts.crowded_seconds > 0.0
-        timers.cancel_scope.cancel()

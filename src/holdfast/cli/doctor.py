@@ -165,8 +165,8 @@ def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
             continue
         if certain or interactive:
             _show_diff(plan)
-        if (certain and not interactive) or (interactive and typer.confirm(f"Write {plan.file}?", err=True)):
-            kept = plan.perform()
+        if (certain and not interactive) or (interactive and typer.confirm(f"Write {plan.place.file}?", err=True)):
+            kept = plan.perform(holdfast.config.Backups(os.environ))
             print_note(f"backup: {kept}; `{command_line('doctor', '--undo')}` restores it")
             done += [one.repaired(done=True) for one in plan.edits]
         else:

@@ -291,7 +291,7 @@ async def _once(worker: Bridge) -> int:
 async def _serve(worker: Bridge, address: str) -> int:
     holdfast.serve.log_faults_in_lines()
     host, _, port = address.rpartition(":")
-    async with holdfast.gateway.serving(holdfast.gateway.health_app(worker.health), host.strip("[]"), int(port)) as url:
+    async with holdfast.gateway.serving(worker.health, host.strip("[]"), int(port)) as url:
         _say(f"health at {url}/healthz, metrics at {url}/metrics")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
@@ -320,7 +320,7 @@ app.command()(bridge)
 @app.callback()
 def gateway() -> None:
     """Render the configuration of AgentGateway, with an authorization timeout that fits."""
-    missing = [name for name in ("yaml", "jsonschema", "starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("yaml", "jsonschema") if find_spec(name) is None]
     if missing:
         hint = "install Holdfast with its extra, in its clone: pipx install --force '.[gateway]'"
         raise HoldfastError(f"`holdfast gateway` needs missing packages: {', '.join(missing)}", hint=hint)

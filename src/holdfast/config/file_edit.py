@@ -248,10 +248,6 @@ class Backups:
     def restore(self, backup: Backup, text: str) -> None:
         """Write the file as it is to be after the edit is undone, then delete the backup."""
         rewrite_config(backup.place.file, text, environ=os.environ)
-        self.forget(backup)
-
-    def forget(self, backup: Backup) -> None:
-        """Delete a backup after it was restored."""
         backup.kept_in.unlink()
 
     def _files(self, client: str = "*") -> list[Path]:
@@ -288,7 +284,7 @@ class FileEdit:
     place: ClientLocation
     before: str = field(repr=False)
     after: str = field(repr=False)
-    moved: tuple[str, ...]
+    moved: tuple[str, ...] = ()
     """The servers that the edit removes or adds."""
     is_new: bool = False
     """Whether the file does not exist yet."""

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -45,7 +45,7 @@ class RunningHub:
     started: float = 0.0
     """Seconds since the epoch."""
     config: str = ""
-    """The file that it serves; empty for the demo fleet, and for a hub that is known only by its address."""
+    """The file that it serves; empty for a hub that is known only by its address."""
     version: str = ""
     certificate: str = ""
     """The file with the certificate that it serves TLS with; empty without TLS."""
@@ -55,6 +55,8 @@ class RunningHub:
     """Whether its MCP endpoints want a certificate of each client."""
     background: bool = False
     """Whether a client started it in the background; a hub that a person starts takes its place."""
+    demo: bool = False
+    """Whether it serves the demo servers; then its file is in their folder."""
 
 
 def find_hub(
@@ -80,12 +82,12 @@ def find_hub(
 
 
 def is_named(hub: RunningHub, name: str) -> bool:
-    """Whether a name means this hub: its process id, its port, its address, or its file, folder or file name."""
+    """Whether a name means this hub: its process id, its port, its address, its file or folder, or ``demo``."""
     parts = urlsplit(hub.url)
     if name in (str(hub.pid), str(parts.port), hub.url, f"{hub.url}/mcp", parts.netloc):
         return True
-    if not hub.config:
-        return name == "demo"
+    if hub.demo or not hub.config:
+        return hub.demo and name == "demo"
     file = Path(hub.config)
     given = Path(name).expanduser().absolute()
     return given in (file, file.parent) or name in (file.name, file.stem, file.parent.name)
@@ -110,7 +112,9 @@ def _chosen(hubs: list[RunningHub], name: str | None, config: Path | None) -> Ru
 
 
 def _listed(hubs: list[RunningHub]) -> str:
-    return "".join(f"\n  --hub {hub.pid}   {hub.url}   {hub.config or 'the demo fleet'}" for hub in hubs)
+    return "".join(
+        f"\n  --hub {hub.pid}   {hub.url}   {'the demo servers' if hub.demo else hub.config}" for hub in hubs
+    )
 
 
 def running_hubs(environ: Mapping[str, str] | None = None) -> list[RunningHub]:
@@ -158,18 +162,8 @@ def _read(file: Path) -> RunningHub | None:
         if file.stat().st_uid != os.getuid():
             return None
         read = json.loads(file.read_text(encoding="utf-8"))
-        return RunningHub(
-            url=str(read["url"]),
-            token=str(read["token"]),
-            pid=int(read["pid"]),
-            started=float(read["started"]),
-            config=str(read["config"]),
-            version=str(read["version"]),
-            certificate=str(read.get("certificate", "")),
-            handover=str(read.get("handover", "")),
-            wants_certificate=bool(read.get("wants_certificate", False)),
-            background=bool(read.get("background", False)),
-        )
+        known = {one.name for one in fields(RunningHub)}  # a hub of another version may have written more
+        return RunningHub(**{name: read[name] for name in read if name in known} | {"pid": int(read["pid"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

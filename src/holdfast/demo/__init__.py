@@ -15,8 +15,6 @@ if TYPE_CHECKING:
         FAULTS as FAULTS,
         DemoControl as DemoControl,
         demo_fleet as demo_fleet,
-        forget_running as forget_running,
-        note_running as note_running,
         running_demo as running_demo,
     )
 

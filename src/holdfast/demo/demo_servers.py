@@ -15,19 +15,20 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import anyio.abc
 
+from holdfast.control import running_hubs
 from holdfast.core import command_line
 from holdfast.demo import demo_server as program
 from holdfast.errors import HoldfastError, UnknownServer, UsageError
-from holdfast.files import private_folder, replace_file
+from holdfast.files import replace_file
 
-__all__ = ["FAULTS", "HEALTHY", "DemoControl", "demo_fleet", "forget_running", "note_running", "running_demo"]
+__all__ = ["FAULTS", "HEALTHY", "DemoControl", "demo_fleet", "running_demo"]
 
 HEALTHY = "healthy"
 
@@ -135,53 +136,12 @@ class DemoControl:
             raise _nothing_runs() from exc
 
 
-def note_running(control: DemoControl, url: str) -> None:
-    """Write a file by which a second terminal finds the demo. Each demo has its own: none takes another's control."""
-    private_folder(_records())
-    for file, record in _noted():
-        if not _runs(record):
-            file.unlink(missing_ok=True)
-    _write(_own_record(), {"pid": os.getpid(), "since": time.time(), "url": url, "folder": str(control.folder)})
-
-
-def forget_running() -> None:
-    """Remove the file of this demo."""
-    _own_record().unlink(missing_ok=True)
-
-
 def running_demo() -> tuple[DemoControl, str]:
     """The running demo and the address of its hub; of several, the first that was started. Raises if there is none."""
-    running = [record for _, record in _noted() if _runs(record)]
-    if not running:
+    found = next((hub for hub in running_hubs() if hub.demo), None)
+    if found is None:
         raise _nothing_runs()
-    first = min(running, key=lambda record: float(record["since"]))
-    return DemoControl(Path(first["folder"])), str(first["url"])
-
-
-def _noted() -> list[tuple[Path, dict[str, Any]]]:
-    """What demos wrote, those that were killed included."""
-    found = []
-    for file in _records().glob("*.json"):
-        with suppress(OSError, ValueError):
-            found.append((file, json.loads(file.read_text())))
-    return found
-
-
-def _runs(record: Mapping[str, Any]) -> bool:
-    try:
-        os.kill(record["pid"], 0)
-    except OSError:
-        return False
-    return True
-
-
-def _records() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "holdfast" / "demos"
-
-
-def _own_record() -> Path:
-    return _records() / f"{os.getpid()}.json"
+    return DemoControl(Path(found.config).parent), f"{found.url}/mcp"
 
 
 def _is_now(condition: Mapping[str, Any], warm_up: float) -> str:

@@ -5,10 +5,8 @@ itself.
 
 ``Route`` is the way to a server: the host and port that the hub connects to, through a proxy or not.
 
-``Starts`` says how many processes doctor starts at a time, and how long it loaded the machine by that.
-
-A server that is slow because doctor starts sixty others beside it is not a slow server. So starts are limited, and a
-server that ran out of time while the machine was loaded is not judged.
+A server that is slow because doctor starts sixty others beside it is not a slow server. So starts are limited
+(``places_here``), and a command that ran out of time beside many others is not judged (``Case.was_crowded``).
 
 ``probe`` is one dial of a server, as the hub dials: handshake, listing, close, and the result of each.
 """
@@ -16,11 +14,9 @@ server that ran out of time while the machine was loaded is not judged.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -54,7 +50,6 @@ __all__ = [
     "Observation",
     "Probe",
     "Route",
-    "Starts",
     "Tools",
     "edit_at",
     "found",
@@ -133,41 +128,6 @@ def places_here() -> int:
     return max(2 * cores(), 4)
 
 
-class Starts:
-    """The processes that start now; a ``Limit`` of attempts."""
-
-    def __init__(self, limit: DialLimit, *, at_ease: int | None = None) -> None:
-        self._limit = limit
-        self._at_ease = cores() if at_ease is None else at_ease
-        """How many processes may start without slowing each other down."""
-        self._starting = 0
-        self._crowded = 0.0
-        self._since = 0.0
-
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait for a place, and hold it while a process starts."""
-        async with self._limit.place():
-            self._change(+1)
-            try:
-                yield
-            finally:
-                self._change(-1)
-
-    @property
-    def crowded_seconds(self) -> float:
-        """For how long, in all, so many processes started that each was slower for it."""
-        self._change(0)
-        return self._crowded
-
-    def _change(self, by: int) -> None:
-        now = anyio.current_time()
-        if self._starting > self._at_ease:
-            self._crowded += now - self._since
-        self._since = now
-        self._starting += by
-
-
 Probe: TypeAlias = "Attempt[Offers]"
 
 
@@ -188,11 +148,8 @@ def probe(spec: ServerSpec, redactor: Redactor, deadline: float) -> Probe:
     )
 
 
-SLOWED = 0.1
-"""The part of a dial from which on doctor's own load counts."""
-
 ENOUGH_SECONDS = 30.0
-"""A server that has this much time without such load, and half of its time, is judged."""
+"""A command that ran for so long without an answer is judged, also beside others."""
 
 ASKING_SECONDS = 3.0
 """A hub on this machine answers in milliseconds."""
@@ -257,7 +214,10 @@ class Tools:
 
     dialer: Dialer
     dials: DialLimit
-    starts: Starts
+    starts: DialLimit
+    """The limit of processes that start at a time."""
+    commands: int
+    """How many commands are examined beside each other."""
     settings: Settings
     resolve: Resolve
     logins: Logins
@@ -276,21 +236,11 @@ class Learned:
     """The dial of this server, also while it is under way."""
     failed: bool = False
     """Whether a check failed."""
-    dial_seconds: float = 0.0
-    loaded_seconds: float = 0.0
-    """The part of its dial in which it waited for its turn, or doctor loaded the machine."""
     login_ended: str = ""
     """Why its login is no longer valid."""
     renewed: str = ""
     """The message about an expired login that was renewed."""
     live: LiveState | None = None
-
-    def dialed(self, began: float, *, loaded: float) -> None:
-        """A dial that began then has ended; doctor loaded the machine for so many seconds meanwhile."""
-        self.dial_seconds = anyio.current_time() - began
-        placed = self.probe.began if self.probe is not None else 0.0
-        waited = max(placed - began, 0.0) if placed else self.dial_seconds
-        self.loaded_seconds = min(loaded + waited, self.dial_seconds)
 
 
 @dataclass(kw_only=True)
@@ -302,8 +252,6 @@ class Case:
     tools: Tools
     deadline: float
     """When the examination of this server ends, on the event loop's clock."""
-    seconds: float = math.inf
-    """How long it may take."""
     redactor: Redactor = field(default_factory=Redactor)
     learned: Learned = field(default_factory=Learned)
 
@@ -347,11 +295,9 @@ class Case:
     @property
     def was_crowded(self) -> bool:
         """Whether doctor's own load may be why this server did not answer in time."""
-        learned = self.learned
-        given = min(self.seconds, self.spec.start_timeout) if self.transport == "stdio" else self.seconds
-        enough = min(given, max(given / 2, ENOUGH_SECONDS))
-        slowed = learned.loaded_seconds > learned.dial_seconds * SLOWED
-        return slowed and learned.dial_seconds - learned.loaded_seconds < enough
+        began = self.learned.probe.began if self.learned.probe is not None else 0.0
+        ran = anyio.current_time() - began if began else 0.0
+        return self.transport == "stdio" and self.tools.commands > cores() and ran < ENOUGH_SECONDS
 
     @property
     def beyond_proxy(self) -> bool:

@@ -113,8 +113,7 @@ async def look_at_definition(case: Case) -> Observation:
     """Report every problem, not only the first."""
     server = case.server
     if not server.problems:
-        notes = (*_placeholders(case), *_old_placement(case))
-        return Observation(case.source_map.label(case.definition.path), notes)
+        return Observation(case.source_map.label(case.definition.path), tuple(_placeholders(case)))
     # Each variable once, at the first place that names it: a person sets it once.
     missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
     others = [problem for problem in server.problems if not problem.variable]
@@ -136,12 +135,6 @@ def _placeholders(case: Case) -> Iterator[Finding]:
         words = f"`{joined(keys)}` is a placeholder, not a value"
         remedy = "put the real value into a variable (this command waits for you to paste it), and use it here"
         yield finding("HF-PLACEHOLDER", words, remedy, ask_for(name), edits=(case.edit(keys, value),))
-
-
-def _old_placement(case: Case) -> Iterator[Finding]:
-    if case.definition.given.get("placement") is not None:
-        words = "`placement` has no effect any more: a stdio server runs on each replica"
-        yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
 
 
 def _texts(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
@@ -463,13 +456,8 @@ _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 async def look_at_handshake(case: Case) -> Observation:
     """Dial it as the hub does, and list what it offers on the same connection."""
     tools = case.tools
-    # Time in which too many commands started at once says nothing about this server, and is taken off.
-    began, crowded = anyio.current_time(), tools.starts.crowded_seconds
-    try:
-        seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)
-        await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.dials, relay=NoClients())
-    finally:  # also where the time of the check is over
-        case.learned.dialed(began, loaded=tools.starts.crowded_seconds - crowded)
+    seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)
+    await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.dials, relay=NoClients())
     if not seen.version:
         assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
         return found(await diagnose(case, seen.evidence))

@@ -6,8 +6,8 @@ need, such as the token store. Then each server is examined in a task of its own
 asked meanwhile; the last check compares it with what was seen.
 
 All checks of a server share one deadline. A check gets ``GRACE_SECONDS`` more, because its own report of a timeout says
-what it waited for. Doctor starts many processes: a server that ran out of time while doctor itself loaded the machine
-is not judged (``HF-CROWDED``), and the report is then not ok.
+what it waited for. Doctor starts many processes: a command that ran out of time beside more of them than there are
+processors is not judged (``HF-CROWDED``), and the report is then not ok.
 
 What must never happen: one check or one server ends the examination of the others; a text leaves ``_look`` unmasked; an
 examination without ``--fix`` changes a file, except that a login which expired is renewed.
@@ -37,7 +37,6 @@ from holdfast.doctor.case import (
     LiveHub,
     Observation,
     Resolve,
-    Starts,
     Tools,
     hub_of,
     places_here,
@@ -102,7 +101,7 @@ CHECKS: Sequence[Check] = (
     Check(
         id="definition",
         looks_at="whether its definition can be used, and every missing variable",
-        finds=("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER", "HF-PLACEMENT"),
+        finds=("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER"),
         look=look_at_definition,
     ),
     Check(
@@ -309,10 +308,11 @@ class Doctor:
                 timers.start_soon(hub.ask)
             store = TokenStore()
             whole = await self._run_global_checks(store)
-            tools = self._tools(warden, timers, store, whole, hub)
+            chosen = [one for one in self._reading.definitions if not names or one.server.id in names]
+            tools = self._tools(warden, timers, store, whole, hub, chosen)
             if on_starting is not None:
                 timers.start_soon(self._report_starts, on_starting)
-            servers = await self._examine_all(names, tools, on_server)
+            servers = await self._examine_all(chosen, tools, on_server, named=bool(names))
             if hub is not None:
                 await hub.asked.wait()
             timers.cancel_scope.cancel()
@@ -342,6 +342,7 @@ class Doctor:
         store: TokenStore,
         whole: Sequence[CheckResult],
         hub: LiveHub | None,
+        chosen: Sequence[Definition],
     ) -> Tools:
         settings = self._reading.config.settings
         if any(one.code == "HF-TOKENS-CORRUPT" for result in whole for one in result.findings):
@@ -350,7 +351,8 @@ class Doctor:
         return Tools(
             dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize, hub_tls=self._hub_tls),
             dials=DialLimit(settings.load.concurrency, timers),
-            starts=Starts(DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=self._shortest / 2)),
+            starts=DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=self._shortest / 2),
+            commands=sum(one.server.enabled and bool(one.server.command) for one in chosen),
             settings=settings,
             resolve=self._resolve,
             logins=logins,
@@ -377,13 +379,12 @@ class Doctor:
     # Checks of one server
 
     async def _examine_all(
-        self, names: Sequence[str], tools: Tools, on_server: OnServer | None
+        self, chosen: Sequence[Definition], tools: Tools, on_server: OnServer | None, *, named: bool
     ) -> tuple[ServerReport, ...]:
-        chosen = [one for one in self._reading.definitions if not names or one.server.id in names]
         reports: dict[str, ServerReport] = {}
 
         async def examine_one(definition: Definition) -> None:
-            report = reports[definition.server.id] = await self._examine(definition, tools, named=bool(names))
+            report = reports[definition.server.id] = await self._examine(definition, tools, named=named)
             if on_server is not None:
                 on_server(report)
 
@@ -400,7 +401,6 @@ class Doctor:
             source_map=self._reading.context.source_map,
             tools=tools,
             deadline=began + self._seconds(server),
-            seconds=self._seconds(server),
             redactor=Redactor(server.secrets),
         )
         self._cases[server.id] = case

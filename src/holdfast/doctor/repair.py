@@ -5,10 +5,9 @@ Nothing is deleted. An edit is written exactly as the report shows it, after a b
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ from holdfast.config import (
     Backups,
     ClientFile,
     ClientLocation,
+    FileEdit,
     KeyPath,
     entry_secrets,
     parse,
     rename_key,
     replace_value,
-    rewrite_config,
     set_member,
 )
 from holdfast.core import MASK
@@ -70,29 +69,12 @@ class ProposedEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditPlan:
+class EditPlan(FileEdit):
     """What ``--fix`` writes into one file: no more than the edits that the report shows."""
 
-    file: Path
-    before: str = field(repr=False)
-    after: str = field(repr=False)
     edits: tuple[ProposedEdit, ...]
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """The secrets of the file, for the diff."""
-
-    def diff(self) -> Iterator[str]:
-        """The change as a diff. It may contain secrets: mask it before it is shown."""
-        name = str(self.file)
-        before, after = self.before.splitlines(), self.after.splitlines()
-        return difflib.unified_diff(before, after, name, f"{name} (repaired)", n=1, lineterm="")
-
-    def perform(self, environ: Mapping[str, str] = os.environ) -> Path:
-        """Make a backup, then write the file; returns the path of the backup."""
-        if ClientFile.read(self.file).text != self.before:
-            raise HoldfastError(f"{self.file} changed in the meantime: nothing was written", hint="try again")
-        kept = Backups(environ).keep(OWNER, _location(self.file), before=self.before, written=self.after, moved=())
-        rewrite_config(self.file, self.after, environ=environ)
-        return kept
 
 
 def proposed_edits(report: Report) -> Iterator[ProposedEdit]:
@@ -127,8 +109,16 @@ def plan_edits(report: Report, *, certain: bool = True) -> tuple[EditPlan | None
         taken.append(proposed)
     if not taken:
         return None, left
-    secrets = _secrets(file)
-    return EditPlan(file=file.file, before=file.text, after=text, edits=tuple(taken), secrets=secrets), left
+    plan = EditPlan(
+        owner=OWNER,
+        place=_location(file.file),
+        before=file.text,
+        after=text,
+        note=" (repaired)",
+        edits=tuple(taken),
+        secrets=_secrets(file),
+    )
+    return plan, left
 
 
 def _secrets(file: ClientFile) -> frozenset[str]:
@@ -138,9 +128,9 @@ def _secrets(file: ClientFile) -> frozenset[str]:
     return frozenset(secret for secrets in found for secret in secrets if "${" not in secret)
 
 
-def undo_edits(file: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Restore the file from its newest backup; returns the backup's path, which is gone then."""
-    backups = Backups(environ)
+def undo_edits(file: Path) -> None:
+    """Restore the file from its newest backup, which is gone then."""
+    backups = Backups(os.environ)
     backup = backups.latest(OWNER, _location(file))
     if backup is None:
         raise HoldfastError(f"there is nothing to undo: `doctor --fix` has not edited {file}")
@@ -149,9 +139,7 @@ def undo_edits(file: Path, environ: Mapping[str, str] = os.environ) -> Path:
             f"{file} changed since `doctor --fix` wrote it: nothing was written",
             hint=f"the text before the edit is in {backup.kept_in}, under `before`",
         )
-    rewrite_config(file, backup.before, environ=environ)
-    backups.forget(backup)
-    return backup.kept_in
+    backups.restore(backup, backup.before)
 
 
 def _edited(text: str, edit: Edit) -> str:

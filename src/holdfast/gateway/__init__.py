@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         TargetSource as TargetSource,
         seed as seed,
     )
-    from holdfast.gateway.health import health_app as health_app, serving as serving
+    from holdfast.gateway.health import serving as serving
     from holdfast.gateway.model import (
         ADMIN_ADDRESS as ADMIN_ADDRESS,
         BODY_BYTES as BODY_BYTES,

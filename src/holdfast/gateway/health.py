@@ -5,27 +5,23 @@ Nothing is healthy by default: each part must succeed once first.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import anyio
-import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Route
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from holdfast.errors import UsageError
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-__all__ = ["BridgeHealth", "GatewayState", "Role", "Status", "health_app", "serving"]
+__all__ = ["BridgeHealth", "GatewayState", "Role", "Status", "serving"]
 
 Role: TypeAlias = Literal["starting", "active", "standby"]
 
@@ -165,50 +161,53 @@ def _time(seconds: float) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None
 
 
-STOPPING = 2
-"""Seconds that open requests have to finish when the bridge ends."""
+ANSWER_SECONDS = 5.0
+"""How long one request may take: then its connection ends, so that no client holds one open."""
 
+LONGEST_HEAD = 16 * 1024
 
-def health_app(health: BridgeHealth) -> Starlette:
-    """The endpoints, as an application."""
-
-    async def healthz(_: Request) -> Response:
-        return JSONResponse(health.as_json(), status_code=200 if health.healthy else 503)
-
-    async def livez(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def metrics(_: Request) -> Response:
-        return PlainTextResponse(health.as_metrics(), media_type="text/plain; version=0.0.4")
-
-    return Starlette(routes=[Route("/healthz", healthz), Route("/livez", livez), Route("/metrics", metrics)])
+_LEFT = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.IncompleteRead, anyio.DelimiterNotFound)
+"""The client left, or sent no request."""
 
 
 @asynccontextmanager
-async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[str]:
-    """Serve an application while the block runs; yields its address."""
+async def serving(health: BridgeHealth, host: str, port: int) -> AsyncIterator[str]:
+    """Serve the health while the block runs; yields the address.
+
+    Three small answers need no framework and no server of a library: this process has nothing else to serve.
+    """
     try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
     except OSError as exc:
         hint = "use another address: --listen HOST:PORT"
         raise UsageError(f"cannot listen at {host}:{port}: {exc.strerror}", hint=hint) from exc
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=STOPPING, ws="none"
-    )
-    server = _HealthServer(config)
-    with listener:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
-            try:
-                yield f"http://{host}:{listener.getsockname()[1]}"
-            finally:
-                server.should_exit = True
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, partial(_serve, health))
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{listener.extra(SocketAttribute.local_port)}"  # noqa: S610 - no database is near
+        tasks.cancel_scope.cancel()
 
 
-class _HealthServer(uvicorn.Server):
-    """A uvicorn server that ignores signals, because the command handles them."""
+async def _serve(health: BridgeHealth, client: SocketStream) -> None:
+    """Answer one request, and close: a probe and Prometheus ask once in some seconds."""
+    with anyio.move_on_after(ANSWER_SECONDS), suppress(*_LEFT):
+        async with client:
+            head = await BufferedByteReceiveStream(client).receive_until(b"\r\n\r\n", LONGEST_HEAD)
+            method, _, rest = head.decode("latin-1").partition(" ")
+            status, kind, body = _answer(health, re.split("[ ?]", rest, maxsplit=1)[0])
+            fields = f"content-type: {kind}\r\ncontent-length: {len(body.encode())}\r\nconnection: close"
+            shown = "" if method == "HEAD" else body
+            await client.send(f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n{shown}".encode())
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
+
+def _answer(health: BridgeHealth, path: str) -> tuple[str, str, str]:
+    """The status, the type and the body for a path."""
+    match path:
+        case "/healthz":
+            status = "200 OK" if health.healthy else "503 Service Unavailable"
+            return status, "application/json", json.dumps(health.as_json())
+        case "/livez":
+            return "200 OK", "text/plain; charset=utf-8", "ok\n"
+        case "/metrics":
+            return "200 OK", "text/plain; version=0.0.4; charset=utf-8", health.as_metrics()
+    return "404 Not Found", "text/plain; charset=utf-8", "there is /healthz, /livez and /metrics\n"

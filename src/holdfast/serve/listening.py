@@ -327,6 +327,7 @@ class Announcement:
             certificate=str(certificate.absolute()) if certificate is not None else "",
             wants_certificate=serving.options.tls_client_ca is not None,
             background=runs_in_background(os.environ),
+            demo=serving.is_demo,
         )
         self._stack = ExitStack()
         self._is_announced = False

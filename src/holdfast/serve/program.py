@@ -147,12 +147,9 @@ async def found_config(serving: Serving) -> AsyncIterator[tuple[Config, str]]:
         with typed_as(anywhere(serving.config.source, os.environ)):
             yield serving.config, ""
         return
-    from holdfast.demo import demo_fleet, forget_running, note_running  # noqa: PLC0415 - of the demo alone
+    from holdfast.demo import demo_fleet  # noqa: PLC0415 - of the demo alone
 
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(demo_fleet())
-        if serving.listener is not None:
-            note_running(control, serving.url)
-            stack.callback(forget_running)
         stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
         yield holdfast.config.load_config(control.config_file), str(control.folder)

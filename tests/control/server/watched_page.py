@@ -35,8 +35,8 @@ class Page:
     @property
     def demo(self) -> DemoControl:
         """The controls of the demo fleet, as `holdfast demo` finds them."""
-        (record,) = (self.hub.home / "state" / "holdfast" / "demos").glob("*.json")
-        return DemoControl(Path(json.loads(record.read_text())["folder"]))
+        (record,) = (self.hub.home / "state" / "holdfast" / "hubs").glob("*.json")
+        return DemoControl(Path(json.loads(record.read_text())["config"]).parent)
 
     async def api(self, path: str, *, method: str = "GET") -> Any:
         """What the hub itself says."""
