@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -146,16 +148,21 @@ async def test_of_all_clients_together_the_one_that_reads_least_is_cut_off() -> 
     backlog.wrote(reading.reply, 2)
     assert [one.transport.aborted for one in (slower, slow, reading)] == [True, False, False]
     backlog.wrote(reading.reply, 2)
-    assert not slow.transport.aborted
+    assert [one.transport.aborted for one in (slow, reading)] == [False, False]
+    slow.transport.unread = 90
+    backlog.wrote(reading.reply, 2)
+    assert [one.transport.aborted for one in (slow, reading)] == [True, False], "two are enough"
+    reading.transport.unread = 1_000
+    backlog.wrote(reading.reply, 2)
+    assert [one.transport.aborted for one in (slow, reading)] == [True, False], "one alone is not"
 
 
 @pytest.mark.requirement("HUB-17")
 async def test_what_was_read_or_lost_does_not_count() -> None:
     backlog = Backlog(per_session=10, most=30)
-    read, lost, last = _unread(9), _unread(9), _unread(9)
+    read, lost, last = _unread(9), _unread(9), _unread(11)
     backlog.wrote(read.reply, "ada")
     read.transport.unread = 0
-    backlog.wrote(read.reply, "ada")
     backlog.wrote(lost.reply, "ada")
     lost.out.lost = True
     backlog.wrote(last.reply, "ada")
@@ -163,6 +170,18 @@ async def test_what_was_read_or_lost_does_not_count() -> None:
     again = Client(out=last.out)
     backlog.wrote(again.reply, "ada")
     assert not last.transport.aborted, "one connection counts once"
+
+
+@pytest.mark.requirement("PERF-8")
+async def test_a_connection_whose_client_caught_up_is_not_held() -> None:
+    backlog, client = Backlog(), _unread(9)
+    backlog.wrote(client.reply, "ada")
+    client.transport.unread = 0
+    backlog.wrote(client.reply, "ada")
+    held = weakref.ref(client.out)
+    del client
+    gc.collect()
+    assert held() is None
 
 
 # What clients may ask for again.
@@ -230,6 +249,17 @@ def test_a_session_keeps_its_last_events_up_to_a_size(monkeypatch: pytest.Monkey
     large = log.add(stream, b"x" * 100)
     assert [number for number, _ in log.after(stream, 0)] == [large]
     assert session.bounds.held == 100
+
+
+def test_all_sessions_together_keep_their_last_events_up_to_a_size() -> None:
+    bounds = LogBounds(10)
+    one, other, stream = EventLog(bounds), EventLog(bounds, tag="abcde"), Session().stream(None)
+    one.add(stream, b"12345")
+    last = other.add(stream, b"12345")
+    assert (len([*one.after(stream, 0)]), bounds.held) == (1, 10), "ten bytes are kept, eleven are not"
+    other.add(stream, b"1")
+    assert (len([*one.after(stream, 0)]), bounds.held) == (0, 6)
+    assert _read(other, stream, last).tag == "abcde"
 
 
 class SharedLog:

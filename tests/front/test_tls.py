@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import select
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,18 +20,27 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
+from holdfast.errors import UsageError
 from holdfast.files import replace_file
 from holdfast.front import tls
 from holdfast.front.app import create_app
-from holdfast.front.tls import ServerTls, TlsFiles
+from holdfast.front.tls import ClientCertificate, ClientTrust, Handshakes, ServerTls, TlsFiles
 from holdfast.hub import AccessRefused
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
+from tests.harness.waiting import all_blocked, came_true, jump
 from tests.harness.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-16")]
+
+HOUR, DAY = 3_600.0, 86_400.0
 
 
 class TlsHub:
@@ -230,3 +242,247 @@ async def test_a_client_that_speaks_plain_http_is_told_to_use_https(tmp_path: Pa
         assert said.startswith(b"HTTP/1.1 400 ")
         assert b"use https://" in said
         assert (await (await served.connect(served.context())).ask())[0] == 200
+
+
+# The files.
+
+
+AUTHORITY = trustme.CA()
+MADE = [AUTHORITY.issue_cert("127.0.0.1") for _ in range(2)]
+
+
+def _key(number: int) -> bytes:
+    return MADE[number].private_key_pem.bytes()
+
+
+def _certificate(number: int) -> bytes:
+    return b"".join(one.bytes() for one in MADE[number].cert_chain_pems)
+
+
+def _encrypted() -> bytes:
+    key = load_pem_private_key(_key(0), None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    made = TlsFiles(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem", client_ca=tmp_path / "ca.pem")
+    replace_file(made.certificate, _certificate(0))
+    replace_file(made.key, _key(0))
+    replace_file(tmp_path / "ca.pem", AUTHORITY.cert_pem.bytes())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda files: files.key.unlink(), "key.pem cannot be read: it does not exist"),
+        (lambda files: files.certificate.unlink(), "cert.pem cannot be read: it does not exist"),
+        (lambda files: files.client_ca.unlink(), "ca.pem cannot be read: it does not exist"),
+        (lambda files: files.key.chmod(0o644), "the TLS key is not private"),
+        (lambda files: replace_file(files.key, _encrypted()), "has a passphrase"),
+        (lambda files: replace_file(files.key, _key(1)), "does not belong to the certificate"),
+        (lambda files: replace_file(files.certificate, b"none"), "are not a certificate and its key"),
+        (lambda files: replace_file(files.client_ca, b"none"), "contains no certificate of an authority"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_with_the_reason_and_the_last_ones_stay_in_use(
+    files: TlsFiles, change: Callable[[Any], None], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = ServerTls.of(files)
+    assert served.wants_client_certificate
+    assert not served.refresh(), "nothing changed"
+    before = served._current
+    change(files)
+    with pytest.raises(UsageError, match=words):
+        files.load()
+    assert not served.refresh()
+    assert served._current is before
+    assert words in caplog.text
+    assert "the last certificate stays in use" in caplog.text
+
+
+def test_a_hub_that_trusts_no_authority_asks_for_no_certificate(files: TlsFiles) -> None:
+    served = ServerTls.of(TlsFiles(certificate=files.certificate, key=files.key))
+    assert not served.wants_client_certificate
+    assert served._current.verify_mode == ssl.CERT_NONE
+    assert served._current.minimum_version == ssl.TLSVersion.TLSv1_2
+    replace_file(files.key, _key(1))
+    replace_file(files.certificate, _certificate(1))
+    assert served.refresh()
+    served.end_distrusted()
+
+
+def test_trust_that_is_replaced_ends_its_connections_once(files: TlsFiles) -> None:
+    served = ServerTls.of(files)
+    trust = served._current.client_trust
+    assert trust is not None
+    ended: list[str] = []
+    trust.add(lambda: ended.append("open"))
+    trust.add(lambda: ended.append("closed"))()
+    assert files.client_ca is not None
+    replace_file(files.client_ca, AUTHORITY.cert_pem.bytes() + b"\n")
+    assert served.refresh()
+    assert ended == []
+    served.end_distrusted()
+    served.end_distrusted()
+    assert ended == ["open"]
+    trust.add(lambda: ended.append("its handshake ended after that"))
+    assert ended == ["open", "its handshake ended after that"]
+
+
+# One certificate.
+
+
+class PeerTls:
+    """What TLS knows of a client."""
+
+    def __init__(self, valid_for: float, *, asked: bool = True, trust: ClientTrust | None = None) -> None:
+        verify = ssl.CERT_OPTIONAL if asked else ssl.CERT_NONE
+        self.context = SimpleNamespace(verify_mode=verify, client_trust=trust)
+        until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=valid_for)
+        self.certificate: dict[str, Any] | None = {
+            "notAfter": until.strftime("%b %d %H:%M:%S %Y GMT"),
+            "subject": ((("organizationName", "o"),), (("commonName", "ada"),)),
+            "subjectAltName": (("DNS", "ada.example"), ("URI", "spiffe://ada"), ("IP Address", "10.0.0.1")),
+        }
+
+    def getpeercert(self) -> dict[str, Any] | None:
+        return self.certificate
+
+
+class Judged:
+    """The certificate of a connection, and what became of the connection."""
+
+    def __init__(self, peer: PeerTls | None, trusts: Callable[[Any], bool] | None = None) -> None:
+        self.ends: list[str] = []
+        loop = asyncio.get_running_loop()
+        end = self.ends.append
+        self.certificate = ClientCertificate(loop, peer, lambda: end("shutdown"), lambda: end("abort"), trusts)
+
+
+async def test_a_certificate_counts_only_where_it_was_asked_for_and_sent() -> None:
+    unsent = PeerTls(HOUR)
+    unsent.certificate = None
+    for peer in (None, unsent, PeerTls(HOUR, asked=False)):
+        known = Judged(peer).certificate
+        assert (known.verified, known.names) == (False, frozenset())
+    known = Judged(PeerTls(HOUR)).certificate
+    assert (known.verified, known.names) == (True, frozenset({"ada", "ada.example", "spiffe://ada"}))
+    known.end()
+
+
+async def test_a_certificate_that_expires_ends_its_connection_after_the_last_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [dt.datetime.now(dt.UTC).timestamp()]
+    monkeypatch.setattr(tls, "time", SimpleNamespace(time=lambda: clock[0]))
+    one, gone = Judged(PeerTls(10 * DAY)), Judged(PeerTls(10 * DAY))
+    gone.certificate.end()
+    for _ in range(9):
+        clock[0] += DAY
+        await jump(DAY)
+    assert (one.certificate.verified, one.ends) == (True, [])
+    clock[0] += DAY
+    await jump(DAY)
+    assert (one.certificate.verified, one.ends) == (False, ["shutdown"])
+    await jump(tls.LAST_ANSWER_SECONDS)
+    assert one.ends == ["shutdown", "abort"]
+    assert gone.ends == []
+    assert Judged(PeerTls(-1)).ends == ["shutdown"]
+
+
+async def test_a_hub_whose_key_is_withdrawn_is_no_longer_trusted() -> None:
+    trusted = [True]
+    one, gone = (Judged(PeerTls(HOUR), lambda _: trusted[0]) for _ in range(2))
+    await jump(2 * tls.LOOK_SECONDS)
+    assert one.certificate.verified
+    gone.certificate.end()
+    trusted[0] = False
+    await jump(tls.LOOK_SECONDS)
+    assert (one.certificate.verified, one.ends, gone.ends) == (False, ["shutdown"], [])
+    one.certificate.end()
+    await jump(tls.LAST_ANSWER_SECONDS)
+    assert one.ends == ["shutdown"], "its client left by itself"
+
+
+async def test_a_connection_that_is_gone_is_not_ended_with_its_trust() -> None:
+    trust = ClientTrust(b"authority")
+    assert trust.is_in(b"authority")
+    assert not trust.is_in(b"another")
+    one, gone = (Judged(PeerTls(HOUR, trust=trust)) for _ in range(2))
+    gone.certificate.end()
+    trust.end()
+    trust.end()
+    assert (one.ends, gone.ends) == (["shutdown"], [])
+    one.certificate.end()
+
+
+# Handshakes.
+
+
+def _greeting() -> bytes:
+    """The first record of a client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    AUTHORITY.configure_trust(context)
+    out = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="127.0.0.1").do_handshake()
+    return out.read()
+
+
+def _is_readable(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0)[0])
+
+
+class Greeted:
+    """Clients of one listening socket whose handshakes are under way."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.handshakes = Handshakes(asyncio.get_running_loop(), ServerTls.of(files))
+
+    def client(self) -> tuple[socket.socket, asyncio.Task[asyncio.Transport]]:
+        client = socket.create_connection(self.listener.getsockname(), timeout=10)
+        accepted, _ = self.listener.accept()
+        accepted.setblocking(False)
+        secured = asyncio.create_task(self.handshakes.secured(accepted, asyncio.Protocol, "peer"))
+        secured.add_done_callback(lambda _: accepted.close())
+        return client, secured
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_part_of_a_greeting_takes_no_turn_from_a_whole_one(
+    files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "OF_A_PEER", 1)
+    greeting, scene = _greeting(), Greeted(files)
+    (whole, first), (part, second) = scene.client(), scene.client()
+    whole.sendall(greeting)
+    await came_true(lambda: _is_readable(whole))
+    for start, end in ((0, 1), (1, 5), (5, 50), (50, -1)):
+        part.sendall(greeting[start:end])
+        await all_blocked()
+        assert not first.done()
+    part.sendall(greeting[-1:])
+    await came_true(first.done)
+    assert first.cancelled(), "the oldest of this peer gives way to a whole greeting"
+    assert not second.done()
+    second.cancel()
+    await asyncio.wait([second])
+    for one in (whole, part, scene.listener):
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [
+        (b"", 5),
+        (b"\x16\x03\x01\x00", 5),
+        (b"\x16\x03\x01\x00\x10", 21),
+        (b"\x17\x03\x01\x00\x10", 5),
+        (b"\x16\x03\x01\xff\xff", 5 + (1 << 14)),
+    ],
+)
+def test_a_client_cannot_make_the_hub_wait_for_more_than_a_record(head: bytes, size: int) -> None:
+    assert tls._record_size(head) == size
