@@ -56,8 +56,8 @@ class Client:
         self.transport = Transport()
         self.out = out or OutputBuffer(self.transport, sliced=False)
         self.request = SimpleNamespace(http_version="1.1", keep_alive=True, method="POST")
-        connection = SimpleNamespace(out=self.out, timer=Timer(), is_last=False)
-        self.reply = Reply(cast("Any", connection), cast("Any", self.request))
+        connection: Any = SimpleNamespace(is_last=False)
+        self.reply = Reply(connection, cast("Any", self.request), self.out, cast("Any", Timer()))
         self.reply.streams = takes_streams
 
     @property
