@@ -310,6 +310,24 @@ async def test_an_error_status_says_whether_the_server_may_have_acted(status: in
         assert peer.methods.count("tools/call") == 1
 
 
+@pytest.mark.requirement("LIFE-16")
+@pytest.mark.parametrize("status", [401, 404, 405, 503])
+async def test_a_call_whose_answer_cannot_be_resumed_is_not_sent_again_and_is_uncertain(status: int) -> None:
+    async def cut(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.chunk(b"retry: 1\nid: 7\ndata:\n\n")
+        await exchange.end()
+
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        calls = calls_meet(Behaviour("cut", cut), peer)
+        peer.script = lambda request: respond(status) if "last-event-id" in request.headers else calls(request)
+        with pytest.raises(ConnectionClosed, match="closed before the answer was complete") as failure:
+            await hub.call_tool("a__echo")
+        assert failure.value.uncertain
+        assert peer.methods.count("tools/call") == 1
+
+
 @pytest.mark.requirement("LIFE-16", "LIFE-22")
 async def test_a_call_that_is_refused_because_nobody_listens_waits_and_is_sent_when_somebody_does() -> None:
     clock = FakeClock()

@@ -25,7 +25,7 @@ from holdfast.wire.http.client import HttpPeer, StickyCookies
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.transport import HttpDispatcher
 from tests.harness.waiting import came_true
-from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
+from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, reset_before_answer, respond
 from tests.peers.leaks import no_leaks
 
 pytestmark = pytest.mark.anyio
@@ -335,11 +335,32 @@ async def test_a_stream_that_is_cut_again_and_again_is_given_up() -> None:
     assert [request.method for request in peer.requests] == ["POST", "GET", "GET"]
 
 
-async def test_a_stream_that_cannot_be_taken_up_again_says_why() -> None:
-    async with FaultServer(cut_stream(resumed=respond(503))) as peer, dispatcher(peer.origin) as wire:
-        seen = await failure_of(wire)
-    assert isinstance(seen, HttpStatus)
-    assert seen.status == 503
+@pytest.mark.requirement("LIFE-16")
+@pytest.mark.parametrize(
+    "resumed",
+    [
+        respond(400, '{"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "unknown event"}}'),
+        respond(404),
+        respond(405),
+        respond(503),
+        reset_before_answer,
+    ],
+    ids=str,
+)
+async def test_a_request_whose_stream_was_cut_is_not_said_to_be_refused(resumed: Behaviour) -> None:
+    """The server has the request: a refusal to go on with its answer says nothing about that."""
+    async with FaultServer(cut_stream(resumed=resumed)) as peer, dispatcher(peer.origin) as wire:
+        assert await failure_of(wire) == NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+
+
+async def test_a_resumed_stream_whose_answer_cannot_be_read_says_why() -> None:
+    async def say(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.chunk(b"data: no JSON\n\n")
+        await exchange.end()
+
+    async with FaultServer(cut_stream(resumed=Behaviour("say", say))) as peer, dispatcher(peer.origin) as wire:
+        assert isinstance(await failure_of(wire), NotMcp)
 
 
 @pytest.mark.requirement("LIFE-28")

@@ -518,6 +518,14 @@ async def test_a_large_body_over_its_bound_is_not_received() -> None:
         assert await response.read(len(LARGE) - 1) is None
 
 
+@pytest.mark.requirement("SEC-4")
+async def test_an_answer_that_says_it_is_over_the_bound_is_not_waited_for() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 200001\r\n\r\nand the rest never comes"
+    async with pool_to(Server(head)) as pool:
+        response = await pool.request("POST", "/", {}, b"")
+        assert await response.read(200_000) is None
+
+
 async def test_a_large_body_that_is_cut_is_told_as_what_it_is() -> None:
     async with pool_to(LargeAnswers(cut=1_000_000)) as pool:
         response = await pool.request("POST", "/mcp", {}, b"{}")

@@ -96,7 +96,10 @@ class Response(msgspec.Struct, eq=False):
         try:
             # What is compressed has no known size: it is collected piece by piece, each within the bound.
             if connection is not None and self._inflater is None:
-                if LARGE_BYTES <= connection.left <= most - self._size:
+                if connection.left >= LARGE_BYTES:
+                    if connection.left > most - self._size:
+                        self.close()
+                        return None
                     await self.hold(connection.left)
                     if connection.left:  # else it came to its end meanwhile, or has failed
                         return await self._received(connection)

@@ -6,8 +6,8 @@ lose: one exchange fails, and the next one dials again.
 
 What can happen to a POST: an error status, which is the server's JSON-RPC error or evidence of the path to it; a JSON
 body with the answer; an event stream that has the answer somewhere, before it progress, questions and notifications.
-A stream that was cut is resumed where its server gave ids (legacy era). The answer may also come on another stream: the
-request is settled by its id, and only then its POST is over.
+A stream that was cut is resumed where its server gave ids (legacy era); if it cannot be, the cut is the reason. The
+answer may also come on another stream: the request is settled by its id, and only then its POST is over.
 
 The older HTTP+SSE: one long stream brings everything, each message of ours is a POST. A refused POST fails its own
 request alone; the end of the stream fails all requests.
@@ -29,7 +29,6 @@ from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions
 from mcp_types import RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic_core import from_json
 
 from holdfast.config import Limits
 from holdfast.core import (
@@ -38,6 +37,7 @@ from holdfast.core import (
     NetworkFault,
     NotMcp,
     NotMcpFault,
+    OverBound,
     quoted,
     quoted_name,
 )
@@ -48,7 +48,7 @@ from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
 from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.in_flight import OnProgress
-from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object
+from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object, loads
 from holdfast.wire.rpc import Message, PendingRequest, answered_id, call_message, notification_message
 
 __all__ = ["HttpDispatcher", "SseDispatcher"]
@@ -298,19 +298,28 @@ class HttpDispatcher(ServerDispatcher):
                 raise
 
     async def _resume(self, pending: PendingRequest, cursor: _Cursor, method: str) -> None:
-        """Read on a stream that was cut, where its server gave ids, until the request is settled."""
+        """Read on a stream that was cut, where its server gave ids, until the request is settled.
+
+        The server has the request and may have acted. A refused GET must not be the reason of the failure: it would
+        say that the request was refused, and the request would be sent again (LIFE-16).
+        """
         for _ in range(RESUME_ATTEMPTS):
             if not cursor.header:
                 break
             await anyio.sleep(cursor.delay)
             headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": cursor.header}
-            async with self._peer.request(
-                "GET", self._peer.url, headers=headers, doing="the resumed stream"
-            ) as resumed:
-                await self._session.refuse_errors(resumed)
-                await self._take_stream(resumed, pending, cursor, method)
-                if pending.settled:
-                    return
+            get = self._peer.request("GET", self._peer.url, headers=headers, doing="the resumed stream")
+            try:
+                async with get as resumed:
+                    if resumed.status >= 400:
+                        break
+                    await self._take_stream(resumed, pending, cursor, method)
+            except ServerFailure as failure:
+                if isinstance(failure.evidence, NotMcp | OverBound):
+                    raise  # it is about what came
+                break
+            if pending.settled:
+                return
         raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
 
     async def _send(self, message: Message) -> None:
@@ -378,10 +387,8 @@ class SseDispatcher(DuplexDispatcher):
             async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
                 if response.status >= 400:
                     return (await self._peer.refusal(response))[0]
-                kind = content_type(response)
-                if kind != EVENT_STREAM:
-                    detail = f"it answered with {quoted_name(kind) if kind else 'no content type'}"
-                    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
+                if (kind := content_type(response)) != EVENT_STREAM:
+                    return _wrong_type(kind)
                 await self._take_events(response)
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         finally:
@@ -456,8 +463,8 @@ def _unreadable(data: bytes | bytearray, exc: BadJson, *, stood: bool) -> Server
 def _raise_rpc_error(body: bytes) -> None:
     """Raise the JSON-RPC error that an HTTP error response carries, if it does."""
     try:
-        parsed = from_json(body)
-    except ValueError:
+        parsed = loads(body)
+    except BadJson:
         return
     error = parsed.get("error") if isinstance(parsed, dict) and parsed.get("jsonrpc") == "2.0" else None
     if isinstance(error, dict) and isinstance(error.get("code"), int):
@@ -467,6 +474,9 @@ def _raise_rpc_error(body: bytes) -> None:
 def _not_mcp(response: Response, kind: str) -> NotMcp:
     if response.status == 202:
         return NotMcp(fault=NotMcpFault.NO_ANSWER, detail="it accepted a request without answering it")
-    return NotMcp(
-        fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {quoted_name(kind) if kind else 'no content type'}"
-    )
+    return _wrong_type(kind)
+
+
+def _wrong_type(kind: str) -> NotMcp:
+    detail = f"it answered with {quoted_name(kind) if kind else 'no content type'}"
+    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
