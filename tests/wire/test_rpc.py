@@ -531,7 +531,8 @@ async def test_a_call_has_our_progress_token_once_and_all_else_of_its_meta(meta:
 
 @pytest.mark.requirement("SEC-7")
 @pytest.mark.parametrize("text", ["ä" * SMALL_BYTES, "\n" * SMALL_BYTES, "x" * SMALL_BYTES])
-async def test_the_text_of_a_large_error_is_cut_and_its_data_passes_unread(text: str) -> None:
+@pytest.mark.parametrize("data", [[1], {"large": "x" * SMALL_BYTES}], ids=["small data", "large data"])
+async def test_the_text_of_a_large_error_is_cut_and_its_large_data_passes_unread(text: str, data: object) -> None:
     async with wired() as wire, anyio.create_task_group() as tasks:
         failed: list[MCPError] = []
 
@@ -542,12 +543,12 @@ async def test_the_text_of_a_large_error_is_cut_and_its_data_passes_unread(text:
 
         tasks.start_soon(call)
         (request,) = await wire.written(1)
-        wire.say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 7, "message": text, "data": [1]}})
+        wire.say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 7, "message": text, "data": data}})
     (error,) = failed
     kept = error.error.message.removesuffix(" … (cut)")
     assert text.startswith(kept)
     assert len(json.dumps(kept)) >= ERROR_TEXT_BYTES - 16
-    assert (error.error.code, error.error.data) == (7, b"[1]")
+    assert (error.error.code, error.error.data) == (7, [1] if data == [1] else json.dumps(data).encode())
 
 
 @pytest.mark.requirement("SEC-7")
@@ -557,7 +558,8 @@ async def test_the_text_of_a_large_error_is_cut_and_its_data_passes_unread(text:
         ({"message": "short", "data": "x" * SMALL_BYTES}, INTERNAL_ERROR, "short"),
         ({"code": 7, "message": ["x" * SMALL_BYTES]}, 7, "the server gave an error without a message"),
         ({"code": "x" * SMALL_BYTES}, INTERNAL_ERROR, "the server gave an error without a message"),
-        ("x" * SMALL_BYTES, INTERNAL_ERROR, "the server gave an error without a message"),
+        ("x" * SMALL_BYTES, INTERNAL_ERROR, "x" * (ERROR_TEXT_BYTES - 1) + " … (cut)"),
+        (["x" * SMALL_BYTES], INTERNAL_ERROR, "the server gave an error without a message"),
     ],
 )
 async def test_a_large_error_that_is_written_badly_is_an_answer_all_the_same(

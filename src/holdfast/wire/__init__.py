@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.listing import (
         Offer as Offer,
-        OfferKind as OfferKind,
         Offers as Offers,
         ToolInfo as ToolInfo,
+        read_template as read_template,
         task_support as task_support,
         tool_info as tool_info,
         without_task_support as without_task_support,
@@ -122,7 +122,6 @@ if TYPE_CHECKING:
         CLIENT_HEADER as CLIENT_HEADER,
         FAILURE_KEY as FAILURE_KEY,
         PRINCIPAL_HEADER as PRINCIPAL_HEADER,
-        VIA_HEADER as VIA_HEADER,
         SignAssertion as SignAssertion,
         principal_in as principal_in,
         traced as traced,
@@ -136,7 +135,6 @@ if TYPE_CHECKING:
         forget_client as forget_client,
         without_task_capabilities as without_task_capabilities,
     )
-    from holdfast.wire.uri_template import read_template as read_template
     from holdfast.wire.warden import Warden as Warden
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -581,7 +581,7 @@ def evidence_in(exc: Exception) -> Evidence:
     """What an exception shows; one that a task group wrapped is looked for inside."""
     if (shortage := descriptor_shortage(exc)) is not None:
         return shortage
-    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
+    while isinstance(exc, ExceptionGroup):  # where several tasks failed, the first failure ended the others
         exc = exc.exceptions[0]
     if isinstance(exc, ServerFailure):
         return exc.evidence

@@ -218,6 +218,7 @@ class ServerDispatcher(Dispatcher[TransportContext]):
                     self._rpc.start(tasks, asked, told, received)
                     task_status.started()
                     gone = await self._until_gone(tasks)
+                    # Before another task runs: one that the end has woken asks for the reason.
                     self._rpc.pending.fail(ServerFailure(gone))
                     tasks.cancel_scope.cancel()
             finally:

@@ -143,7 +143,7 @@ class GrpcChannel:
                 if target.path:
                     made = await dial_unix(lambda: _H2Connection(target), target.path)
                 else:
-                    tls = await asyncio.to_thread(_tls_of, target) if target.tls is not None else None
+                    tls = await asyncio.to_thread(_h2_tls, target.tls) if target.tls is not None else None
                     made = await dial(lambda: _H2Connection(target), target.host, target.port, tls)
             except ImportError:
                 raise GrpcFailed(MISSING) from None
@@ -250,11 +250,10 @@ class _H2Connection(asyncio.Protocol):
             stream.fail(failure)
         self._streams.clear()
         self._room.set()
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def _flush(self) -> None:
-        if self._transport is not None and (waiting := self._h2.data_to_send()):
+        if waiting := self._h2.data_to_send():
             self._transport.write(waiting)
 
     # A call.
@@ -366,11 +365,9 @@ class _H2Connection(asyncio.Protocol):
         return f"<_H2Connection to {self._authority.decode()} {state} calls={len(self._streams)}>"
 
 
-def _tls_of(target: GrpcTarget) -> ssl.SSLContext | None:
-    if target.tls is None:
-        return None
+def _h2_tls(make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     try:
-        context = target.tls()
+        context = make()
     except OSError as exc:
         raise GrpcFailed("the files for its TLS cannot be read") from exc
     context.set_alpn_protocols(["h2"])

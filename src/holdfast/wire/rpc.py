@@ -79,6 +79,7 @@ from holdfast.wire.raw_json import (
     RawValue,
     dumps,
     fields,
+    is_object,
     is_word,
     items,
     join_fields,
@@ -251,23 +252,20 @@ def _answer_in(members: Fields, result: RawObject | BadJson | None) -> RawObject
 
 def _error_parts(error: Bytes) -> tuple[object, object, object]:
     """Code, message and data of an error. What is large is cut, or passed on unread."""
-    if len(error) <= SMALL_BYTES:
-        said = loads(error)
-        return (
-            (said.get("code"), said.get("message"), said.get("data")) if isinstance(said, dict) else (None, said, None)
-        )
+    if not is_object(error):
+        return None, _cut_text(error), None  # some servers write the message alone
     members = fields(error)
-    code, message, data = members.get("code"), members.get("message"), members.get("data")
+    code, data = members.get("code"), members.get("data")
     return (
         loads(code) if code is not None and len(code) <= LONGEST_ID else None,
-        _cut_text(message) if message is not None else None,
-        RawValue(data) if data is not None else None,
+        _cut_text(members.get("message")),
+        RawValue(data) if data is not None and len(data) > SMALL_BYTES else loads(data or b"null"),
     )
 
 
-def _cut_text(raw: Bytes) -> str | None:
-    """A text, or the beginning of a large one."""
-    if len(raw) <= SMALL_BYTES:
+def _cut_text(raw: Bytes | None) -> str | None:
+    """A text, or the beginning of a large one; None for anything else."""
+    if raw is None or len(raw) <= SMALL_BYTES:
         return text_of(raw)
     head = bytes(memoryview(raw)[:ERROR_TEXT_BYTES])
     if not head.startswith(b'"'):
@@ -381,26 +379,23 @@ class PendingRequests:
 class ServerRequests:
     """The server's own requests under way: each is answered by a task."""
 
-    def __init__(self, context: TransportContext, send: Callable[[Message, float], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        context: TransportContext,
+        tasks: anyio.abc.TaskGroup,
+        on_request: OnRequest,
+        send: Callable[[Message, float], Awaitable[None]],
+    ) -> None:
         self._context = context
+        self._tasks = tasks
+        self._on_request = on_request
         self._send = send
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._on_request: OnRequest | None = None
         self._answering: dict[RequestId, anyio.CancelScope] = {}
         self._turning_down = 0
 
-    def start(self, tasks: anyio.abc.TaskGroup, on_request: OnRequest) -> None:
-        """Begin to answer, in tasks of ``tasks``."""
-        self._tasks, self._on_request = tasks, on_request
-
-    def release(self) -> None:
-        """Let go of the session and the transport: all tasks have ended."""
-        self._tasks = self._on_request = None
-        self._send = _unsent
-
     def take(self, message_id: RequestId, method: str, params: object) -> None:
         """A request came. One whose id is in use is dropped: the first request keeps it."""
-        if self._tasks is None or coerce_request_id(message_id) in self._answering:
+        if coerce_request_id(message_id) in self._answering:
             return
         # Each holds a task and perhaps a person: a server that floods must not take all of both.
         if len(self._answering) >= REQUESTS_FROM_SERVER:
@@ -420,8 +415,6 @@ class ServerRequests:
     async def _answer(
         self, message_id: RequestId, method: str, params: Mapping[str, Any] | None, scope: anyio.CancelScope
     ) -> None:
-        if self._on_request is None:
-            return
         try:
             with scope:
                 try:
@@ -504,7 +497,7 @@ class RpcPeer:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._intercept: OnNotifyIntercept | None = None
         self.pending = PendingRequests()
-        self._requests = ServerRequests(self._context, self.send_quietly)
+        self._requests: ServerRequests | None = None
         self._notices = Notices(limits)
         self.spoke = False
         """Whether anything that is JSON-RPC ever came from the server."""
@@ -521,7 +514,7 @@ class RpcPeer:
         """Begin to serve the server's own requests and notifications, in tasks of ``tasks``."""
         self._tasks = tasks
         self._intercept = intercept
-        self._requests.start(tasks, on_request)
+        self._requests = ServerRequests(self._context, tasks, on_request, self.send_quietly)
         tasks.start_soon(until_cancelled, self._notices.deliver, on_notify, self._context)
 
     def adopt(self, limits: Limits) -> None:
@@ -530,8 +523,7 @@ class RpcPeer:
 
     def release(self) -> None:
         """Let go of the transport and the session: all tasks have ended. No collection of cycles has to free them."""
-        self._tasks = self._intercept = None
-        self._requests.release()
+        self._tasks = self._intercept = self._requests = None
         self._send = _unsent
 
     async def take(self, data: bytes | bytearray, own: PendingRequest | None = None) -> None:
@@ -616,7 +608,7 @@ class RpcPeer:
             ) from exc
         if message_id is None:
             self._notice(method, params)
-        else:
+        elif self._requests is not None:
             self._requests.take(message_id, method, params)
 
     def _resolve(
@@ -648,7 +640,7 @@ class RpcPeer:
 
     def _notice(self, method: str, params: object) -> None:
         params = params if isinstance(params, dict) else None
-        if method == "notifications/cancelled" and params:
+        if method == "notifications/cancelled" and params and self._requests is not None:
             self._requests.cancel(params.get("requestId"))
         if not run_notify_intercept(self._intercept, method, params):
             self._notices.put(method, params)
@@ -704,7 +696,7 @@ _KINDS: Final = frozenset({"method", "result", "error"})
 """A message has one of these."""
 
 
-async def _unsent(message: Message, within: float = 0.0) -> None:
+async def _unsent(message: Message) -> None:
     """The connection is gone."""
 
 

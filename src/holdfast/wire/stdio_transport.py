@@ -27,7 +27,7 @@ from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcp
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.dispatcher import DuplexDispatcher, Relay
-from holdfast.wire.http.event_stream import over_message_bound
+from holdfast.wire.http.event_stream import HEAD_BYTES, LONGEST_SKIP, over_message_bound
 from holdfast.wire.in_flight import until_cancelled
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
 from holdfast.wire.raw_json import one_line
@@ -49,12 +49,6 @@ NOISE_BOUND, NOISE_SECONDS = 4 * 1024 * 1024, 60.0
 
 READ_BYTES = 8 * 1024
 """How much of one server's output is read before other tasks run: a flood costs the calls of others little."""
-
-HEAD_BYTES = 1024
-"""How much of a line over the bound is kept: enough to find out which request it answers."""
-
-LONGEST_SKIP = 8
-"""A line that is over the bound is read to its end, unless it is this many times the bound."""
 
 EXIT_SECONDS = 3.0
 """A process that closed its stdout usually exits soon; its exit code is worth this wait."""
@@ -145,7 +139,6 @@ class StdioDispatcher(DuplexDispatcher):
         self._child = child
         self._noise = OutputNoise(redactor)
         self._lines = LineBuffer()
-        self._ended = anyio.Event()
         self._deaf = False
         """Whether it closed its stdin and lives on."""
         self._on_first_message = on_first_message
@@ -183,7 +176,7 @@ class StdioDispatcher(DuplexDispatcher):
         except (OSError, anyio.ClosedResourceError):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
-                await self._ended.wait()
+                await self._over.wait()
             # A process cannot act on a part of a line.
             seen = self._rpc.pending.ended.evidence if self._rpc.pending.ended is not None else None
             unsent = replace(seen, sent=False) if isinstance(seen, ProcessExit | NetworkFailure) else None
@@ -193,18 +186,15 @@ class StdioDispatcher(DuplexDispatcher):
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Read lines until the process exits or closes its stdout."""
         broken: Evidence | None = None
-        try:
-            tasks.start_soon(until_cancelled, self._child.stderr.drain)
-            async with anyio.create_task_group() as reading:
-                reading.start_soon(until_cancelled, self._end_on_exit, reading.cancel_scope)
-                reading.start_soon(until_cancelled, self._end_on_closed_stdin, reading.cancel_scope)
-                broken = await self._take_lines()
-                if broken is None:
-                    await self._exit_or_timeout()
-                reading.cancel_scope.cancel()
-            return broken or await self._last_evidence()
-        finally:
-            self._ended.set()
+        tasks.start_soon(until_cancelled, self._child.stderr.drain)
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(until_cancelled, self._end_on_exit, reading.cancel_scope)
+            reading.start_soon(until_cancelled, self._end_on_closed_stdin, reading.cancel_scope)
+            broken = await self._take_lines()
+            if broken is None:
+                await self._exit_or_timeout()
+            reading.cancel_scope.cancel()
+        return broken or await self._last_evidence()
 
     async def _end_on_exit(self, scope: anyio.CancelScope) -> None:
         """End the reading soon after the exit, also while a grandchild holds the pipe open."""

@@ -60,10 +60,10 @@ class ServerEvent(NamedTuple):
 
 
 HEAD_BYTES = 1024
-"""How much is kept of an event that is over the bound: enough to find out which request it answers."""
+"""How much is kept of an event or a line over the bound: enough to find out which request it answers."""
 
 LONGEST_SKIP = 8
-"""An event over the bound is skipped up to this multiple of the bound; then the stream is given up."""
+"""An event or a line over the bound is skipped up to this multiple of the bound; then the stream is given up."""
 
 
 _BOM = b"\xef\xbb\xbf"

@@ -117,7 +117,6 @@ class Pool:
         tls: ssl.SSLContext | None = None,
         proxy: Proxy | None = None,
         connect_within: float = 10.0,
-        keep: int = IDLE_CONNECTIONS,
         check: Callable[[asyncio.Transport], None] | None = None,
     ) -> None:
         self.origin = origin
@@ -125,7 +124,6 @@ class Pool:
         self._tls = tls
         self._proxy = proxy
         self._connect_within = connect_within
-        self._keep = keep
         self._loop = asyncio.get_running_loop()
         self._idle: deque[PooledConnection] = deque()
         self._all: set[PooledConnection] = set()
@@ -250,7 +248,7 @@ class Pool:
             self._drop(connection)
             return
         self._idle.append(connection)
-        if len(self._idle) > self._keep:
+        if len(self._idle) > IDLE_CONNECTIONS:
             self._drop(self._idle.popleft())
         if self._sweeper is None:
             self._sweeper = self._loop.call_at(_next_sweep(connection.idle_since), self._sweep)
