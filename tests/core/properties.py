@@ -270,10 +270,11 @@ class ReconnectsAtOnceOnceInThirtySeconds(Watcher):
 
 
 class NeverStuck(Watcher):
-    """A state that says the hub is working on it is true."""
+    """A state that says the hub is working on it is true, and "connected" is said with a connection alone."""
 
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         state = slot.machine.state
+        self.holds((state is State.CONNECTED) == (slot.machine.connection is not None))
         if state is State.CONNECTING:
             self.holds(slot.dial is not None)
         elif state is State.RECONNECTING:

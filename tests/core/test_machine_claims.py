@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from holdfast.core.breaker import Outcome, Refusal, RefusalReason
+from holdfast.core.breaker import BreakerPolicy, Outcome, Refusal, RefusalReason
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import ClaimProbe, Effect, RefreshNow, ReleaseProbe, ShareEvidence
 from holdfast.core.lifecycle.events import (
@@ -16,6 +16,7 @@ from holdfast.core.lifecycle.events import (
     PeerPublished,
     PeerRecovered,
     PeerTripped,
+    ReconnectRequested,
     TransportLost,
 )
 from holdfast.core.lifecycle.table import State
@@ -226,8 +227,13 @@ def test_what_a_peer_tells_moves_no_try_of_a_server_that_is_up_or_fails_by_calls
     assert len(slot.dials) == 2, "a try is under way"
 
 
-def test_a_hub_alone_asks_for_no_right() -> None:
-    slot = started(LifecyclePolicy(jitter=0.0))
-    slot.fail("denied")
-    assert isinstance(slot.machine.admit(slot.now)[0], Refusal)
-    assert asked_for(slot.machine.admit(slot.now)[1]) == []
+def test_a_hub_alone_asks_for_no_right_and_tells_no_other() -> None:
+    slot = started(LifecyclePolicy(jitter=0.0, failures=9))
+    effects: list[Effect] = [*slot.fail(), *slot.advance(1.0), *slot.connect("read")]
+    for _ in range(2):  # the failed dial was the first failure
+        effects += slot.settle(slot.permit(), Outcome.TRANSPORT_FAILURE)
+    decision, more = slot.machine.admit(slot.now)
+    assert isinstance(decision, Refusal)
+    effects += [*more, *slot.advance(BreakerPolicy().cooldown), *slot.complete_call()]
+    effects += [*slot.send(ReconnectRequested()), *slot.fail("denied"), *slot.machine.admit(slot.now)[1]]
+    assert not [one for one in effects if isinstance(one, ClaimProbe | ReleaseProbe | ShareEvidence)]

@@ -192,8 +192,9 @@ class Machine:
         self.life = Lifecycle(server, lifecycle, listed=listed)
         self.failed_call = ""
         """Why the latest call failed: the reason while the breaker is open and the connection stands."""
-        self._mirrored: tuple[ServerRecord, int, float] | None = None
-        """What the hub behind a connection told, which connection, and when; None while its server is available."""
+        self._mirrored: tuple[ServerRecord, float] | None = None
+        """What the hub behind the connection told, and when; None while its server is available. It ends with the
+        connection."""
 
     def __repr__(self) -> str:
         return f"<Machine {self.life!r} {self.breaker!r}>"
@@ -235,8 +236,7 @@ class Machine:
         """May a call try? A call that is admitted without a connection waits for one, and may start a dial."""
         life, breaker = self.life, self.breaker
         lease = life.lease
-        well = lease is not None and life.state is State.CONNECTED and not lease.call_denied
-        well = well and breaker.state is BreakerState.CLOSED
+        well = lease is not None and not lease.call_denied and breaker.state is BreakerState.CLOSED
         decision: Permit | Refusal | None = None if well else _shut(self, now)  # most calls are well
         if decision is None:
             decision = breaker.admit(now, lease.generation if lease is not None else None)
@@ -273,7 +273,7 @@ class Machine:
             routine = lease.proven and not lease.failures and not lease.call_denied
         if change is None and routine and not permit.probe:
             return ()  # no timer has changed either: most calls end here
-        effects = self._told(change)
+        effects = self._changed(change)
         if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
@@ -285,26 +285,26 @@ class Machine:
             return ()  # told over a connection that is lost
         before = self.health(now)
         # An available server behind the hub needs no mirror: then the health of the connection is that of the server.
-        self._mirrored = (record, generation, now) if record is not None and not record.is_available else None
+        self._mirrored = (record, now) if record is not None and not record.is_available else None
         return tuple(Emit(one) for one in _changes(before, self.health(now), now))
 
     @property
     def told(self) -> ServerRecord | None:
         """What the hub behind the present connection told, if its server is not available."""
-        mirrored = self._mirrored
-        return mirrored[0] if mirrored is not None and mirrored[1] == self.connection else None
+        return self._mirrored[0] if self._mirrored is not None else None
 
     def health(self, now: float) -> Health:
         """The server's health: as the hub behind the connection tells it, where only that hub has something to tell."""
         own, mirrored = self._own_health(now), self._mirrored
-        if mirrored is None or mirrored[1] != self.connection or own.status != "available":
+        if mirrored is None or own.status != "available":
             return own
-        return mirrored[0].seen_from(own, age=max(0.0, now - mirrored[2]))
+        record, told_at = mirrored
+        return record.seen_from(own, age=now - told_at)
 
     def _own_health(self, now: float) -> Health:
         life = self.life
         lease = life.lease
-        denial = lease.denial if lease is not None and lease.shut else None
+        denial = lease.shut if lease is not None else None
         return Health(
             server=life.server,
             state=life.state,
@@ -317,7 +317,7 @@ class Machine:
             breaker_retry_in=_shown(self.breaker.retry_in(now)) if self.breaker.state is BreakerState.OPEN else None,
             evidence=life.evidence if denial is None else "denied",
             # A server that was ended on purpose, to be started again, has no reason and is not lost.
-            lost=life.was_up and lease is None and (bool(life.reason) or life.state is not State.CONNECTING),
+            lost=life.ever_connected and lease is None and (bool(life.reason) or life.state is not State.CONNECTING),
             spent=lease is None and life.attempts >= len(life.policy.backoff),
             down_for=_shown(max(0.0, now - life.down_since)) if life.down_since is not None else None,
             unconfirmed=denial.unconfirmed if denial is not None else life.state is State.DENIED and life.unconfirmed,
@@ -337,27 +337,28 @@ class Machine:
         effects = self.life.apply(event, now, chance=chance)
         if isinstance(event, LivenessFailed) and suspect:
             # The check that a failed call asked for shows that its connection is dead.
-            effects += self._told(self.breaker.lost(event.generation, now))
+            effects += self._changed(self.breaker.lost(event.generation, now))
         else:
-            effects += self._told(_learn(self, event, now))
+            effects += self._changed(_learn(self, event, now))
         # After the breaker has learned: a call of the old connection that fails later is the same failure (BRK-2).
         if before is not None and before != self.connection:
             self.breaker.detached(before)
+            self._mirrored = None
         if self.life.policy.claims:
             effects += _shared(self.life, self.breaker, event, now)
         return effects
 
-    def _told(self, change: BreakerEvent | None) -> list[Effect]:
+    def _changed(self, change: BreakerEvent | None) -> list[Effect]:
+        """What follows from a change of the breaker, if there is one."""
         if change is None:
             return []
         emitted: list[Effect] = [Emit(BreakerChanged(server=self.life.server, change=change))]
-        stands = self.life.lease is not None
         if isinstance(change, Tripped):
             emitted += _check_suspect(self.life, failures=self.breaker.policy.threshold)
             if self.life.policy.claims and self.breaker.by_calls:
                 tripped = PeerTripped(reason=self.failed_call, retry_in=change.retry_in, by_calls=True)
                 emitted.append(ShareEvidence(tripped))
-        elif self.life.policy.claims and stands:
+        elif self.life.policy.claims and self.life.lease is not None:
             emitted.append(ShareEvidence(PeerRecovered()))
         return emitted
 
@@ -381,20 +382,17 @@ def _renewed_without_use(life: Lifecycle) -> bool:
 
 def _reason(machine: Machine) -> str:
     lease = machine.life.lease
-    if lease is not None and lease.shut and lease.denial is not None:
-        return lease.denial.reason
-    open_ = machine.breaker.state is not BreakerState.CLOSED
-    return machine.failed_call if lease is not None and open_ else machine.life.reason
+    if lease is None or (lease.shut is None and machine.breaker.state is BreakerState.CLOSED):
+        return machine.life.reason
+    return lease.shut.reason if lease.shut is not None else machine.failed_call
 
 
 def _call_asks_in(machine: Machine, now: float) -> float | None:
     """Seconds until a server that refuses calls is asked again: by a call, or by the listing that they wait for."""
     life = machine.life
-    if life.state is State.DENIED:
-        return max(0.0, life.denied_until - now)
-    if life.state is State.PERMANENTLY_FAILED:
-        return max(0.0, life.parked_until - now, machine.breaker.retry_in(now))
-    if life.lease is None or not life.lease.shut:
+    if life.state in _REFUSED_IN:
+        return max(0.0, life.refuses_until - now, machine.breaker.retry_in(now))
+    if life.lease is None or life.lease.shut is None:
         return None
     listing_at = life.timers.at(RefreshDue)
     return max(0.0, listing_at - now) if listing_at is not None else 0.0
@@ -442,14 +440,11 @@ def _shut(machine: Machine, now: float) -> Refusal | None:
     reason = _SHUT.get(life.state)
     if reason is not None:
         return Refusal(reason, None, life.reason)
-    if life.state is State.DENIED and now < life.denied_until:
-        return Refusal(RefusalReason.DENIED, _or_sooner(machine, life.denied_until - now, now), life.reason)
-    if life.lease is not None and life.lease.shut and life.state is State.CONNECTED:
+    if life.state in _REFUSED_IN and now < life.refuses_until:
+        return Refusal(_REFUSED_IN[life.state], _or_sooner(machine, _call_asks_in(machine, now), now), life.reason)
+    if life.lease is not None and life.lease.shut is not None:
         wait = max(_call_asks_in(machine, now) or 0.0, machine.breaker.policy.probe_wait)
         return Refusal(RefusalReason.DENIED, wait, _reason(machine))
-    if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
-        wait = max(life.parked_until - now, machine.breaker.retry_in(now))
-        return Refusal(RefusalReason.PERMANENTLY_FAILED, _or_sooner(machine, wait, now), life.reason)
     if life.policy.claims and _lacks_claim(life, machine.breaker, now):
         return _explained(machine, Refusal(RefusalReason.PROBING, machine.breaker.policy.probe_wait), now)
     return None
@@ -590,13 +585,13 @@ def _lacks_claim(life: Lifecycle, breaker: Breaker, now: float) -> bool:
     """Whether an admitted call would try a server that failed, without the right to probe."""
     if life.dial is not None or life.may_probe(now):
         return False
-    return breaker.would_probe(now) or life.state in (State.PERMANENTLY_FAILED, State.DENIED)
+    return breaker.would_probe(now) or life.state in _REFUSED_IN
 
 
 def _interested(life: Lifecycle, breaker: Breaker, refusal: Refusal, now: float) -> tuple[Effect, ...]:
     """A refused call shows that the right to probe is of use here once the wait is over."""
     if not life.policy.claims or life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
         return ()
-    until = {State.DENIED: life.denied_until, State.PERMANENTLY_FAILED: life.parked_until}.get(life.state, now)
+    until = life.refuses_until if life.state in _REFUSED_IN else now
     life.interest_at = max(until, now + breaker.retry_in(now))
     return life.ask()

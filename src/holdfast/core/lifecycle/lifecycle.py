@@ -229,28 +229,24 @@ def judge(life: LifecycleState, event: Event, now: float) -> Event:
     Reads the lifecycle and changes nothing: an event that the table then forbids leaves no trace.
     """
     match event:
-        case StartRequested():
-            return WentIdle() if _may_rest(life) else event
+        case StartRequested() if life.policy.lazy and life.listed and life.state is State.DISCONNECTED:
+            return WentIdle()  # a lazy server whose tools are known needs no connection before its first use
         case DialFailed():
             return _judge_failed_dial(life, event)
-        case TransportLost():
-            return _judge_loss(life, event)
+        case TransportLost() if life.budget_spent():
+            return Parked(event.reason)
         case RefreshFailed(status="denied"):
             return _judge_denied_refresh(life, event)
         case RefreshFailed() | CallTransportFailed() | LivenessFailed():
             return _judge_failure(life, event)
-        case IdleDue():
-            return WentIdle() if _unused(life, now) else event
-        case Closed():
-            return _judge_close(life, event)
+        # The same sum as the timer's: a rounding difference would make the timer fire for ever.
+        case IdleDue() if life.calls == 0 and life.last_used + life.policy.idle_after <= now:
+            return WentIdle()
+        case Closed() if life.state is State.DISABLING and life.closing <= {event.generation}:
+            return AllClosed(event.generation, event.error)
         case PeerTripped(parked=True) if life.state is State.RECONNECTING and life.dial is None:
             return Parked(event.reason, event.status, event.unreachable, event.answers)
     return event
-
-
-def _may_rest(life: LifecycleState) -> bool:
-    """A lazy server may stay idle only if its tools are known."""
-    return life.policy.lazy and life.listed and life.state is State.DISCONNECTED
 
 
 def _judge_failed_dial(life: LifecycleState, event: DialFailed) -> Event:
@@ -270,10 +266,6 @@ def _judge_denied_refresh(life: LifecycleState, event: RefreshFailed) -> Event:
     return event if denials < life.policy.denied_refreshes else Denied(event.reason, event.unconfirmed)
 
 
-def _judge_loss(life: LifecycleState, event: TransportLost) -> Event:
-    return Parked(event.reason) if life.budget_spent() else event
-
-
 def _judge_failure(life: LifecycleState, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
     lease = life.lease
     failures = 1 + (lease.failures if lease is not None else 0)
@@ -282,16 +274,6 @@ def _judge_failure(life: LifecycleState, event: RefreshFailed | CallTransportFai
         return event
     status = event.status if isinstance(event, RefreshFailed) else "transient"
     return Parked(event.reason, status) if life.budget_spent() else FailedRepeatedly(event.reason, status)
-
-
-def _unused(life: LifecycleState, now: float) -> bool:
-    # The same sum as the timer's: a rounding difference would make the timer fire for ever.
-    return life.calls == 0 and life.last_used + life.policy.idle_after <= now
-
-
-def _judge_close(life: LifecycleState, event: Closed) -> Event:
-    last = life.closing <= {event.generation}
-    return AllClosed(event.generation, event.error) if last and life.state is State.DISABLING else event
 
 
 def act(life: LifecycleState, event: Event, step: Step) -> None:
@@ -306,10 +288,6 @@ def act(life: LifecycleState, event: Event, step: Step) -> None:
 
 
 # Commands.
-
-
-def _start(life: LifecycleState, _: StartRequested, step: Step) -> None:
-    life.begin_dial(Cause.START, step)
 
 
 def _reconnect(life: LifecycleState, _: ReconnectRequested, step: Step) -> None:
@@ -354,7 +332,7 @@ def _login(life: LifecycleState, _: LoginSucceeded, step: Step) -> None:
 
 def _reconfigure(life: LifecycleState, event: ConfigChanged, step: Step) -> None:
     life.policy = replace(life.policy, lazy=event.lazy, watchable=event.watchable)
-    life.ever_connected = life.was_up = False
+    life.ever_connected = False
     if life.state is State.CONNECTING:
         _reset_budget(life)
         life.reason = ""
@@ -365,10 +343,6 @@ def _reconfigure(life: LifecycleState, event: ConfigChanged, step: Step) -> None
 
 def _remove(life: LifecycleState, _: RemoveRequested, step: Step) -> None:
     step.do(Withdraw(removed=True))
-    _stop(life, step)
-
-
-def _shut_down(life: LifecycleState, _: ShutdownRequested, step: Step) -> None:
     _stop(life, step)
 
 
@@ -389,7 +363,7 @@ def _reset_budget(life: LifecycleState) -> None:
 def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, step: Step) -> None:
     life.dial = None
     life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
-    life.ever_connected = life.was_up = life.listed = True
+    life.ever_connected = life.listed = True
     life.denied_since = None
     life.last_used = max(life.last_used, step.now)
     life.end_watch(step)
@@ -416,7 +390,7 @@ def _park(life: LifecycleState, event: Parked, step: Step) -> None:
         life.attempts = len(life.policy.backoff)  # a peer spent the budget
     life.dial = None
     life.detach(step)
-    life.parked_until = step.now + life.policy.parked
+    life.refuses_until = step.now + life.policy.parked
     life.plan_address_check(step, event)
     life.plan_self_probe(step)
 
@@ -426,14 +400,6 @@ def _denied(life: LifecycleState, event: Denied, step: Step) -> None:
     life.detach(step)
     life.end_watch(step)
     life.plan_denied(step, unconfirmed=event.unconfirmed)
-
-
-def _retry(life: LifecycleState, _: RetryDue, step: Step) -> None:
-    life.try_again(Cause.RECONNECT, step)
-
-
-def _self_probe(life: LifecycleState, _: SelfProbeDue, step: Step) -> None:
-    life.try_again(Cause.SELF_PROBE, step)
 
 
 def _check_address(life: LifecycleState, _: AddressCheckDue, step: Step) -> None:
@@ -489,11 +455,8 @@ def _peer_recovered(life: LifecycleState, _: PeerRecovered, step: Step) -> None:
 
 
 def _peer_published(life: LifecycleState, _: PeerPublished, step: Step) -> None:
-    lease = life.lease
-    if lease is not None:
-        lease.notices += 1
-        if not lease.refreshing:
-            _plan_refresh(life, lease, step)
+    if life.lease is not None:
+        _list_again(life, life.lease, step)
 
 
 # The connection that stands.
@@ -524,9 +487,14 @@ def _list_changed(life: LifecycleState, _: ListChanged, step: Step) -> None:
     if life.dial is not None:
         life.dial.notices += 1
     elif life.lease is not None:
-        life.lease.notices += 1
-        if not life.lease.refreshing:
-            _plan_refresh(life, life.lease, step)
+        _list_again(life, life.lease, step)
+
+
+def _list_again(life: LifecycleState, lease: LeaseState, step: Step) -> None:
+    """Its list is another one: plan a listing, or leave that to the end of the one that is under way."""
+    lease.notices += 1
+    if not lease.refreshing:
+        _plan_refresh(life, lease, step)
 
 
 def _closed(life: LifecycleState, event: Closed | AllClosed, step: Step) -> None:
@@ -560,28 +528,24 @@ def _idle_later(life: LifecycleState, _: IdleDue, step: Step) -> None:
     life.timers.set(IdleDue, since + life.policy.idle_after)
 
 
-def _go_idle(life: LifecycleState, _: WentIdle, step: Step) -> None:
-    life.detach(step)
-
-
 _OFF = frozenset({State.DISABLING, State.DISABLED})
 _TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
 _ASKED_BY_CALLS = frozenset({State.PERMANENTLY_FAILED, State.DENIED})
 
 # The key decides the type of the event. No annotation of a mapping can express that.
 _ACTIONS: Mapping[type[Event], Callable[[LifecycleState, Any, Step], None]] = {
-    StartRequested: _start,
+    StartRequested: lambda life, _, step: life.begin_dial(Cause.START, step),
     ReconnectRequested: _reconnect,
     EnableRequested: _enable,
     DisableRequested: _disable,
     LoginSucceeded: _login,
     ConfigChanged: _reconfigure,
     RemoveRequested: _remove,
-    ShutdownRequested: _shut_down,
+    ShutdownRequested: lambda life, _, step: _stop(life, step),
     Parked: _park,
     Denied: _denied,
-    RetryDue: _retry,
-    SelfProbeDue: _self_probe,
+    RetryDue: lambda life, _, step: life.try_again(Cause.RECONNECT, step),
+    SelfProbeDue: lambda life, _, step: life.try_again(Cause.SELF_PROBE, step),
     AddressCheckDue: _check_address,
     AddressChecked: _address_checked,
     TransportLost: _lost,
@@ -593,7 +557,7 @@ _ACTIONS: Mapping[type[Event], Callable[[LifecycleState, Any, Step], None]] = {
     CloseOverdue: _disabled,
     CallWaiting: _call_waiting,
     IdleDue: _idle_later,
-    WentIdle: _go_idle,
+    WentIdle: lambda life, _, step: life.detach(step),
     ClaimGranted: _granted,
     ClaimExpired: _expired,
     PeerTripped: _peer_tripped,
@@ -738,8 +702,7 @@ def adopt_policy(life: LifecycleState, policy: LifecyclePolicy, step: Step) -> N
     """
     old, life.policy = life.policy, policy
     life.attempts = min(life.attempts, len(policy.backoff))
-    life.parked_until += policy.parked - old.parked
-    life.denied_until += policy.parked - old.parked
+    life.refuses_until += policy.parked - old.parked
     waits = life.state in _ASKED_BY_CALLS and life.dial is None and not life.unconfirmed
     if waits and (policy.self_probe, policy.transient_probe) != (old.self_probe, old.transient_probe):
         life.timers.drop(SelfProbeDue)

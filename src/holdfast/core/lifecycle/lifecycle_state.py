@@ -94,9 +94,9 @@ class LeaseState:
     """How many are older than the listing that is under way."""
 
     @property
-    def shut(self) -> bool:
-        """Whether calls and the listing are denied: then no call is sent before the next listing."""
-        return self.call_denied and self.denials > 0
+    def shut(self) -> RefreshFailed | None:
+        """The denied listing, if calls are denied too: then no call is sent before the next listing."""
+        return self.denial if self.call_denied else None
 
 
 @dataclass(slots=True)
@@ -129,21 +129,19 @@ class LifecycleState:
         self.denied_since: float | None = None
         self.denials = 0
         """Denied loads in a row."""
-        self.denied_until = 0.0
-        """Until then a denied server refuses calls; then one call may ask again."""
+        self.refuses_until = 0.0
+        """Until then a denied or parked server answers calls with its reason; then one call may try."""
         self.unconfirmed = False
         """Whether the denial states no decision, and is asked again soon."""
         self.generation = 0
         self.attempts = 0
         self.listed = listed
         self.ever_connected = False
-        """Whether a dial succeeded under this definition: only then does a permanent failure leave hope."""
-        self.was_up = False
-        """Whether the server was connected under this definition: then it is lost, not starting."""
+        """Whether a dial succeeded under this definition: only then is the server lost, not starting, and only then
+        does a permanent failure leave hope."""
         self.stopped = False
         self.enable_next = False
         self.immediate_at: float | None = None
-        self.parked_until = 0.0
         self.dial: Dialing | None = None
         self.lease: LeaseState | None = None
         self.closing: set[int] = set()
@@ -253,7 +251,7 @@ class LifecycleState:
         """
         if self.denied_since is None:
             self.denied_since, self.denials = step.now, 0
-        self.denied_until = step.now + self.policy.parked
+        self.refuses_until = step.now + self.policy.parked
         times = self.policy.ask_denied_after
         self.unconfirmed = unconfirmed and self.denials < len(times)
         if self.unconfirmed:
