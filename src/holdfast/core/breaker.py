@@ -277,9 +277,9 @@ class _Doubt:
         return f"<_Doubt of {self.connection} failures={self.failures} excused={self.dial_excused}>"
 
     def grow(self, connection: int | None) -> None:
-        """One more failure on a connection."""
-        self.failures = self.failures + 1 if connection == self.connection else 1
+        """One more failure on a connection. No other is in doubt: the doubt of one ends before the next is made."""
         self.connection = connection
+        self.failures += 1
 
     def end(self) -> None:
         """No connection is in doubt."""
@@ -305,17 +305,16 @@ class Breaker(Gate):
             self._probe = None
         if outcome in _SAYS_NOTHING:
             return None
-        if replaced and outcome is not Outcome.COMPLETED:
-            # It took longer than a cooldown, and another probe has its place.
+        late = self._is_late(permit)
+        if outcome is Outcome.COMPLETED:
+            if late:
+                return None
+            self._forget()
+            return self._close(now)
+        # A probe that was replaced took longer than a cooldown: another has its place, and its failure says no more.
+        if late or replaced:
             self._late += 1
             return None
-        if self._is_late(permit):
-            self._late += outcome is not Outcome.COMPLETED
-            return None
-        if outcome is Outcome.COMPLETED:
-            if self._failures or self.trips:
-                self._forget()
-            return None if self.state is BreakerState.CLOSED else self._close(now)
         if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
             return self.lost(permit.connection, now)
         return self._failed_on(permit.connection, now, call=True)

@@ -144,10 +144,8 @@ class Timers:
 
     def pop(self, now: float) -> Event | None:
         """Take out the event that has been due longest; None when nothing is due."""
-        if not self._due:
-            return None
-        kind = min(self._due, key=lambda kind: self._due[kind])
-        if self._due[kind] > now:
+        kind = min(self._due, key=lambda kind: self._due[kind], default=None)
+        if kind is None or self._due[kind] > now:
             return None
         del self._due[kind]
         return kind()
