@@ -170,7 +170,6 @@ if TYPE_CHECKING:
         quoted_line as quoted_line,
         quoted_name as quoted_name,
         secrets_in_url as secrets_in_url,
-        without_invisible as without_invisible,
     )
     from holdfast.core.remedies import (
         Facts as Facts,

@@ -83,7 +83,7 @@ from holdfast.core.evidence import (
 from holdfast.core.forbidden import Statement, stated_in
 from holdfast.core.messages import FailureStatus
 from holdfast.core.process_output import hint_for, need_of, telling_line
-from holdfast.core.redact import quoted, quoted_name, without_invisible
+from holdfast.core.redact import plain, quoted, quoted_name
 
 __all__ = [
     "Verdict",
@@ -440,7 +440,7 @@ def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
 
 def _short(text: str) -> str:
     """One line of a detail, cut to a bound. What the server wrote in it is in quotes already."""
-    line = " ".join(without_invisible(text[: 8 * SHOWN]).split())
+    line = " ".join(plain(text[: 8 * SHOWN]).split())
     return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
 
 

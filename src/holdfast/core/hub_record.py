@@ -23,7 +23,7 @@ from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import FailureStatus
-from holdfast.core.redact import quoted, without_invisible
+from holdfast.core.redact import plain, quoted
 
 __all__ = [
     "HUB_CAPABILITY",
@@ -195,7 +195,7 @@ def _reason(value: object, *, proven: bool) -> str:
 
 def _plain(text: str) -> str:
     """A text of a proven hub, in one line and bounded all the same: a fault of that hub must not become ours."""
-    return " ".join(without_invisible(text[: 2 * LONGEST_REASON]).split())[:LONGEST_REASON]
+    return " ".join(plain(text[: 2 * LONGEST_REASON]).split())[:LONGEST_REASON]
 
 
 def _count(value: object) -> int:

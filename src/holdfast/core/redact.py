@@ -66,7 +66,6 @@ __all__ = [
     "quoted_line",
     "quoted_name",
     "secrets_in_url",
-    "without_invisible",
 ]
 
 SHOWN = 200
@@ -86,14 +85,14 @@ hidden letters, and halves of surrogate pairs, which many programs cannot read."
 _CONTROL = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def without_invisible(text: str) -> str:
+def plain(text: str) -> str:
     """``text`` without terminal sequences, control characters and invisible ones; line ends and tabs stay."""
     return INVISIBLE.sub("", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def quoted_line(text: str, most: int = SHOWN) -> str:
     """One line of a foreign text, cut to a bound, with no quote that could end ours early."""
-    line = " ".join(without_invisible(text[: 8 * most]).split()).replace('"', "'")
+    line = " ".join(plain(text[: 8 * most]).split()).replace('"', "'")
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
@@ -121,7 +120,7 @@ def quoted_name(text: str, most: int = 80, *, ticks: bool = False) -> str:
 
 def quote_block(text: str, most: int = LONGEST_BLOCK) -> str:
     """A foreign text of several lines, each of them marked as quoted: none can be taken for ours."""
-    shown = without_invisible(text[: 2 * most]).strip()
+    shown = plain(text[: 2 * most]).strip()
     cut = shown if len(shown) <= most else shown[: most - 1].rstrip() + "…"
     return "\n".join(f"> {line}".rstrip() for line in cut.splitlines())
 
@@ -261,7 +260,7 @@ class Redactor:
 
     def learn(self, *values: str) -> None:
         """Add secrets found at run time, such as a renewed token. The latest are kept."""
-        fresh = [value for value in values if value not in self._given and value not in self._learned]
+        fresh = [value for value in values if value not in self._learned]
         if fresh:
             self._learned.extend(fresh)
             self._known = _all_spellings((*self._given, *self._learned))
@@ -375,11 +374,6 @@ def cut(text: str, most: int = LONGEST_MASKED) -> str:
     head = text[:most]
     gap = max(head.rfind(" ", most - GAP_CHARACTERS), head.rfind("\n", most - GAP_CHARACTERS))
     return f"{head[: gap if gap > 0 else most - GAP_CHARACTERS]} … (cut)"
-
-
-def plain(text: str) -> str:
-    """``text`` without terminal escapes, control characters and invisible ones; line ends and tabs stay."""
-    return without_invisible(text)
 
 
 def mask_url(url: str) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from holdfast.core.redact import without_invisible
+from holdfast.core.redact import plain
 
 __all__ = [
     "SYNONYMS",
@@ -264,7 +264,7 @@ def query_words(query: str) -> dict[str, int]:
 
 def first_sentence(description: str) -> str:
     """The first sentence of a description as it stands, on one line; a very long one is cut, and marked."""
-    text = without_invisible(description[:LONGEST_TEXT]).strip()
+    text = plain(description[:LONGEST_TEXT]).strip()
     end = _SENTENCE_END.search(text)
     line = " ".join((text[: end.start()] if end else text).split())
     return line if len(line) <= LONGEST_SENTENCE else line[: LONGEST_SENTENCE - 1].rstrip() + "…"
@@ -324,7 +324,7 @@ def _literal(value: object) -> str:
 
 def _one_word(text: str) -> str:
     """A foreign name inside a signature: on one line, without what cannot be seen."""
-    return _cut(" ".join(without_invisible(text[: 4 * LONGEST_TYPE]).split()), 2 * LONGEST_TYPE)
+    return _cut(" ".join(plain(text[: 4 * LONGEST_TYPE]).split()), 2 * LONGEST_TYPE)
 
 
 def _cut(text: str, most: int = LONGEST_TYPE) -> str:

@@ -39,9 +39,9 @@ from holdfast.core import (
     FailureStatus,
     State,
     ToldByHub,
+    plain,
     quoted,
     told_number,
-    without_invisible,
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.in_flight import Caller
@@ -229,7 +229,7 @@ class HubPeer:
             return ""
         if not self.proven:
             return quoted(value, origin="it says")
-        return " ".join(without_invisible(value[: 2 * LONGEST_WORDS]).split())[:LONGEST_WORDS]
+        return " ".join(plain(value[: 2 * LONGEST_WORDS]).split())[:LONGEST_WORDS]
 
 
 _STATES: Final = {state.shown: state.value for state in State}
