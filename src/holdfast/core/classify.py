@@ -141,9 +141,10 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return _permanent(*_TLS[evidence.fault], detail=evidence.detail)
         case TimedOut():
             waited = f"no answer within {evidence.after:g} s (waiting for {evidence.doing})"
+            said = quoted(evidence.stderr, origin="stderr")
             return Verdict(
                 status="transient",
-                reason=waited + _quoted(evidence.stderr),
+                reason=f"{waited}; {said}" if said else waited,
                 hint=f"if it is always this slow, raise {_setting(evidence.setting)}" if evidence.sent else _NO_WAY,
             )
         case Redirected():
@@ -195,7 +196,8 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
         case RpcError():
             return _rpc(evidence)
         case CommandUnusable():
-            return _command(evidence)
+            reason, hint = _COMMAND[evidence.fault]
+            return _permanent(reason.format(evidence.command), hint, detail=evidence.detail)
         case ProcessExit():
             return _exit(evidence)
         case BadConfig():
@@ -251,7 +253,8 @@ def _http(seen: HttpStatus) -> Verdict:
             reason = f"it is limiting requests ({code})" if seen.status == 429 else f"it answered {code}{said}"
             return Verdict(status="transient", reason=reason, retry_after=seen.retry_after, answers=True)
         case _:
-            return _permanent(*_rejected(seen.status, f"({code}{said})"))
+            reason, hint = _REJECTED.get(seen.status, _REJECTED[400])
+            return _permanent(f"{reason} ({code}{said})", hint)
 
 
 def _unauthorized(seen: HttpStatus) -> Verdict:
@@ -346,30 +349,6 @@ def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdic
     )
 
 
-def _rejected(status: int, said: str) -> tuple[str, str]:
-    if status == 404:
-        return (
-            f"there is no MCP endpoint at its URL {said}",
-            "check the path of `url`: most servers use /mcp, older ones /sse",
-        )
-    if status == 405:
-        return (
-            f"its URL does not take MCP requests {said}",
-            'if it is an older SSE server, set `"type": "sse"` and use its /sse path',
-        )
-    if status == 407:
-        return (
-            f"the proxy on the way asks for credentials {said}",
-            "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY",
-        )
-    if status in (413, 431):
-        return (
-            f"the request is too large for it {said}",
-            "send less; the bound is that of the server, or of a proxy before it",
-        )
-    return f"it rejected the request {said}", "check `url` and `headers` against the server's documentation"
-
-
 def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
     if seen.fault in _UNREACHABLE:
         if connected_before:
@@ -398,11 +377,6 @@ def _rpc(seen: RpcError) -> Verdict:
     return _permanent(reason, "the server's own log says more")
 
 
-def _command(seen: CommandUnusable) -> Verdict:
-    reason, hint = _COMMAND[seen.fault]
-    return _permanent(reason.format(seen.command), hint, detail=seen.detail)
-
-
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
@@ -428,11 +402,6 @@ def _last_said(seen: ProcessExit) -> str:
     return quoted(telling_line(seen.noise), origin="stdout")
 
 
-def _quoted(line: str) -> str:
-    said = quoted(line, origin="stderr")
-    return f"; {said}" if said else ""
-
-
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
     detail = _short(detail)
     return Verdict(status="permanent", reason=f"{reason}: {detail}" if detail else reason, hint=hint)
@@ -443,6 +412,21 @@ def _short(text: str) -> str:
     line = " ".join(plain(text[: 8 * SHOWN]).split())
     return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
 
+
+_REJECTED = {
+    400: ("it rejected the request", "check `url` and `headers` against the server's documentation"),
+    404: ("there is no MCP endpoint at its URL", "check the path of `url`: most servers use /mcp, older ones /sse"),
+    405: (
+        "its URL does not take MCP requests",
+        'if it is an older SSE server, set `"type": "sse"` and use its /sse path',
+    ),
+    407: ("the proxy on the way asks for credentials", "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"),
+    **dict.fromkeys(
+        (413, 431),
+        ("the request is too large for it", "send less; the bound is that of the server, or of a proxy before it"),
+    ),
+}
+"""The statuses that say more than the first of them does; that one speaks for all others."""
 
 _LOGIN = {
     LoginState.NONE: (
