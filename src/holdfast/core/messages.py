@@ -17,7 +17,7 @@ and reads ``holdfast …``.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, TypeAlias
@@ -133,26 +133,44 @@ class Failure(NamedTuple):
     """Whether a hub keeps it; a one-shot load makes no promise about later."""
 
 
+Situation: TypeAlias = Literal["starting", "lost", "spent", "refusing", "permanent", "denied"]
+"""What is wrong with a server, as people and models are told. Each has words of its own, which no other uses."""
+
+
+def _situation(failure: Failure) -> Situation:
+    if failure.status != "transient":
+        return failure.status
+    if failure.calls_fail:
+        return "refusing"
+    if failure.spent:
+        return "spent"  # also if it was up: for how long it has not been ready says more
+    return "lost" if failure.lost else "starting"
+
+
 def for_user(failure: Failure, *, now: datetime | None = None) -> str:
     """One to three sentences about one server; ``now`` lets them name a time of day."""
     name = f"MCP server '{failure.server_id}'"
     reason = _reason(failure).rstrip(".")
-    if failure.status == "denied":
-        return f"{name} denied access: {reason}. {_asked_again(failure, now)}"
-    if failure.status == "permanent":
-        return f"{name} is unavailable: {reason}. Tools from this server will not work."
-    if failure.calls_fail:
-        return (
-            f"{name} is connected, but calls to it fail ({reason}). They are refused for now;"
-            f" the first call {_later(failure.retry_in)} tries it."
-        )
-    if failure.spent:
-        later = f"; next try {when}" if (when := next_try(failure.retry_in)) else ""
-        return f"{name} has not been ready for {_how_long(failure)} ({reason}) — it will be retried{later}."
-    if failure.lost:
-        words = f"{name} was lost ({reason}) and is being reconnected — it will be retried."
-        return f"{words} Next try {when}." if (when := next_try(failure.retry_in)) else words
-    return f"{name} is starting up and not ready yet — it will be retried."
+    when = next_try(failure.retry_in)
+    match _situation(failure):
+        case "denied":
+            return f"{name} denied access: {reason}. {_asked_again(failure, now)}"
+        case "permanent":
+            return f"{name} is unavailable: {reason}. Tools from this server will not work."
+        case "refusing":
+            return (
+                f"{name} is connected, but calls to it fail ({reason}). They are refused for now;"
+                f" the first call {_later(failure.retry_in)} tries it."
+            )
+        case "spent":
+            down = span(failure.down_for) if failure.down_for is not None else "a while"
+            later = f"; next try {when}" if when else ""
+            return f"{name} has not been ready for {down} ({reason}) — it will be retried{later}."
+        case "lost":
+            words = f"{name} was lost ({reason}) and is being reconnected — it will be retried."
+            return f"{words} Next try {when}." if when else words
+        case "starting":
+            return f"{name} is starting up and not ready yet — it will be retried."
 
 
 def for_caller(failure: Failure, *, refused_for: float | None = None, now: datetime | None = None) -> str:
@@ -160,10 +178,10 @@ def for_caller(failure: Failure, *, refused_for: float | None = None, now: datet
 
     A permanent sentence stands alone: no time to try again follows it.
     """
-    words = for_user(failure, now=now)
-    if failure.status != "transient" or failure.calls_fail or refused_for is None:
+    words, situation = for_user(failure, now=now), _situation(failure)
+    if situation not in ("starting", "lost", "spent") or refused_for is None:
         return words
-    if not (failure.spent or failure.lost):
+    if situation == "starting":
         return f"{words} Try again in {span(refused_for)}."
     longer = failure.retry_in is None or refused_for > failure.retry_in + 1
     return f"{words} Calls to it are refused for {span(refused_for)}." if longer else words
@@ -173,8 +191,8 @@ def for_model(failures: Iterable[Failure], *, now: datetime | None = None) -> st
     """One line for each class that occurs, ids sorted; empty where nothing failed."""
     ordered = sorted(failures, key=lambda failure: (*failure[:3], repr(failure)))
     lines = []
-    for title, belongs, words in _LINES:
-        if chosen := [failure for failure in ordered if belongs(failure)]:
+    for situation, (title, words) in _LINES.items():
+        if chosen := [failure for failure in ordered if _situation(failure) == situation]:
             join = ", " if words is _id_only else "; "
             lines.append(f"**{title}:** " + join.join(words(failure, now) for failure in chosen))
     return "\n".join(lines)
@@ -224,10 +242,6 @@ def _not_asked(failure: Failure, now: datetime | None) -> str:
     return f"is not asked again before {now + timedelta(seconds=failure.retry_in):%H:%M:%S}"
 
 
-def _how_long(failure: Failure) -> str:
-    return span(failure.down_for) if failure.down_for is not None else "a while"
-
-
 def _later(retry_in: float | None) -> str:
     return f"in {span(retry_in)}" if retry_in else "from now on"
 
@@ -260,35 +274,11 @@ def _with_denial(failure: Failure, now: datetime | None) -> str:
 
 
 _Words: TypeAlias = Callable[[Failure, datetime | None], str]
-_LINES: tuple[tuple[str, Callable[[Failure], bool], _Words], ...] = (
-    (
-        "MCP servers still starting up (will retry; tools may appear shortly)",
-        lambda failure: failure.status == "transient" and not (failure.lost or failure.spent or failure.calls_fail),
-        _id_only,
-    ),
-    (
-        "MCP servers lost and being reconnected (will retry)",
-        lambda failure: failure.status == "transient" and failure.lost and not (failure.spent or failure.calls_fail),
-        _with_reason,
-    ),
-    (
-        "MCP servers not ready for a while (will retry)",
-        lambda failure: failure.status == "transient" and failure.spent and not failure.calls_fail,
-        _with_reason,
-    ),
-    (
-        "MCP servers whose calls fail (calls are refused for now)",
-        lambda failure: failure.status == "transient" and failure.calls_fail,
-        _with_next_call,
-    ),
-    (
-        "MCP servers that failed to load (tools unavailable — needs attention)",
-        lambda failure: failure.status == "permanent",
-        _with_reason,
-    ),
-    (
-        f"MCP servers that denied access ({_CHANGE})",
-        lambda failure: failure.status == "denied",
-        _with_denial,
-    ),
-)
+_LINES: Mapping[Situation, tuple[str, _Words]] = {
+    "starting": ("MCP servers still starting up (will retry; tools may appear shortly)", _id_only),
+    "lost": ("MCP servers lost and being reconnected (will retry)", _with_reason),
+    "spent": ("MCP servers not ready for a while (will retry)", _with_reason),
+    "refusing": ("MCP servers whose calls fail (calls are refused for now)", _with_next_call),
+    "permanent": ("MCP servers that failed to load (tools unavailable — needs attention)", _with_reason),
+    "denied": (f"MCP servers that denied access ({_CHANGE})", _with_denial),
+}
