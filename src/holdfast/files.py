@@ -115,21 +115,16 @@ def make_private(folder: Path) -> list[Path]:
     Links are not followed, and what belongs to another user is left alone.
     """
     corrected: list[Path] = []
-    for path, mode in [(folder, PRIVATE_FOLDER), *((path, 0) for path in _below(folder))]:
+    below = [Path(at) / name for at, folders, files in os.walk(folder) for name in (*folders, *files)]
+    for path in (folder, *below):
         with suppress(OSError):
             found = path.lstat()
-            wanted = mode or (PRIVATE_FOLDER if stat.S_ISDIR(found.st_mode) else PRIVATE_FILE)
             is_link = stat.S_ISLNK(found.st_mode)
             if not is_link and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
-                path.chmod(stat.S_IMODE(found.st_mode) & wanted)
+                # No bit is added: a file that its owner may not write stays so.
+                path.chmod(stat.S_IMODE(found.st_mode) & PRIVATE_FOLDER)
                 corrected.append(path)
     return corrected
-
-
-def _below(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return [Path(at) / name for at, folders, files in os.walk(folder) for name in (*folders, *files)]
-    return []
 
 
 LARGEST_SECRET = 1 << 20

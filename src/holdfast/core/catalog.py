@@ -115,7 +115,7 @@ class Listing:
         Some servers list in another order each time. A list that is the same for its readers stays the same bytes.
         """
         kept = {kind for kind in Kind if _are_reordered(self.of(kind), last.of(kind))}
-        return self._with(lambda kind: (last if kind in kept else self).of(kind)) if kept else self
+        return self._with(lambda kind: (last if kind in kept else self).of(kind))
 
     def _with(self, items: Callable[[Kind], tuple[Item, ...]]) -> Listing:
         return replace(
@@ -541,7 +541,7 @@ class _Namer:
         self.collisions = [*catalog.collisions]
         self._longest = catalog.longest
         self._prefixes = catalog.prefixes
-        self._own_prefixes = {server: prefix for prefix, server in catalog.prefixes.items()}
+        self._own_prefixes = catalog.own_prefixes
         self._server = self._prefix = ""
         self._written: str | None = None
         self._new: list[Collision] = []

@@ -184,10 +184,8 @@ class ExchangePace:
         return self.last_roster >= since
 
     def due(self, first_ask: float) -> float:
-        at = min(self.next, first_ask)
-        if self.urgent:
-            at = min(at, self.last + SOONEST_SECONDS)
-        return max(at, self.last + SOONEST_SECONDS)
+        soonest = self.last + SOONEST_SECONDS
+        return soonest if self.urgent else max(soonest, min(self.next, first_ask))
 
     def begun(self, now: float, chance: float) -> None:
         """``chance`` in [0, 1) spreads the replicas."""
