@@ -128,11 +128,13 @@ def test_a_right_is_held_from_its_time_on_and_extended_while_it_is_used() -> Non
     key = claims.granted()
     assert claims.told() == ["s"]
     assert claims.next_tick(alone=False) == 10.0 + PROBE_SECONDS
-    (kept,) = claims.claims(10.0 + PROBE_SECONDS / 2 + 0.1)
+    almost = 10.0 + PROBE_SECONDS / 2 + 0.1
+    assert claims.claims(almost) == [], "it is not used"
+    claims.trying = True
+    (kept,) = claims.claims(almost)
     assert (kept.key, kept.seconds, kept.extends) == (key, PROBE_SECONDS, True)
     claims.answered(ClaimAnswer(key=key, granted=True), 16.0, 16.1)
     assert claims.next_tick(alone=False) == 16.0 + PROBE_SECONDS
-    claims.trying = True
     assert claims.tick(26.0, alone=False) == []
     claims.trying = False
     assert claims.tick(26.0 + PROBE_SECONDS, alone=False) == [Unused("s")]

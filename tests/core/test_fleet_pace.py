@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import PRESENT_SECONDS, FleetMember, SharedStore, record_value
-from holdfast.core.replicas.member import EXCHANGE_SECONDS
+from holdfast.core.replicas.member import EXCHANGE_SECONDS, Alone
 from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
@@ -57,6 +57,16 @@ def test_a_replica_asks_so_often_that_a_decision_is_known_everywhere_within_a_se
     for one in (reader, writer):
         one.until(SETTLED + 61)
     assert writer.member.is_everywhere(written, writer.now)
+
+
+@pytest.mark.requirement("FLEET-3")
+def test_a_replica_whose_store_never_answered_goes_on_alone_after_a_moment() -> None:
+    member = FleetMember("a")
+    for now in (0.0, 0.7, 1.4):
+        member.request(now, chance=0.5, nonce="n")
+        assert member.failed(now + 0.1) == ()
+    member.request(2.1, chance=0.5, nonce="n")
+    assert member.failed(2.2) == (Alone(),)
 
 
 @pytest.mark.requirement("FLEET-2")

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core import FleetMember, Granted, SharedStore, evidence_key
 from holdfast.core.replicas.member import ALONE_SECONDS
-from holdfast.core.replicas.probe_rights import GRACE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS
+from holdfast.core.replicas.probe_rights import GRACE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS, PROBE_SECONDS
 from tests.core.test_fleet_pace import SETTLED, Asking
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4")
@@ -37,6 +37,19 @@ def test_the_right_is_claimed_before_it_is_due() -> None:
     first.until(SETTLED + 29.5)
     assert [holder for holder, _ in store.claims.values()] == [first.member.replica]
     assert first.member.probes.told() == ["s"], "a call at that time need not wait for the store"
+
+
+def test_a_right_that_is_not_used_ends_although_the_store_answers() -> None:
+    """Else no replica would try the server any more: the store gives the right to no other."""
+    store = SharedStore()
+    only = Asking(store)
+    only.until(SETTLED)
+    only.member.probes.want("s", SETTLED + 5, 1, SETTLED)
+    only.until(SETTLED + 5)
+    assert only.member.probes.told() == ["s"]
+    only.until(SETTLED + 5 + PROBE_SECONDS + 1)
+    assert only.member.probes.told() == []
+    assert not any(holder for holder, _ in store.claims.values())
 
 
 def test_one_whose_turn_comes_later_leaves_the_first_a_moment() -> None:

@@ -195,6 +195,10 @@ def test_a_refused_call_asks_for_the_right_once() -> None:
     _, effects = slot.machine.admit(slot.now)
     assert asked_for(effects) == [slot.now + 1.0]
     assert slot.machine.admit(slot.now)[1] == ()
+    slot.send(ClaimGranted(until=slot.now + 10.0))
+    slot.now += 10.0
+    slot.send(ClaimExpired())
+    assert asked_for(slot.machine.admit(slot.now)[1]) == [slot.now], "no call came in time, and now one does"
 
 
 def test_a_probe_uses_the_right_up() -> None:

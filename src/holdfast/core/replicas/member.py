@@ -234,7 +234,9 @@ class FleetMember:
         self._found_at: float | None = None
         self._joined_at: float | None = None
         self._expected: tuple[frozenset[str], float] = (frozenset(), 0.0)
-        """Until that time these replicas may be present, though a store that just began has not heard of them yet."""
+        """Until that time these replicas may be present, though a store that just began has not heard of them yet.
+
+        A decision that did not wait for them was once answered "everywhere" in the first moment of a new store."""
 
     def __repr__(self) -> str:
         state = "alone" if self.is_alone else "connected" if self.synced else "new"
@@ -245,7 +247,8 @@ class FleetMember:
     def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
         """Decide something for the fleet; with ``first`` it is a first sight, and an earlier one stays.
 
-        None if nothing changed; with ``again`` the same value counts as new: two equal failures are two.
+        None if nothing changed; with ``again`` the same value counts as new: two equal failures are two. Taken for
+        one, the second would move no turn, and after a minute every replica would dial at once.
         """
         known = self.book.get(key)
         if first and known is not None:
@@ -317,6 +320,7 @@ class FleetMember:
             cursor=self._cursor,
             # The store is read first: most of the copy is there already.
             records=self.outbox.batch(self.book) if self.synced else (),
+            # Whose turn it is follows from the evidence in the store, which a first exchange has not read yet.
             claims=() if leaving or not self._epoch else tuple(self.probes.claims(now)),
             releases=tuple(self.probes.to_release),
             drops=tuple(islice(self.outbox.drops, BATCH)),
@@ -331,6 +335,7 @@ class FleetMember:
 
     def receive(self, asked: FleetExchange, reply: FleetReply, now: float) -> tuple[Happening, ...]:
         """Take the answer to an exchange that began at the time of its ``request``."""
+        # An answer may be late: what it says was true when the exchange began, so every time here counts from then.
         began = self.pace.last
         happened: list[Happening] = []
         emptied = bool(self._epoch) and reply.epoch != self._epoch

@@ -5,7 +5,12 @@ is follows from the latest evidence: every replica knows it, and it changes with
 claims the right a moment before it is due; the others ask a moment after, in case it does not come.
 
 What must never happen: a server that no replica tries. So a right that was granted and not used ends by itself, a
-replica without a store grants the right to itself, and a store that refuses it for a minute is not believed.
+replica without a store grants the right to itself, and a store that refuses it for a minute is not believed. Two
+replicas that try at the same time cost a dial and nothing else: no rule here pays for excluding that.
+
+A want becomes a right by one of three ways: the store grants it (``answered``), the replica is alone, or its patience
+ends (both ``tick``). A right ends when it was used (``release``) or when its time is over. While a try is under way it
+is extended, in the store as long as that answers: a cold start may take longer than a right lasts.
 """
 
 from __future__ import annotations
@@ -135,6 +140,7 @@ class ProbeClaims:
         """The replicas in the order in which they may try a server."""
         evidence = self._book.get(evidence_key(server))
         order = preferred(server, evidence.stamp if evidence is not None else "", self._replicas() or [self._replica])
+        # The one that tried last tries last: what it could not reach, another may.
         if evidence is not None and (writer := evidence.writer) in order:
             order.remove(writer)
             order.append(writer)
@@ -161,10 +167,11 @@ class ProbeClaims:
         asked = [
             Claim(_key(self._definitions, server), max(0.0, want.at - now) + PROBE_SECONDS) for server, want in wanted
         ]
+        # Only a right that is in use is kept: one that waits for a call which does not come would shut out all others.
         kept = [
             Claim(held.key, PROBE_SECONDS, extends=True)
-            for held in self._held.values()
-            if not held.local and held.until - now < PROBE_SECONDS / 2
+            for server, held in self._held.items()
+            if not held.local and held.until - now < PROBE_SECONDS / 2 and self._using(server)
         ]
         return asked + kept
 
@@ -184,9 +191,10 @@ class ProbeClaims:
             return []
         if want is None:
             if answer.granted:
-                self.to_release.append(ClaimRelease(answer.key))
+                self.to_release.append(ClaimRelease(answer.key))  # it is not needed any more: let another have it
             return []
         if not answer.granted:
+            # A holder that uses it gives it back at the end of the wait; the grace lets that release come first.
             self._ask(server, now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0))
             return []
         return [self._grant(server, max(began, want.at) + PROBE_SECONDS, local=False)]
