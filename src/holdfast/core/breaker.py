@@ -203,6 +203,8 @@ class Gate:
         if self.state is BreakerState.OPEN and now < self._until:
             self._refused += 1
             return Refusal(RefusalReason.OPEN, self._until - now)
+        # A probe that takes longer than a cooldown loses its place (BRK-11): one call that hangs would else keep the
+        # server shut for as long as its own limit allows.
         if self._probe is not None and now < self._probe.at + self._cooldown():
             self._refused += 1
             return Refusal(RefusalReason.PROBING, self.policy.probe_wait)
@@ -221,12 +223,13 @@ class Gate:
         return permit.connection is not None and permit.connection < self._oldest_connection
 
     def _over_threshold(self, now: float) -> bool:
+        # Only the last ones are kept: so the first of them tells whether all are within the window.
         full = len(self._failures) == self.policy.threshold
         return full and now - self._failures[0] <= self.policy.window
 
     def _trip(self, now: float) -> Tripped:
         self.state = BreakerState.OPEN
-        self.generation += 1
+        self.generation += 1  # what was sent before the trip ends too late to say anything about the time after it
         self.trips += 1
         self._probe = None
         cooldown = self._cooldown()
@@ -344,6 +347,8 @@ class Breaker(Gate):
         event: BreakerEvent | None = None
         if connection == self._doubt.connection:
             self.by_calls = False
+            # They were counted one by one, because the connection could still have answered. Now they are one event.
+            # An open breaker has counted enough already.
             if self.state is BreakerState.CLOSED:
                 for _ in range(min(self._doubt.failures, len(self._failures)) - 1):
                     self._failures.pop()
@@ -356,6 +361,7 @@ class Breaker(Gate):
         """A connection was given up: late outcomes of its calls are not counted."""
         if connection >= self._oldest_connection:
             self._oldest_connection = connection + 1
+            # A dial that follows a failed connection meets the same outage; one after a clean end meets a new one.
             excused = connection == self._doubt.connection
             self._doubt.end()
             self._doubt.dial_excused = excused
@@ -377,14 +383,14 @@ class Breaker(Gate):
 
     def stood(self) -> None:
         """The connection has stood long enough: earlier failures are forgotten."""
-        self.trips -= self._earlier_trips
+        self.trips -= self._earlier_trips  # a trip since it was made belongs to this connection, and stays
         self._earlier_trips = 0
         while self._failures and self._failures[0] <= self._connected_at:
             self._failures.popleft()
 
     def close(self, now: float) -> BreakerEvent | None:
         """A new try was asked for: closed, and outcomes of calls in flight are late."""
-        self.generation += 1
+        self.generation += 1  # a call from before the person acted must not open it again
         self._failures.clear()
         self._doubt.end()
         return self._close(now)
@@ -405,7 +411,7 @@ class Breaker(Gate):
             # The connection itself failed: a new one shows more than a call on the old one did.
             self.by_calls = False
         if self.state is BreakerState.OPEN:
-            self._late += 1
+            self._late += 1  # calls that were admitted together fail together: the log has one line for all (BRK-8)
             return None
         self._failures.append(now)
         if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):

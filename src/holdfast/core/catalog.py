@@ -7,6 +7,15 @@ Items are opaque: a name and the server's description of it.
 The name of a tool or a prompt follows from the configuration alone, listed at the moment or not. So a name
 never changes its meaning to another server's tool, and means the same on every replica of a hub. A URI that
 two servers list belongs to the one that comes first in the configuration.
+
+Three things look alike and are kept apart. A *listing* is what one server said last. An *entry* is an item of it under
+its name here, gone as soon as it is not listed. A *name* outlives both: it stays its item's own while the server does
+not list it, so that a call of a tool that is away is answered with the truth about that tool, never with "unknown" or
+by another server.
+
+What must never happen: a reader sees half of a change. So a snapshot is never changed. ``_Namer`` works on copies, and
+the snapshot is made of them at the end. To copy the names is what a change costs; several listings are therefore
+published in one step, and a listing that is equal to the last one makes no snapshot.
 """
 
 from __future__ import annotations

@@ -263,6 +263,7 @@ class Machine:
         if connection is None:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
             return tuple(_claims(self.life, self.breaker, now)) if self.life.policy.claims else ()
+        # The reason of a lost connection is kept by the lifecycle; this one is for a connection that stands.
         if outcome is Outcome.TRANSPORT_FAILURE:
             self.failed_call = reason
         change = self.breaker.settle(permit, outcome, now)
@@ -589,7 +590,10 @@ def _lacks_claim(life: Lifecycle, breaker: Breaker, now: float) -> bool:
 
 
 def _interested(life: Lifecycle, breaker: Breaker, refusal: Refusal, now: float) -> tuple[Effect, ...]:
-    """A refused call shows that the right to probe is of use here once the wait is over."""
+    """A refused call shows that the right to probe is of use here once the wait is over.
+
+    While a connection stands the hub plans no try of its own: then only calls ask for the right.
+    """
     if not life.policy.claims or life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
         return ()
     until = life.refuses_until if life.state in _REFUSED_IN else now

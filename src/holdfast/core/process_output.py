@@ -4,6 +4,14 @@ The output never decides whether or how a server failed; its exit code does. It 
 which advice is given. Hub, page, calls and doctor ask here, so that they say the same. Recognisers choose the line, not
 its position: a package manager ends with the path of a log, a usage text follows the error that caused it, and a
 traceback has its reason at the end or at the beginning.
+
+How it works. A recogniser reads the lines and answers with one of them, and with a ``Need`` if that line names one; or
+with None, and the next one is asked (``_RECOGNISERS``). Each knows the words of one family of programs: they were taken
+from outputs that these programs wrote, which are kept in ``tests/core/outputs``. A new version of a program may write
+others. Then a later, more general recogniser chooses a line that is less telling: that is the worst that can happen.
+
+The text is foreign. A name that goes from it into advice is checked (``_needs``): a person may paste the advice, and
+a name that begins with a dash would be an option there.
 """
 
 from __future__ import annotations

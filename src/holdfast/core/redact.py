@@ -19,6 +19,11 @@ The rule of the shape, ``has_secret_shape``: a word is a secret if one of its pa
 - What a name or an address is built from stays: a path below a usual root folder (``/usr``, ``~/``, ``node_modules/``),
   the digest after ``sha256:``, and an integrity value such as ``sha512-…``.
 
+Two mistakes are possible, and the rules weigh them. A secret that is shown cannot be taken back. But a text in which
+every path, package and id is masked explains no failure, and people then print it in another way. So what is known to
+be secret is always masked, and what only looks like it is masked by rules; ``tests/core/test_redact.py`` has texts for
+both sides of each.
+
 What stands after a credential's name stays readable if it cannot be one:
 
 - The name is that of a place or a kind: ``authorizationUrl``, ``token_endpoint``, ``TOKEN_FILE``. A URL there is still

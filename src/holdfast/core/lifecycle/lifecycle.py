@@ -294,7 +294,7 @@ def _reconnect(life: LifecycleState, _: ReconnectRequested, step: Step) -> None:
     if life.state in _OFF:
         return  # the user disabled it: only an enable ends that
     if life.dial is not None:
-        life.dial.cause = Cause.MANUAL
+        life.dial.cause = Cause.MANUAL  # a dial that a person asked for charges no budget (LIFE-8)
     else:
         life.detach(step)
         life.begin_dial(Cause.MANUAL, step)
@@ -312,7 +312,7 @@ def _enable(life: LifecycleState, _: EnableRequested, step: Step) -> None:
 def _disable(life: LifecycleState, _: DisableRequested, step: Step) -> None:
     life.enable_next = False
     if life.state is State.DISABLED or CloseOverdue in life.timers:
-        return
+        return  # it is disabled, or being disabled, already
     step.do(Withdraw())
     life.end_watch(step)
     life.detach(step)
@@ -365,7 +365,7 @@ def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, s
     life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
     life.ever_connected = life.listed = True
     life.denied_since = None
-    life.last_used = max(life.last_used, step.now)
+    life.last_used = max(life.last_used, step.now)  # an idle time begins with the connection at the earliest
     life.end_watch(step)
     life.timers.set(StandingDue, step.now + life.policy.standing)
     if life.policy.lazy:
@@ -437,6 +437,7 @@ def _peer_tripped(life: LifecycleState, event: PeerTripped, step: Step) -> None:
     life.waiting = None
     at = step.now + event.retry_in
     if life.state is State.RECONNECTING:
+        # The last try is made here: the peer's way to the server may be the one that is broken.
         life.attempts = max(life.attempts, min(event.attempts, len(life.policy.backoff) - 1))
         life.timers.set(RetryDue, at)
     else:
@@ -465,6 +466,7 @@ def _peer_published(life: LifecycleState, _: PeerPublished, step: Step) -> None:
 def _lost(life: LifecycleState, _: TransportLost, step: Step) -> None:
     life.charge()
     life.detach(step)
+    # A server that dies as soon as it is connected would else be dialed in a loop without a pause (BRK-10).
     if life.immediate_at is None or step.now - life.immediate_at >= life.policy.standing:
         life.immediate_at = step.now
         life.begin_dial(Cause.RECONNECT, step)
@@ -517,7 +519,7 @@ def _disabled(life: LifecycleState, event: AllClosed | CloseOverdue, step: Step)
 def _call_waiting(life: LifecycleState, event: CallWaiting, step: Step) -> None:
     if life.dial is not None or life.lease is not None:
         return
-    if life.state is State.CONNECTING:
+    if life.state is State.CONNECTING:  # the table moved it there: it was idle
         life.begin_dial(Cause.FIRST_USE, step)
     elif event.probe or life.state in _ASKED_BY_CALLS:
         life.begin_dial(Cause.PROBE, step)

@@ -198,6 +198,7 @@ class LifecycleState:
 
     def begin_dial(self, cause: Cause, step: Step) -> None:
         """Dial now; all other planned dials wait for its end."""
+        # Should this dial fail, the reconnect comes at its planned time: a probe must not postpone it again and again.
         retry_at = self.timers.at(RetryDue)
         self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
         self.stop_address_check(self.address_watch.interrupt(), step)
